@@ -1,4 +1,4 @@
-"""The methods by id: cancel, amend, retry_failed, forget."""
+"""The methods that change given ids: cancel, amend, retry_failed, forget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dibs_sqlite.transaction import StoredQueue, Transaction
 
 
 def cancel(tx: Transaction, name: str, ids: Sequence[str], running: bool) -> list[CancelStatus]:  # noqa: FBT001
-    """Cancel waiting and blocked jobs. With `running`, also ask active runs to cancel."""
+    """Cancel waiting jobs and successors of active jobs. With `running`, also ask active runs to cancel."""
     queue = tx.queue(name)
     return [_cancel(tx, queue, id, running=running) for id in ids]
 
@@ -47,7 +47,7 @@ def _without_successor(tx: Transaction, queue: StoredQueue, id: str, slot: Slot)
 
 
 def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) -> AmendStatus:
-    """Change a job by a patch, completely or not at all. Raises Refused if its attributes grow too large."""
+    """Apply a patch as a whole or not at all. Raise Refused if the merged attributes are too large."""
     queue = tx.queue(name)
     slot = queue.get(id)
     verdict = rules.decide_amend(slot, patch, tx.now)
@@ -63,7 +63,7 @@ def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) 
 
 
 def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
-    """Enqueue failed jobs again, from their outcomes."""
+    """Enqueue failed jobs again, with the payload and options that their outcomes kept."""
     queue = tx.queue(name)
     return [_retry_failed(tx, queue, id) for id in ids]
 
@@ -80,9 +80,10 @@ def _retry_failed(tx: Transaction, queue: StoredQueue, id: str) -> RetryFailedSt
 
 
 def forget(tx: Transaction, name: str, ids: Sequence[str]) -> list[bool]:
-    """Remove each id with its outcome, and return whether it existed.
+    """Remove the job, successor and outcome of each id. Return for each id whether it had one of them.
 
-    No record of its last fence is needed, because each new number is above every earlier one.
+    The storage need not remember the last fence of the id, because each new number is above every earlier
+    one.
     """
     queue = tx.queue(name)
     return [_forget(tx, queue, id) for id in ids]

@@ -1,4 +1,7 @@
-"""The methods for claims and leases: claim, settle_and_claim, grant, renew, drop and reap."""
+"""The methods claim, settle_and_claim, grant, renew, drop and reap.
+
+A lease is the right of a worker to the jobs that it claims with it. It expires unless the worker renews it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ NO_LIMIT = 2**62
 
 
 def claim(tx: Transaction, name: str, lease_id: str, limit: int) -> ClaimResult:
-    """Make at most `limit` due jobs active under a lease, and return them."""
+    """Make up to `limit` due jobs active under a lease, fewer if max_active of the queue allows fewer.
+
+    A lease that is unknown, expired or dropped claims no job and returns `lost`.
+    """
     queue = tx.queue(name)
     lease = queue.lease(lease_id)
     token = f"{queue.work}.{tx.now}"
@@ -58,7 +64,7 @@ def settle_and_claim(
 
 
 def grant(tx: Transaction, names: Sequence[str], ttl: int, holder: str) -> GrantResult:
-    """Create one lease on several queues, for `ttl` ms."""
+    """Create one lease with a new random id on each of the queues, for `ttl` ms."""
     lease = Lease(secrets.token_hex(16), holder, tx.now + ttl)
     for name in names:
         tx.queue(name).put_lease(lease)
@@ -81,7 +87,10 @@ def _renew(tx: Transaction, queue: StoredQueue, lease_id: str, ttl: int) -> Rene
 
 
 def drop(tx: Transaction, names: Sequence[str], lease_id: str, limit: int) -> dict[str, int]:
-    """End a lease, release at most `limit` of its jobs, and return how many it still has in each queue."""
+    """Release up to `limit` jobs of a lease in each queue. Return the number of jobs left under it.
+
+    From the first call on, the lease is lost for claim and renew.
+    """
     return {name: _drop(tx, tx.queue(name), lease_id, limit) for name in names}
 
 
@@ -100,9 +109,9 @@ def _drop(tx: Transaction, queue: StoredQueue, lease_id: str, limit: int) -> int
 
 
 def reap(tx: Transaction, name: str, limit: int) -> list[ReapedJob]:
-    """Return at most `limit` jobs of expired leases to the queue.
+    """Take up to `limit` jobs away from expired leases, so that they wait again.
 
-    Their runs end as stalled, or as released if the lease was dropped before.
+    Each counts as stalled, except under a dropped lease, where it counts as released.
     """
     queue = tx.queue(name)
     reaped: list[ReapedJob] = []

@@ -1,6 +1,6 @@
 """The SQLite file, its connection and its transactions.
 
-The storage calls everything here on its one thread, so no other thread uses the connection.
+The storage calls these methods only on its one thread, because a connection of sqlite3 belongs to one thread.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dibs_sqlite.transaction import Transaction
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
 LAYOUT: Final = 2
-#: Time that a transaction waits for the write lock, s. It is far longer than any step takes.
+#: The most seconds that a transaction waits for the write lock. Any step takes far less time.
 LOCK_TIMEOUT: Final = 30.0
 #: Oldest SQLite that this package works with: STRICT tables came with 3.37.
 MIN_SQLITE: Final = (3, 37, 0)
 
-#: Primary error codes of SQLite and the errors of dibs for them. After each of them the file is unchanged.
+#: The errors of dibs for SQLite's primary error codes. After each of these errors the file is unchanged.
 _ERRORS: Final[dict[int, type[DibsError]]] = {
     sqlite3.SQLITE_BUSY: StorageUnavailable,
     sqlite3.SQLITE_LOCKED: StorageUnavailable,
@@ -49,7 +49,7 @@ _ERRORS: Final[dict[int, type[DibsError]]] = {
 
 
 class Database:
-    """One SQLite file.
+    """One SQLite file, its connection, and the clock of its transactions.
 
     With `manual`, the clock is the highest `now` that a caller has given; otherwise it is the system's clock.
     """
@@ -60,7 +60,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open the file, and create it if it does not exist."""
+        """Open the file. Create it if it does not exist, and upgrade it from an older layout."""
         if sqlite3.sqlite_version_info < MIN_SQLITE:
             raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version}; dibs-sqlite needs 3.37 or newer")
         with self._translated_errors():
@@ -104,9 +104,12 @@ class Database:
 
     @contextmanager
     def transaction(self, now: int | None, *, writes: bool) -> Iterator[Transaction]:
-        """Run a `with` block as one transaction: commit at its end, roll back if it raises."""
+        """Run a `with` block as one transaction. Commit at its end, or roll back if it raises.
+
+        `now` is for a manual clock, in ms. Only a transaction with `writes` may write.
+        """
         connection = self._connection
-        assert connection is not None, "opened before it is used"  # noqa: S101
+        assert connection is not None, "bug in dibs-sqlite: the database is not open"  # noqa: S101
         with self._translated_errors():
             try:
                 # A writer takes the write lock before its first read, so that no row changes before it
@@ -132,15 +135,17 @@ class Database:
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             if _primary_code(error) == sqlite3.SQLITE_IOERR:
-                # The commit may be on the disk or not, so the step may have
-                # happened.
+                # The commit may or may not be on the disk, so the step may have happened.
                 raise OutcomeUnknown(
                     f"{self._path}: the commit failed ({error}); read the job before you repeat the call"
                 ) from error
             raise
 
     def version(self) -> int:
-        """Return a number that changes when another connection commits. SQLite reads a few bytes for it."""
+        """Return a number that changes when another connection commits.
+
+        Reading it costs SQLite a few bytes.
+        """
         connection = self._connection
         if connection is None:
             return 0
@@ -149,7 +154,7 @@ class Database:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Raise errors of dibs for the errors of SQLite and of the system."""
+        """Convert the errors of SQLite and of the system in a `with` block to errors of dibs."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""The methods that add jobs: enqueue and import_, and the follow-ups of an end."""
+"""The methods enqueue and import_, and the enqueue of follow-ups: jobs that the end of a run creates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dibs_sqlite.transaction import StoredQueue, Transaction
 
 
 def enqueue(tx: Transaction, name: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
-    """Enqueue each request in order, and return its result."""
+    """Enqueue requests in order. A request whose request_key is remembered gets its first result again."""
     queue = tx.queue(name)
     return [_enqueue(tx, queue, request) for request in requests]
 
@@ -34,7 +34,7 @@ def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> En
 
 
 def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
-    """Add one job to the slot of its id, by the table in section 3 of the contract."""
+    """Enqueue one job. If its id is in use, `on_conflict` decides (section 3 of the contract, enqueue)."""
     before = queue.get(new.id)
     if isinstance(on_conflict, Reject):
         rejected = rules.decide_reject(before, on_conflict, tx.now)
@@ -49,13 +49,13 @@ def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConfl
 
 
 def follow(tx: Transaction, then: Sequence[FollowUp]) -> None:
-    """Enqueue the follow-ups of an end, in the same transaction as the end."""
+    """Enqueue the follow-ups of a run, in the same transaction as the end of that run."""
     for item in then:
         admit(tx, tx.queue(item.queue), item.job, item.on_conflict)
 
 
 def import_(tx: Transaction, name: str, records: Sequence[ExportRecord]) -> list[ImportStatus]:
-    """Import exported slots, and return for each whether it was imported or exists already."""
+    """Restore exported ids. An id that has a job or an unexpired outcome here stays unchanged: `exists`."""
     queue = tx.queue(name)
     return [_import_one(tx, queue, record) for record in records]
 

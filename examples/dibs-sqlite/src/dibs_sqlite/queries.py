@@ -1,4 +1,4 @@
-"""The SQL of the storage: the queries of sql/queries.sql, and the scripts that create and upgrade the tables."""
+"""Access to the files in sql/: the queries, and the scripts that create and upgrade the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECTION: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 @cache
 def queries() -> dict[str, str]:
-    """Return the text of each query by its name."""
+    """Return the text of each query in sql/queries.sql by the name in its line `-- name: NAME`."""
     _, *parts = _SECTION.split(script("queries"))
     return dict(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True))
 

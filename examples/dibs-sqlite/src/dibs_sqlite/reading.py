@@ -23,7 +23,7 @@ _decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
 
 
 def get(tx: Transaction, name: str, ids: Sequence[str]) -> list[Slot]:
-    """Return the visible slot of each id: without an expired outcome."""
+    """Return the slot of each id, without an expired outcome that prune has not yet removed."""
     queue = tx.queue(name)
     return [rules.hide_expired_outcome(queue.get(id), tx.now) for id in ids]
 
@@ -31,7 +31,7 @@ def get(tx: Transaction, name: str, ids: Sequence[str]) -> list[Slot]:
 def list_(
     tx: Transaction, name: str, state: State, after: str | None, until: str | None, limit: int
 ) -> ListPage:
-    """Return a page of the jobs in a state. The cursor is the last id of the page."""
+    """Return a page of the ids in a state. The cursor is the last id of the page."""
     items, cursor = _page(tx, tx.queue(name), state, after, until, limit)
     return ListPage(items=tuple(items), after=cursor)
 
@@ -42,7 +42,7 @@ def split(tx: Transaction, name: str, parts: int, state: State | None) -> list[s
 
 
 def export(tx: Transaction, name: str, after: str | None, until: str | None, limit: int) -> ExportPage:
-    """Return a page of complete slots."""
+    """Return a page of ids, each with job, successor and outcome. The cursor is the last id of the page."""
     queue = tx.queue(name)
     items, cursor = _page(tx, queue, None, after, until, limit)
     records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
@@ -69,7 +69,7 @@ def _counts(tx: Transaction, queue: StoredQueue) -> Counts:
 
 
 def queues(tx: Transaction) -> list[QueueInfo]:
-    """Return all queues, sorted by name."""
+    """Return all queues that were ever written to, sorted by name."""
     return [QueueInfo(name, _decode_settings(packed)) for name, packed in tx.execute("queues")]
 
 
@@ -96,7 +96,7 @@ def _offset(number: int) -> str:
 
 
 def _number(after: str | None) -> int:
-    """Return the number of an offset. Raises Refused for text that is not an offset."""
+    """Return the number of an offset, 0 for None. Raise Refused for text that is not an offset."""
     if not after:
         return 0
     if not _OFFSET.fullmatch(after):

@@ -1,4 +1,4 @@
-"""The methods for active runs: settle, finish and report, and the end of a run."""
+"""The methods settle, finish and report: a run ends, returns its job to waiting, or stores its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dibs_sqlite.transaction import StoredQueue, Transaction
 def settle(
     tx: Transaction, name: str, settlements: Sequence[Settlement], limits: Limits
 ) -> list[SettleResult]:
-    """Settle each run in order, and return its result."""
+    """Settle runs in order. A settlement counts only if its fence is that of the active run."""
     queue = tx.queue(name)
     return [_settle(tx, queue, settlement, limits) for settlement in settlements]
 
@@ -56,7 +56,10 @@ def _retry(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: Retry
 
 
 def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -> tuple[int, ReapedKind]:
-    """End the run of a leased job without a result; return its fence and the kind of its return."""
+    """Take a job away from its lease: it waits again, or ends if its cancellation was requested.
+
+    Return the fence of the run, and whether the job was stalled, released or cancelled.
+    """
     slot = queue.get(id)
     assert slot.current is not None and slot.current.run is not None, "a lease holds active jobs"  # noqa: S101, PT018
     how, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
@@ -65,7 +68,7 @@ def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -
 
 
 def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> None:
-    """End a current job: store its outcome, promote its successor, enqueue its fail job and follow-ups."""
+    """End a job: store its outcome, promote its successor to the waiting job, enqueue fail job and follow-ups."""
     if isinstance(how, Fail):
         how = _for_storage(queue, how)
     after = transitions.end(slot, job, how, tx.now, queue.settings.retention)
@@ -96,7 +99,7 @@ def _enqueue_fail_job(tx: Transaction, queue: StoredQueue, job: Job, error: Erro
 
 
 def finish(tx: Transaction, name: str, id: str, how: End, revision: int) -> FinishStatus:
-    """End a handed-off run."""
+    """End a handed-off run, which its id and one of its revisions name instead of a fence."""
     queue = tx.queue(name)
     slot = queue.get(id)
     verdict = rules.decide_finish(slot, how, revision)
@@ -107,7 +110,7 @@ def finish(tx: Transaction, name: str, id: str, how: End, revision: int) -> Fini
 
 
 def report(tx: Transaction, name: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Store the progress of an active run."""
+    """Store the progress of the active run with this fence; `lost` if there is no such run."""
     queue = tx.queue(name)
     slot = queue.get(id)
     job = slot.current

@@ -1,4 +1,4 @@
-"""SqliteStorage: it checks the arguments of a method, then runs it as one transaction on one thread.
+"""The storage class. Each of its methods checks its arguments, then runs as one transaction on one thread.
 
 dibs.storage.protocol documents the methods.
 """
@@ -28,7 +28,7 @@ from dibs_sqlite.transaction import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: The implementation of a method of the protocol, called with a transaction.
+#: A function that implements a method of the protocol, called with a transaction and the method's arguments.
 Verb = Callable[Concatenate[Transaction, P], T]
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": float}
@@ -72,7 +72,7 @@ class SqliteStorage:
     `poll` is the interval in seconds at which waits look for changes by other processes.
     """
 
-    #: Without push_wakeups: waits find the changes of other processes by polling.
+    #: The flag push_wakeups is missing, because waits find the changes of other processes by polling.
     capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
 
     def __init__(

@@ -1,6 +1,7 @@
 """The rows that one transaction reads and writes: clock, counter, and queues with their slots and logs.
 
-Only StoredQueue.put writes slots, so the columns that queries search by always agree with the slot's body.
+A slot holds the job, successor and outcome of one id. Only StoredQueue.put writes slots, so the columns that
+queries search by always agree with the slot's body.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 
 
 class Lease(Struct, frozen=True):
-    """A lease on one queue. It is alive while now < expires_at, unless it was dropped."""
+    """The right of a worker to its claimed jobs in one queue. It ends at `expires_at` or with a drop."""
 
     id: str
     holder: str
@@ -36,12 +37,12 @@ class Lease(Struct, frozen=True):
 
 
 class Transaction:
-    """One SQLite transaction at one time of the storage's clock."""
+    """One open SQLite transaction, with its time, its counter and its queues."""
 
     def __init__(self, connection: sqlite3.Connection, now: int, stored_now: int, number: int) -> None:
         #: The time of every change in this transaction, ms since the epoch.
         self.now = now
-        #: The last number drawn.
+        #: The last number drawn. All seqs, revisions, fences and log offsets come from one counter.
         self.number = number
         self._stored = (stored_now, number)
         self._connection = connection
@@ -58,21 +59,21 @@ class Transaction:
         return None if row is None else row[0]
 
     def draw(self) -> int:
-        """Draw a seq, revision, fence or offset: a number above every earlier one.
+        """Draw a number above every earlier one, for a seq, revision, fence or offset.
 
-        It is at least the time in us, so that numbers also grow after an old copy of the file is restored.
+        The number is at least the time in us. So numbers also grow after an old copy of the file is restored.
         """
         self.number = max(self.number + 1, self.now * 1000)
         return self.number
 
     def queue(self, name: str) -> StoredQueue:
-        """Return a queue. An unknown queue is created by the first write to it."""
+        """Return a queue. For an unknown name it is empty; the first write to it creates its row."""
         if name not in self._queues:
             self._queues[name] = StoredQueue(self, name)
         return self._queues[name]
 
     def flush(self) -> None:
-        """Write the changed rows of `queues` and `storage`, if the transaction has written anything."""
+        """Write the changed rows of the tables `queues` and `storage`. Called right before the commit."""
         for queue in self._queues.values():
             queue.flush()
         if self.has_written and (self.now, self.number) != self._stored:
@@ -85,7 +86,7 @@ class Transaction:
 
 
 class StoredQueue:
-    """One queue within a transaction."""
+    """One queue within a transaction: its row, and access to its slots, leases, request keys and log."""
 
     #: Number of the last step after which a claim may find more jobs.
     work: int
@@ -115,7 +116,7 @@ class StoredQueue:
         }
 
     def flush(self) -> None:
-        """Write the queue's row, if it has changed."""
+        """Write the row of the queue if it has changed. Called right before the commit."""
         if self._has_more_work:
             self.work = self._tx.draw()
         if self._has_removed:
@@ -140,7 +141,7 @@ class StoredQueue:
         return EMPTY if body is None else _decode_slot(body)
 
     def put(self, id: str, before: Slot, after: Slot) -> None:
-        """Replace slot `before` of an id by `after`, and delete its row if `after` is empty."""
+        """Replace the slot `before` of an id by `after`. An empty `after` removes the id."""
         self._is_used = True
         job, outcome = after.current, after.outcome
         waits = job is not None and job.run is None
@@ -170,7 +171,7 @@ class StoredQueue:
         )
 
     def due(self, limit: int) -> list[Slot]:
-        """Return the first `limit` due slots in the order of claims."""
+        """Return the slots of the next `limit` jobs to claim, in the order of claims."""
         found: list[Slot] = []
         for (priority,) in self.execute("priorities").fetchall():
             if len(found) >= limit:
@@ -195,7 +196,6 @@ class StoredQueue:
     # -- settings, leases, request keys ----------------------------------------------------------------
 
     def configure(self, settings: Settings) -> None:
-        """Replace the settings of the queue."""
         self._is_used = self._has_more_work = True
         self.settings = settings
 
@@ -207,7 +207,6 @@ class StoredQueue:
         return Lease(id, row[0], row[1], bool(row[2]))
 
     def put_lease(self, lease: Lease) -> None:
-        """Store a lease."""
         self._is_used = True
         self.execute(
             "save_lease",
@@ -227,7 +226,7 @@ class StoredQueue:
         return None if packed is None else replace(_decode_result(packed), repeated=True)
 
     def put_key(self, key: str, result: EnqueueResult) -> None:
-        """Store the result of a request_key."""
+        """Store the result of an enqueue with a request_key, for as long as the setting request_key_age."""
         self._is_used = True
         expires_at = self._tx.now + self.settings.request_key_age
         self.execute("save_request_key", key=key, result=_encode(result), expires_at=expires_at)
@@ -247,7 +246,7 @@ class StoredQueue:
             self.trim_log(oldest_at=0)
 
     def trim_log(self, oldest_at: int) -> int:
-        """Remove events from before `oldest_at` and events beyond log_bytes; return how many were removed."""
+        """Remove events older than `oldest_at` (ms), and the oldest beyond log_bytes. Return their number."""
         count = 0
         for number, at, size in self.execute("oldest_events"):
             if at >= oldest_at and self.log_bytes <= self.settings.log_bytes:
@@ -261,7 +260,10 @@ class StoredQueue:
 
 
 def searchable(text: str) -> str:
-    """Return text as a query parameter: "", which matches no row, for text that UTF-8 cannot encode."""
+    """Return text for use as a query parameter.
+
+    Text that UTF-8 cannot encode becomes "", which matches no row.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

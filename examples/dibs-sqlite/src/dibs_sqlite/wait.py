@@ -1,4 +1,4 @@
-"""The waits of a storage: when a wait looks for changes, and which changes wake it.
+"""The parts of the verb `wait`: how a wait notices a change, and how it compares queues with its tokens.
 
 SQLite sends no notification of a commit. It has `PRAGMA data_version`, a number that changes when another
 connection commits and costs a few bytes to read. One task polls that number for all waits of the storage.
@@ -18,7 +18,7 @@ from dibs_sqlite.transaction import StoredQueue, Transaction, searchable
 
 
 class Observation(Struct, frozen=True):
-    """The state of the queues of one wait."""
+    """The state of the queues of one wait, as one read finds it."""
 
     #: True if a queue has changed since its token.
     changed: bool
@@ -31,10 +31,10 @@ class Observation(Struct, frozen=True):
 def observe(
     tx: Transaction, watch: Watch, names: Sequence[str], ids: Sequence[str], since: Mapping[str, str]
 ) -> Observation:
-    """Compare the queues with the tokens in `since`.
+    """Read the queues of a wait, and compare them with the tokens in `since`.
 
-    A wait for work without a token reports a change if a job is due now. Other waits without a token report
-    none.
+    Without a token, a queue has changed for a wait for work if a job is due now. For a wait for events or ids
+    it has not changed.
     """
     queues = [tx.queue(name) for name in names]
     tokens = {queue.name: _token(tx, queue, watch) for queue in queues}
@@ -62,22 +62,25 @@ def _has_changed(
 
 
 def _ending(queue: StoredQueue, id: str) -> int:
-    """Return the number of an id's last ending; for an unknown id, that of the last removal in the queue."""
+    """Return the number of the step in which a run of the id last ended.
+
+    For an unknown id, return the number of the last step that removed an id, which may have been this one.
+    """
     found = queue.scalar("ending", id=searchable(id))
     return queue.removal if found is None else int(found)
 
 
 def _number(token: str) -> int:
-    # Treat a token of another storage as 0: the wait then reports a change, and its caller looks once too
-    # often.
+    # Read a token of another storage as 0. The wait then reports a change, and its caller checks the queue
+    # once too often.
     return int(token) if token.isdecimal() and len(token) < 19 else 0
 
 
 class ChangeNotifier:
-    """Wakes all waits of a storage, and polls for commits of other connections while a wait is pending.
+    """Wakes the waits of a storage. While a wait is pending, it polls for commits of other connections.
 
-    A wait enters it as a context manager, takes `next_change`, and reads the file after that. So a change
-    between the read and the sleep is not missed.
+    A wait enters the notifier with `with`, takes `next_change`, reads the file, and then sleeps until
+    `next_change` is set. So it misses no change between its read and its sleep.
     """
 
     def __init__(self, version: Callable[[], Awaitable[int]], poll: float) -> None:
@@ -87,7 +90,7 @@ class ChangeNotifier:
         self._polling: asyncio.Task[None] | None = None
 
     def notify(self) -> None:
-        """Wake every wait."""
+        """Wake every wait. Called after each commit of this storage, and after one of another connection."""
         changed, self._next_change = self._next_change, asyncio.Event()
         changed.set()
 
@@ -120,24 +123,26 @@ class ChangeNotifier:
 
 
 class Deadline:
-    """A number of seconds from now, or never."""
+    """A deadline `seconds` from now on the monotonic clock; None for no deadline."""
 
     def __init__(self, seconds: float | None) -> None:
         self._at = None if seconds is None else time.monotonic() + seconds
 
     def seconds_left(self, *others: float | None) -> float | None:
-        """Return the smallest of the seconds left and `others`, or None if all are None."""
+        """Return the seconds until the deadline or the smallest of `others`, if that is less.
+
+        Return None if there is no deadline and all of `others` are None.
+        """
         left = None if self._at is None else max(0.0, self._at - time.monotonic())
         return min((seconds for seconds in (left, *others) if seconds is not None), default=None)
 
     @property
     def has_passed(self) -> bool:
-        """True if the deadline is over."""
         return self._at is not None and time.monotonic() >= self._at
 
 
 async def sleep_until(event: asyncio.Event, timeout: float | None) -> None:
-    """Wait for an event, for at most `timeout` seconds."""
+    """Wait until the event is set, for at most `timeout` seconds (None: no limit). Raise no TimeoutError."""
     try:
         async with asyncio.timeout(timeout):
             await event.wait()

@@ -1,4 +1,4 @@
-"""The methods of a whole queue that change it: configure and prune."""
+"""The methods that change a queue as a whole: configure and prune."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
 
 
 def prune(tx: Transaction, name: str, limit: int) -> PruneResult:
-    """Remove expired outcomes, request keys and events, at most `limit` of the first two."""
+    """Remove up to `limit` expired outcomes, up to `limit` expired request keys, and old events.
+
+    Events are old beyond the settings log_age and log_bytes.
+    """
     queue = tx.queue(name)
     ids = [id for (id,) in queue.execute("expired_ids", now=tx.now, limit=limit).fetchall()]
     for id in ids:

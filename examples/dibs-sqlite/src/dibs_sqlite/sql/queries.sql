@@ -58,7 +58,7 @@ ORDER BY run_at, seq LIMIT :limit;
 SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :now;
 
 -- name: became_due
--- 1 if a waiting job became due after the time :after, and at :now at the latest.
+-- 1 if a waiting job became due after the time :after and until :now, else 0.
 SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :after AND run_at <= :now);
 
 -- name: count_active
@@ -116,8 +116,8 @@ SELECT
 FROM slots WHERE queue = :queue;
 
 -- name: list
--- A page of the ids in a state, in the order of their bytes. `state` NULL stands for every visible id, `until`
--- NULL for no end: SQLite sorts the empty blob behind all text.
+-- A page of the ids in a state, in the order of their bytes. :state NULL stands for every id except those with only an
+-- expired outcome. :until NULL stands for no end: it becomes the empty blob, which SQLite sorts behind all text.
 SELECT id, body FROM slots
 WHERE queue = :queue AND id > :after AND id <= ifnull(:until, x'') AND CASE :state
     WHEN 'waiting' THEN state = 'w'

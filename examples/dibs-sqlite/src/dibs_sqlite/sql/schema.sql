@@ -39,15 +39,15 @@ CREATE TABLE slots (
     run_at INTEGER,
     seq INTEGER,
     lease TEXT,
-    -- 1 if the current run was asked to cancel.
+    -- 1 if the cancellation of the current run was requested.
     cancel_requested INTEGER NOT NULL,
-    -- 1 if a successor is blocked by the current run.
+    -- 1 if the id has a successor, which is blocked until the current run ends.
     blocked INTEGER NOT NULL,
-    -- Kind of the outcome (completed, failed, cancelled), and the time it expires; NULL for never.
+    -- Kind of the outcome (completed, failed, cancelled), and the time at which it expires, NULL for never.
     outcome TEXT,
     expires_at INTEGER,
-    -- A number drawn when a run of the id ends or an enqueue is cancelled: waits for the id compare it with
-    -- their token.
+    -- A number drawn each time when a run of the id ends or an enqueue is cancelled. Waits for the id compare it
+    -- with their token.
     ending INTEGER NOT NULL,
     -- A dibs.model.job.Slot as MessagePack.
     body BLOB NOT NULL,
