@@ -13,7 +13,7 @@ from typing import Any, Final
 from dibs.client.app import Dibs, Until
 from dibs.client.work_report import WorkReport
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import scheme_of
+from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
 from dibs.worker.processes.spawn import exit_if_worker_process
@@ -76,7 +76,7 @@ async def run(
     with open_fork_server(processes, fork_server) as server:
         async with app:
             if server is not None:
-                server.preload(scheme_of(app.storage.url))
+                server.preload(parse_scheme(app.storage.url))
             plan = make_plan(app, queues, processes, reference, times)
             session = _WorkSession(app, app.storage, plan, progress, server)
             async with serve_health(health, session.health):
@@ -147,9 +147,7 @@ class _WorkSession:
 
     async def _drain(self, grace: float) -> None:
         if held := self._supervisor.held_count:
-            logger.info(
-                "stopping: %d runs have %g s to end; send a second signal to release them now", held, grace
-            )
+            logger.info("stopping: %d runs have %g s to end; a second signal releases them now", held, grace)
         try:
             async with asyncio.timeout(grace):
                 await self._supervisor.drain()

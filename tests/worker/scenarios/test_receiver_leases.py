@@ -17,7 +17,7 @@ import asyncio, sys
 from dibs.client.receiver import Receiver
 from tests.worker.apps import app
 
-renewed, renew = asyncio.Event(), Receiver._renew
+renewed, renew = asyncio.Event(), Receiver._renew_lease
 
 
 async def renew_and_notify(self, storage, held):
@@ -26,7 +26,7 @@ async def renew_and_notify(self, storage, held):
         renewed.set()
 
 
-Receiver._renew = renew_and_notify
+Receiver._renew_lease = renew_and_notify
 
 
 async def hold(queue, extend_by, held):

@@ -56,7 +56,7 @@ class Listener:
 
 @define(eq=False)
 class _SharedWait:
-    """One wait for any number of queues. It restarts `restart_delay` seconds after the queues changed."""
+    """One wait for any number of queues. It restarts `_restart_delay` seconds after the queues changed."""
 
     _storage: Storage
     #: Longest time of one call of the storage's `wait`, in seconds.

@@ -24,7 +24,7 @@ MESSAGE_MARGIN: Final = 1.0
 class DeadlineWatch:
     """A check for worker processes that do not enforce the deadlines of their runs.
 
-    `on_overdue` is called with such a worker. It is also called with a retiring worker (one that ends because
+    `on_overdue` is called with such a worker. It is also called with a retiring worker (it must end because
     a run overran) that has not ended within the grace of the plan.
     """
 
