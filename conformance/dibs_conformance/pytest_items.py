@@ -17,7 +17,7 @@ import pytest
 
 from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.registry import factory, scheme_of
+from dibs.storage.registry import factory, parse_scheme
 from dibs_conformance.certification import certify, check_effort, check_level, levels_up_to
 from dibs_conformance.report import LevelReport, Report
 from dibs_conformance.report.text import (
@@ -154,7 +154,7 @@ def unclaimed_capabilities(report: Report) -> Iterator[str]:
 def find_target(text: str) -> str | OpenStorage:
     """Return the storage that --dibs-storage names: the URL itself, or the function at `module:name`."""
     try:
-        factory(scheme_of(text))
+        factory(parse_scheme(text))
     except ConfigurationError as error:
         return import_function(text, str(error))
     return text

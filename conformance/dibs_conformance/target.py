@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import connect, open_storage, remove_storage, scheme_of, temporary_url
+from dibs.storage.registry import connect, open_storage, parse_scheme, remove_storage, temporary_url
 from dibs_conformance.report.values import Findings, SkippedTest
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Locations:
             return name
         own = temporary_url(self.target, name)
         if own is None:
-            scheme = scheme_of(self.target)
+            scheme = parse_scheme(self.target)
             raise NotImplementedError(
                 f"the kit cannot create a location of its own for {scheme}: URLs. Define "
                 "temporary_url(url, name) in the module of your factory, or certify a function open_storage"

@@ -70,12 +70,14 @@ class PostgresLocations:
         """Give the location an empty schema, or the one it has already."""
         if self._connections is None:
             address = self.address(location)
-            self._connections = ConnectionPool(address.params, DriverErrors(address.shown, address.hosts))
+            self._connections = ConnectionPool(
+                address.params, DriverErrors(address.display_url, address.hosts)
+            )
         if location in self._closed:
             self._closed.remove(location)
         elif len(self._closed) > RESERVE:
             schema = self._schemas[location] = self._schemas.pop(self._closed.pop(0))
-            async with self._connections.one() as connection:
+            async with self._connections.borrow() as connection:
                 await connection.execute(WIPE.format(f'"{schema}"').encode())
         else:
             self._schemas[location] = location

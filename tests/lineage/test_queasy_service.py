@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs import Dibs, NotRunning, Queue, StorageTooNew, UnknownOption, open_storage
-from dibs.storage.registry import scheme_of
+from dibs.storage.registry import parse_scheme
 from dibs.worker import run
 from tests.lineage import scripted_handlers
 from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
@@ -212,9 +212,9 @@ async def test_what_a_newer_version_wrote_is_refused(
     async with Dibs(storage_url) as again:
         assert 1 == (await again.queue("q").counts()).waiting
 
-    assert durable == (scheme_of(storage_url) in MARK_AS_NEWER), "what lasts meets other versions"
+    assert durable == (parse_scheme(storage_url) in MARK_AS_NEWER), "what lasts meets other versions"
     if durable:
-        MARK_AS_NEWER[scheme_of(storage_url)](storage_url, request)
+        MARK_AS_NEWER[parse_scheme(storage_url)](storage_url, request)
         with pytest.raises(StorageTooNew):
             await Dibs(storage_url).queue("q").counts()
 

@@ -43,13 +43,13 @@ class CountingWait(QueueWait[int]):
         if not self.is_open:
             raise NotRunning("closed")
 
-    async def look(self) -> int:
+    async def read_state(self) -> int:
         self.calls.append("look")
         if self.message_during_look:
             self.wake()
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
-    def recall(self) -> int | None:
+    def known_state(self) -> int | None:
         return self.known
 
     def ends_on_message(self) -> bool:

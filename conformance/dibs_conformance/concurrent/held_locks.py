@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 from urllib.parse import parse_qs
 
-from dibs.storage.registry import scheme_of
+from dibs.storage.registry import parse_scheme
 from dibs_conformance.concurrent.actions import Program
 from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.thread_clients import ThreadClients
@@ -31,7 +31,7 @@ JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE NOT granted AND nspna
 
 def is_postgres(target: object) -> bool:
     """Return whether the target is a Postgres URL."""
-    return isinstance(target, str) and scheme_of(target) in ("postgresql", "postgres")
+    return isinstance(target, str) and parse_scheme(target) in ("postgresql", "postgres")
 
 
 class LockedClients:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from dibs.storage.registry import scheme_of
+from dibs.storage.registry import parse_scheme
 from dibs_conformance.servers import PostgresServer, RedisServer, find_postgres, start_redis
 from dibs_conformance.servers.postgres import FAST
 from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, wait_until
@@ -157,7 +157,7 @@ STARTERS: Final[dict[str, Callable[[], BreakableServer]]] = {
 
 def starter_for(target: object) -> Callable[[], BreakableServer] | None:
     """Return the function that starts a server of the target's kind, or None."""
-    return STARTERS.get(scheme_of(target)) if isinstance(target, str) else None
+    return STARTERS.get(parse_scheme(target)) if isinstance(target, str) else None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from dibs.client.connection.url import redact_url, resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
 from dibs.storage.protocol import LATEST, Storage
-from dibs.storage.registry import open_storage, scheme_of
+from dibs.storage.registry import open_storage, parse_scheme
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def absolute_location(location: str) -> str:
 
 def directory_of(url: str) -> Path | None:
     """Return the directory of a `file:` URL, or None for another scheme."""
-    if scheme_of(url) != "file":
+    if parse_scheme(url) != "file":
         return None
     path = url.partition("?")[0].partition(":")[2]
     return Path("/" + path.lstrip("/") if path.startswith("//") else path)

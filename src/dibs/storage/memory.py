@@ -98,19 +98,19 @@ class MemoryStorage(IndexedStorage):
     async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         shared = self._shared
         with shared.lock:
-            self._tick(now)
+            self._advance_clock(now)
             answer, step = shared.index.run_step(lambda index: verb(index, *args, **kwargs))
             if step:
                 shared.wakeups.notify(step)
         return answer
 
-    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._shared.lock:
-            self._tick(now)
+            self._advance_clock(now)
             return verb(self._shared.index, *args, **kwargs)
 
-    def _tick(self, now: int | None) -> None:
-        at = self._time(now)
+    def _advance_clock(self, now: int | None) -> None:
+        at = self._time_of_verb(now)
         if at > self._shared.index.now:
             self._shared.index.now = at
             if self._manual:
@@ -119,7 +119,7 @@ class MemoryStorage(IndexedStorage):
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         shared = self._shared
         with shared.lock:
-            self._tick(None)
+            self._advance_clock(None)
             woken = shared.wakeups.has_changed(waiter, shared.index, since)
             if not woken:
                 shared.wakeups.add(waiter)

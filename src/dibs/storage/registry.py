@@ -44,34 +44,36 @@ def open_storage(url: str, clock: Clock = "system", **options: Any) -> Storage:
     """
     if clock not in ("system", "manual"):
         raise ConfigurationError(f"clock is {clock!r}; it must be 'system' or 'manual'")
-    return factory(scheme_of(url))(url, clock=clock, **options)
+    return factory(parse_scheme(url))(url, clock=clock, **options)
 
 
-def scheme_of(url: str) -> str:
+def parse_scheme(url: str) -> str:
     """Return the scheme of a storage URL in lower case. Raise UnknownScheme for text without a scheme."""
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme:
         # The message does not repeat the text, because the text may be a password.
-        raise UnknownScheme(f"a storage URL begins with a scheme, as in file:./jobs; known: {known()}")
+        raise UnknownScheme(
+            f"a storage URL begins with a scheme, as in file:./jobs; known: {known_schemes()}"
+        )
     return scheme.lower()
 
 
 def factory(scheme: str) -> Factory:
     """Import and return the factory of a scheme. Raise UnknownScheme if no storage is registered for it."""
-    module, name = _target(scheme)
+    module, name = _find_target(scheme)
     return cast("Factory", attrgetter(name)(import_module(module)))
 
 
-def _target(scheme: str) -> tuple[str, str]:
+def _find_target(scheme: str) -> tuple[str, str]:
     """Return the module and the name of a factory, without importing it. Raise UnknownScheme."""
     if target := BUILT_IN.get(scheme):
         module, _, name = target.partition(":")
         return module, name
-    for point in _registered():
+    for point in _registered_entry_points():
         if point.name == scheme:
             return point.module, point.attr
     raise UnknownScheme(
-        f"no storage is known for {scheme}:; known: {known()}. For another "
+        f"no storage is known for {scheme}:; known: {known_schemes()}. For another "
         f"storage, install a package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}"
     )
 
@@ -107,7 +109,7 @@ def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
 
 
 def _function_beside_factory(url: str, name: str) -> Callable[..., Any] | None:
-    module, _ = _target(scheme_of(url))
+    module, _ = _find_target(parse_scheme(url))
     return getattr(import_module(module), name, None)
 
 
@@ -118,15 +120,15 @@ def with_option(url: str, name: str, value: str) -> str:
     return f"{address}?{'&'.join([*kept, f'{name}={value}'])}"
 
 
-def _registered() -> EntryPoints:
+def _registered_entry_points() -> EntryPoints:
     from importlib.metadata import entry_points  # noqa: PLC0415 - takes 12 ms, which built-in schemes do not need
 
     return entry_points(group=ENTRY_POINTS)
 
 
-def known() -> str:
+def known_schemes() -> str:
     """Return the known schemes for an error message, as in `file:, memory:, redis:`."""
-    names = {*BUILT_IN, *(point.name for point in _registered())}
+    names = {*BUILT_IN, *(point.name for point in _registered_entry_points())}
     return ", ".join(f"{name}:" for name in sorted(names))
 
 

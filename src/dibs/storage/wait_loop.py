@@ -49,26 +49,26 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             self.unsubscribe()
 
     async def _until_changed(self, deadline: float | None) -> WaitResult:
-        state = self.recall()
+        state = self.known_state()
         while True:
             # A message from here on ends the next sleep, also a message that arrives during the read.
             was_woken, self.woken = self.woken, False
             if state is None:
-                state = await self.look()
+                state = await self.read_state()
             if self.has_changed(state, was_woken=was_woken):
                 return WaitResult(woken=True, since=self.tokens(state), outcomes=self.outcomes(state))
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 woken = self.woken and self.ends_on_message()
                 return WaitResult(woken=woken, since=self.tokens(state), outcomes=self.outcomes(state))
-            self.remember(state)
+            self.store_tokens(state)
             due, pause = self.seconds_until_due(state), self.seconds_until_poll(state)
             pause = min(seconds for seconds in (left, due, pause) if seconds is not None)
             woken = await self.sleep(pause)
             self.check_open()
             if self.ends_on_message() if woken else due == pause:
                 return WaitResult(woken=True, since=self.tokens(state))
-            state = self.recall_after_message(state) if woken else None
+            state = self.known_state_after_message(state) if woken else None
 
     # -- defined by each storage ---------------------------------------------------------------------
 
@@ -85,14 +85,14 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         """Raise NotRunning if the storage was closed during a sleep."""
 
     @abstractmethod
-    async def look(self) -> StateT:
+    async def read_state(self) -> StateT:
         """Read the state of the queues from the server."""
 
     @abstractmethod
-    def recall(self) -> StateT | None:
+    def known_state(self) -> StateT | None:
         """Return the state of the queues if messages and claims made it known; None if it must be read."""
 
-    def recall_after_message(self, state: StateT) -> StateT | None:
+    def known_state_after_message(self, state: StateT) -> StateT | None:
         """Return `state` with the content of the message that ended the sleep; None to read the state again.
 
         By default, every message leads to a new read.
@@ -110,7 +110,7 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         `was_woken` is True if a message arrived before the state was read.
         """
 
-    def remember(self, state: StateT) -> None:
+    def store_tokens(self, state: StateT) -> None:
         """Make `state` the state with which the next state is compared."""
         self.since = self.tokens(state)
 

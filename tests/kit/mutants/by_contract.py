@@ -16,7 +16,7 @@ from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
 from dibs.model.results import ClaimResult, SettleResult
 from dibs.storage.indexed import by_id, claiming, enqueueing, index, reading, settling
-from dibs.storage.indexed.event_log import Entry, pack
+from dibs.storage.indexed.event_log import Entry, pack_entry
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed
@@ -42,9 +42,9 @@ def a_failed_job_comes_back_under_its_old_revision(patch: Patch) -> None:
 @law("offsets only grow")
 def steps_of_one_moment_share_an_offset(patch: Patch) -> None:
     def mutant(number: int, at: int, events_: list[events.LogEvent]) -> Entry:
-        return pack(at * 1000, at, events_)
+        return pack_entry(at * 1000, at, events_)
 
-    patch.setattr(index, "pack", mutant)
+    patch.setattr(index, "pack_entry", mutant)
 
 
 @law("seq: promotion keeps the successor's")
@@ -122,7 +122,7 @@ def later_is_earlier(patch: Patch) -> None:
 
 @law("a request_key: a repeat is marked as repeated")
 def a_repeat_is_not_marked(patch: Patch) -> None:
-    changed(patch, enqueueing, "_take", lambda answer, *_: replace(answer, repeated=False))
+    changed(patch, enqueueing, "_enqueue_request", lambda answer, *_: replace(answer, repeated=False))
 
 
 @law("payload: opaque bytes, no storage looks inside")
@@ -171,9 +171,9 @@ def renew_hides_requested_cancellations(patch: Patch) -> None:
 
 @law("drop: releases, no stall counted")
 def a_dropped_job_counts_a_stall(patch: Patch) -> None:
-    original = settling.give_back
+    original = settling.return_job
     patch.setattr(
-        settling, "give_back", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=True)
+        settling, "return_job", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=True)
     )
 
 
@@ -228,7 +228,7 @@ def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
         return replace(how, error=to_storable_error(how.error))
 
-    patch.setattr(settling, "_as_stored", mutant)
+    patch.setattr(settling, "_to_storable_failure", mutant)
 
 
 @law("finish: a revision in the outcome's range is done or lost")
@@ -341,7 +341,7 @@ def every_run_arrives_as_waiting(patch: Patch) -> None:
 
 @law("counts match the jobs")
 def blocked_jobs_are_not_counted(patch: Patch) -> None:
-    changed(patch, reading, "_counts", lambda counts, *_: replace(counts, blocked=0))
+    changed(patch, reading, "_count_queue", lambda counts, *_: replace(counts, blocked=0))
 
 
 @law("one event for each attempt: cancelled also for a waiting job and a dropped successor")
@@ -362,7 +362,7 @@ def an_event_has_no_error(patch: Patch) -> None:
 
 @law("Release: waiting as before the claim")
 def a_release_waits_from_now(patch: Patch) -> None:
-    original = settling._apply
+    original = settling._apply_action
 
     def mutant(index: Index, queue: QueueIndex, slot: Slot, how: Any) -> None:
         original(index, queue, slot, how)
@@ -370,4 +370,4 @@ def a_release_waits_from_now(patch: Patch) -> None:
         if isinstance(how, Release) and job is not None and slot.successor is None:
             queue.put(job.id, replace(queue.slots[job.id], current=replace(job, run_at=index.now)))
 
-    patch.setattr(settling, "_apply", mutant)
+    patch.setattr(settling, "_apply_action", mutant)

@@ -64,29 +64,29 @@ def numbers_restart_with_each_process(patch: Patch) -> None:
 
 @law("accepted jobs are kept")
 def a_commit_is_answered_before_it_is_written(patch: Patch) -> None:
-    original = storage.FileStorage._write
+    original = storage.FileStorage._write_commit
 
     def mutant(self: storage.FileStorage, index: Index, step: Any, number: int) -> None:
         if number % 10:
             original(self, index, step, number)
 
-    patch.setattr(storage.FileStorage, "_write", mutant)
+    patch.setattr(storage.FileStorage, "_write_commit", mutant)
 
 
 @law("accepted jobs are kept: the successor has a payload of its own")
 def a_commit_takes_every_payload_from_the_current(patch: Patch) -> None:
-    changed(patch, commits, "_source", lambda source, *_: commits.OF_CURRENT if source else source)
+    changed(patch, commits, "_find_source", lambda source, *_: commits.OF_CURRENT if source else source)
 
 
 @law("forget: removes everything of an id")
 def a_commit_leaves_out_removed_ids(patch: Patch) -> None:
-    original = commits._image
+    original = commits._queue_image
 
     def mutant(queue: Any, changes: Any) -> QueueImage:
         image = original(queue, changes)
         return replace(image, slots=[one for one in image.slots if one.slot is not None])
 
-    patch.setattr(commits, "_image", mutant)
+    patch.setattr(commits, "_queue_image", mutant)
 
 
 @law("accepted jobs are kept: by a checkpoint as by the commits it stands for")

@@ -142,9 +142,9 @@ def a_release_counts(patch: Patch) -> None:
 
 @breaks("reap: stalls + 1")
 def a_reap_counts_no_stall(patch: Patch) -> None:
-    original = settling.give_back
+    original = settling.return_job
     patch.setattr(
-        settling, "give_back", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=False)
+        settling, "return_job", lambda index, queue, id, *, stalled: original(index, queue, id, stalled=False)
     )
 
 
@@ -162,7 +162,7 @@ def a_renewal_may_shorten(patch: Patch) -> None:
 def a_dropped_lease_stays_alive(patch: Patch) -> None:
     def mutant(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
         for id in list(queue.held.get(lease_id, ()))[:limit]:
-            settling.give_back(index, queue, id, stalled=False)
+            settling.return_job(index, queue, id, stalled=False)
         return len(queue.held.get(lease_id, ()))
 
     patch.setattr(claiming, "_drop", mutant)
@@ -332,9 +332,9 @@ def a_part_goes_on_to_the_end(patch: Patch) -> None:
 
 @breaks("split: a job is in exactly one part")
 def a_part_ends_before_its_cursor(patch: Patch) -> None:
-    original = Listing.after
+    original = Listing.ids_after
 
     def mutant(listing: Listing, id: str | None, until: str | None = None) -> Any:
         return (found for found in original(listing, id, until) if found != until)
 
-    patch.setattr(Listing, "after", mutant)
+    patch.setattr(Listing, "ids_after", mutant)

@@ -11,9 +11,9 @@ from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
     def plant(patch: Patch) -> None:
-        original = scripts._read
+        original = scripts._read_lua
         texts = rewritten({file: original(file)}, file, old, new)
-        patch.setattr(scripts, "_read", lambda name: texts.get(name) or original(name))
+        patch.setattr(scripts, "_read_lua", lambda name: texts.get(name) or original(name))
         # The cached scripts without the bug must not be used, and those with it must not stay.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
         patch.setattr("dibs.storage.redis.session.script", scripts.script)

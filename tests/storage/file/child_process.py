@@ -119,7 +119,7 @@ async def churn(storage: FileStorage, turns: int) -> str:
 
 
 async def checkpoint(storage: FileStorage) -> str:
-    await storage._on_thread(storage._checkpoint)
+    await storage._run_on_thread(storage._write_checkpoint)
     return "done"
 
 

@@ -53,7 +53,7 @@ async def claim(storage: FileStorage) -> None:
 
 
 async def checkpoint(storage: FileStorage) -> None:
-    await storage._on_thread(storage._checkpoint)
+    await storage._run_on_thread(storage._write_checkpoint)
 
 
 #: Each step is at most one commit, except `claim`, which is a grant and a claim.

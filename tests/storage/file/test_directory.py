@@ -26,7 +26,7 @@ async def test_files_are_0600_and_folders_0700_whatever_the_umask(tmp_path: Path
     try:
         await fill(tmp_path / "jobs", "a", "b")
         async with opened(tmp_path / "jobs") as storage:
-            storage._checkpoint()
+            storage._write_checkpoint()
     finally:
         os.umask(old)
 
@@ -153,7 +153,7 @@ async def test_a_file_of_another_name_among_the_commits_is_skipped(tmp_path: Pat
     await fill(root, "a", "b")
     (root / "commits" / name).write_bytes(b"?")
     async with opened(root) as storage:
-        storage._checkpoint()
+        storage._write_checkpoint()
     await fill(root, "c")
     flip(commit(root, 3))
 
@@ -184,7 +184,7 @@ async def test_ids_and_queues_never_become_paths(tmp_path: Path) -> None:
     async with opened(root) as storage:
         for name in HOSTILE:
             await storage.enqueue(name[:500], [request(id) for id in HOSTILE])
-        storage._checkpoint()
+        storage._write_checkpoint()
     async with opened(root) as storage:
         known = [info.name for info in await storage.queues()]
         for name in HOSTILE:

@@ -41,7 +41,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
         "held": {lease: set(ids) for lease, ids in queue.held.items()},
         "asked": set(queue.cancel_requested),
         "expired": dict(queue.expired),
-        "ids": list(queue.listing.after(None)),
+        "ids": list(queue.listing.ids_after(None)),
         "leases that end": leases_that_end(queue),
         "keys that end": {(at, key) for at, key in queue.key_expiries if ends(queue, key) == at},
     }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dibs.errors import Refused
 from dibs.model.events import LogEvent
-from dibs.storage.indexed.event_log import EventLog, pack
+from dibs.storage.indexed.event_log import EventLog, pack_entry
 from dibs.storage.protocol import LATEST
 
 #: The number of events of each step.
@@ -31,7 +31,7 @@ def tell(log: EventLog, counts: list[int], first: int = 0) -> None:
     number = max([log.trimmed, *(entry.number for entry in log.entries)])
     for count in counts:
         number += 7
-        log.append(pack(number, number, [event(first + i) for i in range(count)]))
+        log.append(pack_entry(number, number, [event(first + i) for i in range(count)]))
         first += count
 
 

@@ -21,7 +21,7 @@ def listed(
     found: list[str] = []
     after: str | None = None
     turns = iter(between)
-    while page := list(islice(listing.after(after), size)):
+    while page := list(islice(listing.ids_after(after), size)):
         found += page
         after = page[-1]
         come, go = next(turns, ([], []))
@@ -50,7 +50,7 @@ def test_an_id_that_stays_is_listed_exactly_once(
     ids = dict.fromkeys(start)
     listing = Listing(ids)
     if warm:
-        list(listing.after(None))
+        list(listing.ids_after(None))
     stayed = start - {id for _, go in between for id in go}
     found = listed(ids, listing, size, between)
 
@@ -63,9 +63,9 @@ def test_removed_ids_are_deleted_from_the_listing() -> None:
     """A queue that uses each id once does not keep the old ids, with or without listings."""
     ids: dict[str, None] = {}
     listing = Listing(ids)
-    list(listing.after(None))
+    list(listing.ids_after(None))
     for number in range(10_000):
         change(ids, listing, [f"{number:05}"], [f"{number - 1:05}"])
         assert 2000 > len(listing._sorted or ())
 
-    assert ["09999"] == list(listing.after(None))
+    assert ["09999"] == list(listing.ids_after(None))

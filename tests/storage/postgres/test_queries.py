@@ -9,20 +9,20 @@ import pytest
 
 from dibs.errors import ConfigurationError
 from dibs.storage.postgres import queries
-from dibs.storage.postgres.queries import Queries, migrations, quoted, sections
+from dibs.storage.postgres.queries import Queries, migrations, quote_identifier, read_queries
 
 
 def test_each_query_is_found_once_and_without_its_comments() -> None:
     folder = files("dibs.storage.postgres") / "sql"
     written = sum(entry.read_text().count("-- name:") for entry in folder.iterdir())
 
-    assert written == len(sections())
-    assert not any(line.startswith("--") for text in sections().values() for line in text.splitlines())
+    assert written == len(read_queries())
+    assert not any(line.startswith("--") for text in read_queries().values() for line in text.splitlines())
 
 
 def test_a_query_named_twice_is_an_error() -> None:
     with pytest.raises(AssertionError, match="two queries with the same name"):
-        queries._split("x", "-- name: a\nSELECT 1\n-- name: a\nSELECT 2\n")
+        queries._split_sections("x", "-- name: a\nSELECT 1\n-- name: a\nSELECT 2\n")
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
@@ -33,12 +33,12 @@ def test_every_placeholder_is_known() -> None:
     mine = Queries("dibs")
     texts = [
         mine[name].decode()
-        for name in sections()
+        for name in read_queries()
         if name not in {"job", "successor", "outcome", "page", "split"}
     ]
     texts += [mine.page(state, ends=ends).decode() for state in (None, "failed") for ends in (False, True)]
     texts += [mine.split(state).decode() for state in (None, "failed")]
-    texts += [mine.filled(migration.text) for migration in migrations()]
+    texts += [mine.fill_in(migration.text) for migration in migrations()]
 
     known = (
         "{schema}",
@@ -68,11 +68,11 @@ def test_every_function_says_what_it_is_before_it_is_made() -> None:
 
 
 def test_a_name_is_quoted_as_an_identifier() -> None:
-    assert '"my ""jobs"""' == quoted('my "jobs"')
+    assert '"my ""jobs"""' == quote_identifier('my "jobs"')
     assert '"100%%"' == Queries("100%").schema
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "a\0b", "\ud800", "pg_jobs"])
 def test_what_cannot_be_a_schema_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="schema"):
-        quoted(name)
+        quote_identifier(name)

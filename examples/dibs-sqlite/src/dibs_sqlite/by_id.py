@@ -27,7 +27,7 @@ def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> C
     job, verdict = slot.current, rules.decide_cancel(slot, tx.now, running=running)
     if job is None or verdict == "active":
         return verdict
-    slot = _without_successor(tx, queue, id, slot)
+    slot = _drop_successor(tx, queue, id, slot)
     if job.run is None or (running and job.run.lease is None):
         settling.end(tx, queue, slot, job, Cancelled())
     elif running and not job.run.cancel_requested:
@@ -36,7 +36,7 @@ def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> C
     return verdict
 
 
-def _without_successor(tx: Transaction, queue: StoredQueue, id: str, slot: Slot) -> Slot:
+def _drop_successor(tx: Transaction, queue: StoredQueue, id: str, slot: Slot) -> Slot:
     successor = slot.successor
     if successor is None:
         return slot

@@ -115,7 +115,7 @@ class Database:
                 # A writer takes the write lock before its first read, so that no row changes before it
                 # writes.
                 connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-                tx = self._begin(connection, now)
+                tx = self._begin_transaction(connection, now)
                 yield tx
                 tx.flush()
                 self._commit(connection)
@@ -124,7 +124,7 @@ class Database:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _begin(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
+    def _begin_transaction(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
         stored_now, number = connection.execute(queries()["storage"]).fetchone()
         clock = (now or 0) if self._manual else time.time_ns() // 1_000_000
         self._highest_now = max(stored_now, self._highest_now, clock)

@@ -48,7 +48,7 @@ def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConfl
     return result
 
 
-def follow(tx: Transaction, then: Sequence[FollowUp]) -> None:
+def enqueue_follow_ups(tx: Transaction, then: Sequence[FollowUp]) -> None:
     """Enqueue the follow-ups of a run, in the same transaction as the end of that run."""
     for item in then:
         admit(tx, tx.queue(item.queue), item.job, item.on_conflict)

@@ -32,7 +32,7 @@ def list_(
     tx: Transaction, name: str, state: State, after: str | None, until: str | None, limit: int
 ) -> ListPage:
     """Return a page of the ids in a state. The cursor is the last id of the page."""
-    items, cursor = _page(tx, tx.queue(name), state, after, until, limit)
+    items, cursor = _read_page(tx, tx.queue(name), state, after, until, limit)
     return ListPage(items=tuple(items), after=cursor)
 
 
@@ -44,12 +44,12 @@ def split(tx: Transaction, name: str, parts: int, state: State | None) -> list[s
 def export(tx: Transaction, name: str, after: str | None, until: str | None, limit: int) -> ExportPage:
     """Return a page of ids, each with job, successor and outcome. The cursor is the last id of the page."""
     queue = tx.queue(name)
-    items, cursor = _page(tx, queue, None, after, until, limit)
+    items, cursor = _read_page(tx, queue, None, after, until, limit)
     records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
     return ExportPage(records=records, settings=queue.settings, after=cursor)
 
 
-def _page(
+def _read_page(
     tx: Transaction, queue: StoredQueue, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
     found = list(queue.listed(state, after or "", until, limit + 1))
@@ -59,10 +59,10 @@ def _page(
 
 def counts(tx: Transaction, names: Sequence[str]) -> dict[str, Counts]:
     """Count the jobs of each queue by state."""
-    return {name: _counts(tx, tx.queue(name)) for name in names}
+    return {name: _count_queue(tx, tx.queue(name)) for name in names}
 
 
-def _counts(tx: Transaction, queue: StoredQueue) -> Counts:
+def _count_queue(tx: Transaction, queue: StoredQueue) -> Counts:
     cursor = queue.execute("counts", now=tx.now)
     names = [column[0] for column in cursor.description]
     return Counts(**dict(zip(names, cursor.fetchone(), strict=True)))
@@ -78,9 +78,9 @@ def events(tx: Transaction, name: str, after: str | None, limit: int) -> EventPa
     queue = tx.queue(name)
     if after == LATEST:
         return EventPage(events=(), offset=end_of_log(queue))
-    first = _number(after)
+    first = _parse_offset(after)
     rows = queue.execute("events_after", after=first, limit=limit).fetchall()
-    found = tuple((_offset(number), _decode_event(body)) for number, body in rows)
+    found = tuple((_format_offset(number), _decode_event(body)) for number, body in rows)
     fell_off = after is not None and first < queue.trimmed
     return EventPage(events=found, offset=found[-1][0] if found else end_of_log(queue), fell_off=fell_off)
 
@@ -88,14 +88,14 @@ def events(tx: Transaction, name: str, after: str | None, limit: int) -> EventPa
 def end_of_log(queue: StoredQueue) -> str:
     """Return the offset of the last event, even if it was trimmed; "" if the log never had one."""
     last = queue.scalar("last_event") or queue.trimmed
-    return _offset(last) if last else ""
+    return _format_offset(last) if last else ""
 
 
-def _offset(number: int) -> str:
+def _format_offset(number: int) -> str:
     return f"{number:016x}"
 
 
-def _number(after: str | None) -> int:
+def _parse_offset(after: str | None) -> int:
     """Return the number of an offset, 0 for None. Raise Refused for text that is not an offset."""
     if not after:
         return 0

@@ -12,7 +12,7 @@ from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, S
 from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, RetryLater, SettleAction, Settlement
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
-from dibs_sqlite.enqueueing import follow
+from dibs_sqlite.enqueueing import enqueue_follow_ups
 from dibs_sqlite.transaction import StoredQueue, Transaction
 
 
@@ -29,17 +29,17 @@ def _settle(tx: Transaction, queue: StoredQueue, settlement: Settlement, limits:
     verdict = rules.decide_settle(slot, settlement, limits)
     if isinstance(verdict, SettleResult):
         return verdict
-    _apply(tx, queue, slot, verdict)
+    _apply_action(tx, queue, slot, verdict)
     return rules.settle_result(slot, settlement.action, verdict)
 
 
-def _apply(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -> None:
+def _apply_action(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -> None:
     job = slot.current
     assert job is not None and job.run is not None, "rules.decide_settle allows only active runs"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
         end(tx, queue, slot, job, how)
     elif isinstance(how, RetryLater):
-        _retry(tx, queue, slot, job, how)
+        _retry_later(tx, queue, slot, job, how)
     elif isinstance(how, HandOff):
         queue.put(job.id, slot, transitions.hand_off(slot, job, job.run))
         queue.log_event(events.note_event("handed_off", job.id, tx.now, job))
@@ -48,7 +48,7 @@ def _apply(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -
         queue.log_event(events.attempt_event("released", job, tx.now))
 
 
-def _retry(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: RetryLater) -> None:
+def _retry_later(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: RetryLater) -> None:
     run_at = how.run_at if how.run_at is not None else tx.now + (how.delay or 0)
     error = to_storable_error(how.error) if how.error is not None else None
     queue.put(job.id, slot, transitions.retry(slot, job, how.cause, run_at, tx.draw(), error))
@@ -63,14 +63,18 @@ def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -
     slot = queue.get(id)
     assert slot.current is not None and slot.current.run is not None, "a lease holds active jobs"  # noqa: S101, PT018
     how, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
-    _apply(tx, queue, slot, how)
+    _apply_action(tx, queue, slot, how)
     return slot.current.run.fence, kind
 
 
 def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> None:
-    """End a job: store its outcome, promote its successor to the waiting job, enqueue fail job and follow-ups."""
+    """End a job, in one step with all that follows from it.
+
+    The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
+    enqueued.
+    """
     if isinstance(how, Fail):
-        how = _for_storage(queue, how)
+        how = _to_storable_failure(queue, how)
     after = transitions.end(slot, job, how, tx.now, queue.settings.retention)
     queue.put(job.id, slot, after)
     error = how.error if isinstance(how, Fail) else None
@@ -80,10 +84,10 @@ def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> 
     if isinstance(how, Fail) and how.handled and not queue.name.endswith(FAIL_SUFFIX):
         _enqueue_fail_job(tx, queue, job, how.error)
     if not isinstance(how, Cancelled):
-        follow(tx, how.then)
+        enqueue_follow_ups(tx, how.then)
 
 
-def _for_storage(queue: StoredQueue, how: Fail) -> Fail:
+def _to_storable_failure(queue: StoredQueue, how: Fail) -> Fail:
     """Return the failure with its error cut to the size limit. Failures of a fail queue never expire."""
     retention = how.retention
     if queue.name.endswith(FAIL_SUFFIX):

@@ -37,7 +37,7 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> SqliteStorage:
     """Return the storage for sqlite:PATH. A path without a leading slash starts at the working directory."""
     plain_url, named = read_options(url, _OPTIONS, options)
-    return SqliteStorage(_path(plain_url), clock=clock, **named)
+    return SqliteStorage(_parse_path(plain_url), clock=clock, **named)
 
 
 def temporary_url(url: str, name: str) -> str:
@@ -48,7 +48,7 @@ def temporary_url(url: str, name: str) -> str:
 
 async def remove_url(url: str) -> None:
     """Remove the file of a URL. No process may have it open."""
-    await asyncio.to_thread(_unlink, _path(url.partition("?")[0]))
+    await asyncio.to_thread(_unlink, _parse_path(url.partition("?")[0]))
 
 
 def _unlink(path: str) -> None:
@@ -56,7 +56,7 @@ def _unlink(path: str) -> None:
         Path(path + suffix).unlink(missing_ok=True)
 
 
-def _path(url: str) -> str:
+def _parse_path(url: str) -> str:
     path = url.partition(":")[2]
     if path.startswith("//"):
         path = "/" + path.lstrip("/")
@@ -89,7 +89,7 @@ class SqliteStorage:
         self.limits = LIMITS
         self._manual = clock == "manual"
         self._database = Database(Path(path), fsync=fsync, manual=self._manual)
-        self._changes = wait.ChangeNotifier(self._version, poll)
+        self._changes = wait.ChangeNotifier(self._data_version, poll)
         self._thread: ThreadPoolExecutor | None = None
         self._process = 0
 
@@ -102,7 +102,7 @@ class SqliteStorage:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dibs-sqlite")
         self._process = os.getpid()
         try:
-            await self._on_thread(self._database.open)
+            await self._run_on_thread(self._database.open)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -118,38 +118,38 @@ class SqliteStorage:
         await asyncio.get_running_loop().run_in_executor(thread, self._database.close)
         thread.shutdown(wait=False)
 
-    async def _on_thread(self, work: Callable[[], T]) -> T:
+    async def _run_on_thread(self, work: Callable[[], T]) -> T:
         if self._thread is None:
             raise NotRunning(f"{self.url} is not open")
         if self._process != os.getpid():
             raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    async def _version(self) -> int:
-        return await self._on_thread(self._database.version)
+    async def _data_version(self) -> int:
+        return await self._run_on_thread(self._database.version)
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    async def _write(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_write(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> tuple[T, bool]:
             with self._database.transaction(now, writes=True) as tx:
                 answer = verb(tx, *args, **kwargs)
             return answer, tx.has_written
 
         checks.check_now(now, manual=self._manual)
-        answer, has_written = await self._on_thread(work)
+        answer, has_written = await self._run_on_thread(work)
         # A manual clock may have moved: then a job may be due without any change in the file.
         if has_written or self._manual:
             self._changes.notify()
         return answer
 
-    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
             with self._database.transaction(now, writes=False) as tx:
                 return verb(tx, *args, **kwargs)
 
         checks.check_now(now, manual=self._manual)
-        answer = await self._on_thread(work)
+        answer = await self._run_on_thread(work)
         if now is not None:
             self._changes.notify()
         return answer
@@ -160,25 +160,25 @@ class SqliteStorage:
         self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
     ) -> list[results.EnqueueResult]:
         checks.check_enqueue(queue, requests)
-        return await self._write(now, enqueueing.enqueue, queue, requests)
+        return await self._run_write(now, enqueueing.enqueue, queue, requests)
 
     async def claim(
         self, queue: str, lease: str, limit: int, *, now: int | None = None
     ) -> results.ClaimResult:
         checks.check_queue(queue, limit)
-        return await self._write(now, claiming.claim, queue, lease, limit)
+        return await self._run_write(now, claiming.claim, queue, lease, limit)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[results.SettleResult]:
         checks.check_queue(queue)
-        return await self._write(now, settling.settle, queue, settlements, self.limits)
+        return await self._run_write(now, settling.settle, queue, settlements, self.limits)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> results.SettleAndClaimResult:
         checks.check_queue(queue, limit)
-        return await self._write(
+        return await self._run_write(
             now, claiming.settle_and_claim, queue, settlements, lease, limit, self.limits
         )
 
@@ -186,7 +186,7 @@ class SqliteStorage:
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> results.FinishStatus:
         checks.check_finish(queue, end)
-        return await self._write(now, settling.finish, queue, id, end, revision)
+        return await self._run_write(now, settling.finish, queue, id, end, revision)
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -194,29 +194,29 @@ class SqliteStorage:
         self, queues: Sequence[str], ttl: int, holder: str, *, now: int | None = None
     ) -> results.GrantResult:
         checks.check_grant(queues, ttl, holder)
-        return await self._write(now, claiming.grant, queues, ttl, holder)
+        return await self._run_write(now, claiming.grant, queues, ttl, holder)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, results.RenewResult]:
         checks.check_renew(queues, ttl)
-        return await self._write(now, claiming.renew, queues, lease, ttl)
+        return await self._run_write(now, claiming.renew, queues, lease, ttl)
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
         checks.check_drop(queues, limit)
-        return await self._write(now, claiming.drop, queues, lease, limit)
+        return await self._run_write(now, claiming.drop, queues, lease, limit)
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[results.ReapedJob]:
         checks.check_queue(queue, limit)
-        return await self._write(now, claiming.reap, queue, limit)
+        return await self._run_write(now, claiming.reap, queue, limit)
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> results.ReportStatus:
         checks.check_report(queue, progress)
-        return await self._write(now, settling.report, queue, id, fence, progress)
+        return await self._run_write(now, settling.report, queue, id, fence, progress)
 
     # -- by id ---------------------------------------------------------------------------------------
 
@@ -224,27 +224,27 @@ class SqliteStorage:
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[results.CancelStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, by_id.cancel, queue, ids, running)
+        return await self._run_write(now, by_id.cancel, queue, ids, running)
 
     async def amend(
         self, queue: str, id: str, patch: JobPatch, *, now: int | None = None
     ) -> results.AmendStatus:
         checks.check_amend(queue, patch)
-        return await self._write(now, by_id.amend, queue, id, patch, self.limits)
+        return await self._run_write(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[results.RetryFailedStatus]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, by_id.retry_failed, queue, ids)
+        return await self._run_write(now, by_id.retry_failed, queue, ids)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids)
-        return await self._write(now, by_id.forget, queue, ids)
+        return await self._run_write(now, by_id.forget, queue, ids)
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         checks.check_queue(queue, ids=ids)
-        return await self._read(now, reading.get, queue, ids)
+        return await self._run_read(now, reading.get, queue, ids)
 
     async def list(
         self,
@@ -257,40 +257,40 @@ class SqliteStorage:
         now: int | None = None,
     ) -> results.ListPage:
         checks.check_list(queue, state, limit)
-        return await self._read(now, reading.list_, queue, state, after, until, limit)
+        return await self._run_read(now, reading.list_, queue, state, after, until, limit)
 
     async def split(self, queue: str, parts: int, *, state: results.State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state)
-        return await self._read(None, reading.split, queue, parts, state)
+        return await self._run_read(None, reading.split, queue, parts, state)
 
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, results.Counts]:
         checks.check_counts(queues)
-        return await self._read(now, reading.counts, queues)
+        return await self._run_read(now, reading.counts, queues)
 
     async def queues(self) -> Sequence[results.QueueInfo]:
-        return await self._read(None, reading.queues)
+        return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch)
-        return await self._write(now, whole_queue.configure, queue, patch)
+        return await self._run_write(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:
         checks.check_queue(queue, limit)
-        return await self._write(now, whole_queue.prune, queue, limit)
+        return await self._run_write(now, whole_queue.prune, queue, limit)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> results.ExportPage:
         checks.check_queue(queue, limit)
-        return await self._read(None, reading.export, queue, after, until, limit)
+        return await self._run_read(None, reading.export, queue, after, until, limit)
 
     async def import_(
         self, queue: str, records: Sequence[results.ExportRecord], *, now: int | None = None
     ) -> Sequence[results.ImportStatus]:
         checks.check_import(queue, records)
-        return await self._write(now, enqueueing.import_, queue, records)
+        return await self._run_write(now, enqueueing.import_, queue, records)
 
     # -- log and wake-ups ----------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class SqliteStorage:
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> results.EventPage:
         checks.check_queue(queue, limit)
-        return await self._read(now, reading.events, queue, after, limit)
+        return await self._run_read(now, reading.events, queue, after, limit)
 
     async def wait(
         self,
@@ -314,7 +314,7 @@ class SqliteStorage:
         with self._changes:
             while True:
                 next_change, is_over = self._changes.next_change, deadline.has_passed
-                found = await self._read(None, wait.observe, for_, queues, ids, seen)
+                found = await self._run_read(None, wait.observe, for_, queues, ids, seen)
                 if found.changed or is_over:
                     return results.WaitResult(woken=found.changed, since=found.tokens)
                 seen = {**found.tokens, **seen}

@@ -37,14 +37,14 @@ def observe(
     it has not changed.
     """
     queues = [tx.queue(name) for name in names]
-    tokens = {queue.name: _token(tx, queue, watch) for queue in queues}
+    tokens = {queue.name: _current_token(tx, queue, watch) for queue in queues}
     changed = [_has_changed(tx, queue, watch, ids, since.get(queue.name)) for queue in queues]
     due = [queue.scalar("next_due", now=tx.now) for queue in queues] if watch == "work" else []
     next_due = min((at for at in due if at is not None), default=None)
     return Observation(any(changed), tokens, None if next_due is None else (next_due - tx.now) / 1000)
 
 
-def _token(tx: Transaction, queue: StoredQueue, watch: Watch) -> str:
+def _current_token(tx: Transaction, queue: StoredQueue, watch: Watch) -> str:
     if watch == "work":
         return f"{queue.work}.{tx.now}"
     return end_of_log(queue) if watch == "events" else str(tx.number)
@@ -57,11 +57,13 @@ def _has_changed(
         return token is not None and token != end_of_log(queue)
     if watch == "work":
         work, _, seen_at = (token or f"{queue.work}.0").partition(".")
-        return work != str(queue.work) or bool(queue.scalar("became_due", after=_number(seen_at), now=tx.now))
-    return token is not None and any(_ending(queue, id) > _number(token) for id in ids)
+        return work != str(queue.work) or bool(
+            queue.scalar("became_due", after=_parse_token(seen_at), now=tx.now)
+        )
+    return token is not None and any(_ending_number(queue, id) > _parse_token(token) for id in ids)
 
 
-def _ending(queue: StoredQueue, id: str) -> int:
+def _ending_number(queue: StoredQueue, id: str) -> int:
     """Return the number of the step in which a run of the id last ended.
 
     For an unknown id, return the number of the last step that removed an id, which may have been this one.
@@ -70,7 +72,7 @@ def _ending(queue: StoredQueue, id: str) -> int:
     return queue.removal if found is None else int(found)
 
 
-def _number(token: str) -> int:
+def _parse_token(token: str) -> int:
     # Read a token of another storage as 0. The wait then reports a change, and its caller checks the queue
     # once too often.
     return int(token) if token.isdecimal() and len(token) < 19 else 0

@@ -75,7 +75,7 @@ class CheckpointTrigger:
         )
 
 
-def identity(directory: Directory) -> Identity | None:
+def file_identity(directory: Directory) -> Identity | None:
     """Return the identity of the current checkpoint file, or None if there is no checkpoint."""
     try:
         found = os.stat(directory.checkpoint, follow_symlinks=False)
@@ -92,14 +92,14 @@ def write(directory: Directory, index: Index, number: int, *, fsync: bool) -> in
     temporary = f"{directory.tmp}/checkpoint"
     # Sync even without the `fsync` option: a power loss could otherwise leave a checkpoint full of zeros
     # after the commits that it replaced are removed.
-    size = write_atomically(str(directory.checkpoint), temporary, _frames(index, number), fsync=True)
+    size = write_atomically(str(directory.checkpoint), temporary, _encode_frames(index, number), fsync=True)
     if fsync:
         fsync_folder(str(directory.root))
     remove_commits(directory, number)
     return size
 
 
-def _frames(index: Index, number: int) -> Iterator[bytes]:
+def _encode_frames(index: Index, number: int) -> Iterator[bytes]:
     for body in commits.snapshot(index):
         yield encode_frame(number, body)
     yield encode_frame(number, END)
@@ -126,7 +126,7 @@ def read(directory: Directory) -> tuple[Index, int, int]:
         size += HEADER.size + len(body)
         if body == END:
             break
-        _apply(index, body, path)
+        _apply_body(index, body, path)
     else:
         raise CorruptFile(path, "its last frame is missing")
     if next(frames, None) is not None:
@@ -135,7 +135,7 @@ def read(directory: Directory) -> tuple[Index, int, int]:
     return index, number, size
 
 
-def _apply(index: Index, body: bytes, path: str) -> None:
+def _apply_body(index: Index, body: bytes, path: str) -> None:
     try:
         commits.apply(index, body)
     except msgspec.DecodeError as error:

@@ -74,10 +74,10 @@ _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 
 def encode(index: Index, step: Step) -> bytes:
     """Encode a step as the body of a commit. The index must still be in the state after that step."""
-    return _encode(Commit(index.now, index.number, [_image(queue, changes) for queue, changes in step]))
+    return _encode(Commit(index.now, index.number, [_queue_image(queue, changes) for queue, changes in step]))
 
 
-def _image(queue: QueueIndex, changes: Changes) -> QueueImage:
+def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
     slots = queue.slots
     return QueueImage(
         queue.name,
@@ -96,11 +96,11 @@ def _without_known_data(id: str, before: Slot, after: Slot) -> SlotImage:
         return SlotImage(id, None)
     if before is EMPTY or _has_no_data(after):
         return SlotImage(id, after)
-    known = [_data(before.current), _data(before.successor), _data(before.outcome)]
+    known = [_part_data(before.current), _part_data(before.successor), _part_data(before.outcome)]
     sources = (
-        _source(known, _data(after.current)),
-        _source(known, _data(after.successor)),
-        _source(known, _data(after.outcome)),
+        _find_source(known, _part_data(after.current)),
+        _find_source(known, _part_data(after.successor)),
+        _find_source(known, _part_data(after.outcome)),
     )
     if sources == (WRITTEN, WRITTEN, WRITTEN):
         return SlotImage(id, after)
@@ -114,11 +114,11 @@ def _has_no_data(slot: Slot) -> bool:
     return slot.outcome is None or slot.outcome.data is None
 
 
-def _data(part: Job | Successor | Outcome | None) -> JobData | None:
+def _part_data(part: Job | Successor | Outcome | None) -> JobData | None:
     return None if part is None else part.data
 
 
-def _source(known: list[JobData | None], data: JobData | None) -> int:
+def _find_source(known: list[JobData | None], data: JobData | None) -> int:
     if data is not None:
         for source, candidate in enumerate(known, OF_CURRENT):
             if candidate is data:
@@ -170,9 +170,9 @@ def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int,
     before = queue.slots.get(id, EMPTY)
     known = (
         _NO_DATA,
-        _data(before.current) or _NO_DATA,
-        _data(before.successor) or _NO_DATA,
-        _data(before.outcome) or _NO_DATA,
+        _part_data(before.current) or _NO_DATA,
+        _part_data(before.successor) or _NO_DATA,
+        _part_data(before.outcome) or _NO_DATA,
     )
     return _with_data(slot, sources, (known[sources[0]], known[sources[1]], known[sources[2]]))
 
@@ -197,7 +197,7 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
             trimmed=queue.log.trimmed,
         ),
     )
-    for chunk in _chunks(queue.slots.items()):
+    for chunk in _slot_chunks(queue.slots.items()):
         yield _encode_queue(index, QueueImage(queue.name, [SlotImage(id, slot) for id, slot in chunk]))
 
 
@@ -205,7 +205,7 @@ def _encode_queue(index: Index, image: QueueImage) -> bytes:
     return _encode(Commit(index.now, index.number, [image]))
 
 
-def _chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]]]:
+def _slot_chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]]]:
     chunk: list[tuple[str, Slot]] = []
     for item in items:
         chunk.append(item)

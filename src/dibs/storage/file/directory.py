@@ -69,13 +69,13 @@ class Directory:
         that cannot be read, and StorageTooNew for a format that a newer dibs wrote.
         """
         try:
-            created = self._create()
+            created = self._create_missing()
         except OSError as error:
-            raise self._open_error(error) from error
+            raise self._to_open_error(error) from error
         self._check_format()
         return created
 
-    def _open_error(self, error: OSError) -> StorageError:
+    def _to_open_error(self, error: OSError) -> StorageError:
         doing = f"cannot open {self.root}"
         if isinstance(error, FileExistsError):
             return StorageUnavailable(f"{doing}: it is not a folder")
@@ -83,12 +83,12 @@ class Directory:
             return StorageUnavailable(
                 f"{doing}: this user may not read it; give the user read access to the folder"
             )
-        return write_error(error, doing)
+        return to_write_error(error, doing)
 
-    def _create(self) -> bool:
+    def _create_missing(self) -> bool:
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         if not self.format.exists():
-            self._refuse_foreign()
+            self._refuse_foreign_files()
         for folder in (self.commits, self.tmp):
             if not folder.is_dir():
                 folder.mkdir(FOLDER_MODE, exist_ok=True)
@@ -97,7 +97,7 @@ class Directory:
             self._write_format()
         return created
 
-    def _refuse_foreign(self) -> None:
+    def _refuse_foreign_files(self) -> None:
         known = {self.lock.name, self.commits.name, self.tmp.name, self.format.name, self.checkpoint.name}
         foreign = sorted(entry.name for entry in self.root.iterdir() if entry.name not in known)
         if foreign:
@@ -112,7 +112,7 @@ class Directory:
         # The process id alone is not unique: several threads of a process may open a new directory at the
         # same time.
         temporary = self.tmp / f"format.{os.getpid()}.{secrets.token_hex(4)}"
-        with open(temporary, "w", opener=_private) as file:
+        with open(temporary, "w", opener=_open_private) as file:
             file.write(text)
             file.flush()
             # Sync this file in every case, once in the life of a directory. If a power loss removed it, the
@@ -124,7 +124,7 @@ class Directory:
         try:
             found = json.loads(self.format.read_text())["format"]
         except OSError as error:
-            raise read_error(error, f"cannot read {self.format}") from error
+            raise to_read_error(error, f"cannot read {self.format}") from error
         except (ValueError, KeyError, TypeError):
             found = None
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
@@ -132,26 +132,26 @@ class Directory:
                 f"{self.format} is damaged: it must be one line of JSON with the number of the format"
             )
         if found > FORMAT:
-            raise too_new(self.root, found)
+            raise newer_format_error(self.root, found)
 
 
-def too_new(path: Path, found: int) -> StorageTooNew:
+def newer_format_error(path: Path, found: int) -> StorageTooNew:
     """Return the error for a file or directory that a newer version of dibs wrote, with format `found`."""
     return StorageTooNew(
         f"{path} has format {found}, and this version of dibs reads up to {FORMAT}: upgrade dibs"
     )
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 
-def write_error(error: OSError, doing: str) -> StorageError:
+def to_write_error(error: OSError, doing: str) -> StorageError:
     """Convert the OSError of a failed write to an error of dibs. The write must have had no effect.
 
     `doing` begins the message, as in "cannot commit to ./jobs".
     """
-    reason = f"{doing}: {_describe(error)}"
+    reason = f"{doing}: {_describe_os_error(error)}"
     if error.errno in _FULL:
         return StorageFull(f"{reason}. Nothing was written; free some disk space and repeat")
     if error.errno in _READ_ONLY:
@@ -159,11 +159,11 @@ def write_error(error: OSError, doing: str) -> StorageError:
     return StorageUnavailable(reason)
 
 
-def read_error(error: OSError, doing: str) -> StorageError:
+def to_read_error(error: OSError, doing: str) -> StorageError:
     """Convert the OSError of a failed read to an error of dibs. `doing` begins the message."""
-    return StorageUnavailable(f"{doing}: {_describe(error)}")
+    return StorageUnavailable(f"{doing}: {_describe_os_error(error)}")
 
 
-def _describe(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     reason = error.strerror or str(error)
     return f"{reason} ({error.filename})" if error.filename else reason

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import BinaryIO, Final, cast
 from zlib import crc32
 
-from dibs.storage.file.directory import FILE_MODE, FORMAT, too_new
+from dibs.storage.file.directory import FILE_MODE, FORMAT, newer_format_error
 
 MAGIC: Final = b"dibs"
 #: Magic, format, commit number, length of the body in bytes, and a CRC-32 of these four and the body. Every
@@ -50,7 +50,7 @@ def read_frames(path: str) -> Iterator[tuple[int, bytes]]:
             if crc32(body, crc32(header[: _CHECKED.size])) != checksum or magic != MAGIC:
                 raise CorruptFile(path)
             if format_ > FORMAT:
-                raise too_new(Path(path), format_)
+                raise newer_format_error(Path(path), format_)
             yield number, body
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 
 from dibs.errors import OutcomeUnknown, StorageUnavailable
-from dibs.storage.file.directory import FILE_MODE, Directory, write_error
+from dibs.storage.file.directory import FILE_MODE, Directory, to_write_error
 
 #: Interval at which filelock tries again, s. Its default of 50 ms would be most of a job's latency.
 POLL_INTERVAL: Final = 0.001
@@ -40,7 +40,7 @@ class CommitLock:
                 f"another process has held {self._path} for {ACQUIRE_TIMEOUT:.0f} s: resume or end it"
             ) from None
         except OSError as error:
-            raise write_error(error, f"cannot lock {self._path}") from error
+            raise to_write_error(error, f"cannot lock {self._path}") from error
         try:
             yield
         finally:

@@ -23,24 +23,24 @@ class Replay:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._checkpoint: checkpoint.Identity | None = None
+        self._checkpoint_identity: checkpoint.Identity | None = None
         self.index = Index()
         self.number = 0
         self.checkpoint_trigger = checkpoint.CheckpointTrigger()
         #: Set when a newer checkpoint replaced the index; FileStorage clears it.
         self.reloaded = False
 
-    def commit_written(self, number: int, size: int) -> None:
+    def count_commit(self, number: int, size: int) -> None:
         """Count a commit of `size` bytes that this process wrote. The index contains its step already."""
         self.number = number
         self.checkpoint_trigger.add(size)
 
-    def checkpoint_written(self, size: int) -> None:
+    def record_checkpoint(self, size: int) -> None:
         """Record the identity and size of a checkpoint that this process wrote."""
-        self._checkpoint = checkpoint.identity(self._directory)
+        self._checkpoint_identity = checkpoint.file_identity(self._directory)
         self.checkpoint_trigger.reset(size)
 
-    def new_steps(self, *, locked: bool) -> Iterator[Step]:
+    def replay_new_commits(self, *, locked: bool) -> Iterator[Step]:
         """Apply the new commits one by one, and yield the step of each. Raises CorruptFile and OSError.
 
         A power loss may leave a damaged last commit: stop before it. With `locked` (this process holds the
@@ -49,16 +49,16 @@ class Replay:
         """
         while True:
             try:
-                body = self._read(self.number + 1, locked=locked)
+                body = self._read_commit(self.number + 1, locked=locked)
             except FileNotFoundError:
-                if not self._newer_checkpoint():
+                if not self._load_newer_checkpoint():
                     return
                 continue
             if body is None:
                 return
-            yield self._apply(body)
+            yield self._apply_commit(body)
 
-    def initial_steps(self) -> Iterator[Step]:
+    def replay_all_commits(self) -> Iterator[Step]:
         """Apply the checkpoint and all commits to the empty index, and yield the step of each commit.
 
         Raise CorruptFile if a commit is missing while later commits exist and no newer checkpoint replaces
@@ -68,7 +68,7 @@ class Replay:
         highest = max(self._directory.commit_numbers(), default=0)
         while True:
             before = self.number
-            yield from self.new_steps(locked=False)
+            yield from self.replay_new_commits(locked=False)
             if self.number + 1 >= highest:
                 return
             if self.number == before:
@@ -76,18 +76,18 @@ class Replay:
                     self._directory.commit_path(before + 1), "it is missing, but later commits exist"
                 )
 
-    def _read(self, number: int, *, locked: bool) -> bytes | None:
+    def _read_commit(self, number: int, *, locked: bool) -> bytes | None:
         path = self._directory.commit_path(number)
         try:
             return read_frame(path, number)
         except CorruptFile:
-            if not self._is_last(number):
+            if not self._is_last_commit(number):
                 raise
             if locked:
                 self._set_aside(path)
             return None
 
-    def _apply(self, body: bytes) -> Step:
+    def _apply_commit(self, body: bytes) -> Step:
         try:
             commits.apply(self.index, body)
         except msgspec.DecodeError:
@@ -97,13 +97,13 @@ class Replay:
         self.checkpoint_trigger.add(len(body))
         return self.index.end_step()
 
-    def _newer_checkpoint(self) -> bool:
+    def _load_newer_checkpoint(self) -> bool:
         """Replace the index by the checkpoint's index if that is newer. Return whether it was replaced."""
-        found = checkpoint.identity(self._directory)
-        if found is None or found == self._checkpoint:
+        found = checkpoint.file_identity(self._directory)
+        if found is None or found == self._checkpoint_identity:
             return False
         index, number, size = checkpoint.read(self._directory)
-        self._checkpoint = found
+        self._checkpoint_identity = found
         self.checkpoint_trigger.reset(size)
         if number <= self.number:
             return False
@@ -114,7 +114,7 @@ class Replay:
         self.index, self.number, self.reloaded = index, number, True
         return True
 
-    def _is_last(self, number: int) -> bool:
+    def _is_last_commit(self, number: int) -> bool:
         """Return whether no commit has a higher number, so that no later step depends on this commit."""
         return all(other <= number for other in self._directory.commit_numbers())
 

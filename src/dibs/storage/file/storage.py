@@ -19,7 +19,7 @@ from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageD
 from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits
-from dibs.storage.file.directory import Directory, read_error, write_error
+from dibs.storage.file.directory import Directory, to_read_error, to_write_error
 from dibs.storage.file.frames import CorruptFile, encode_frame, fsync_folder, write_atomically
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
@@ -83,9 +83,9 @@ class FileStorage(IndexedStorage):
         self._fsync = fsync
         self._poll = poll
         self._directory = Directory(path)
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._lock = CommitLock(self._directory)
         self._replay = Replay(self._directory)
         self._wakeups = Wakeups()
@@ -99,20 +99,20 @@ class FileStorage(IndexedStorage):
         """Create or open the directory, and replay its checkpoint and commits."""
         if self._is_forked:
             # The parent's thread does not exist in this process, and its state may be half changed.
-            self._reset()
+            self._reset_state()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dibs-file")
         self._open, self._process = True, os.getpid()
         try:
-            await self._on_thread(self._load)
+            await self._run_on_thread(self._load_directory)
         except BaseException:
             await self.close()
             raise
 
-    def _load(self) -> None:
+    def _load_directory(self) -> None:
         created = self._directory.prepare()
         if created and self._fsync:
             self._sync_root()
-        self._apply_steps(self._replay.initial_steps())
+        self._apply_steps(self._replay.replay_all_commits())
 
     def _sync_root(self) -> None:
         root = self._directory.root
@@ -120,7 +120,7 @@ class FileStorage(IndexedStorage):
             fsync_folder(str(root))
             fsync_folder(str(root.absolute().parent))
         except OSError as error:
-            raise write_error(error, f"cannot make {root} durable") from error
+            raise to_write_error(error, f"cannot make {root} durable") from error
 
     async def close(self) -> None:
         """Stop the thread and the watch. Pending waits raise NotRunning."""
@@ -128,7 +128,7 @@ class FileStorage(IndexedStorage):
         thread, self._thread = self._thread, None
         if thread is None or self._is_forked:
             return
-        await _run_on(thread, self._stop_watch)
+        await _run_on_executor(thread, self._stop_watch)
         thread.shutdown(wait=False)
 
     def _stop_watch(self) -> None:
@@ -137,45 +137,47 @@ class FileStorage(IndexedStorage):
             self._watch = None
         self._wakeups.wake_all()
 
-    async def _on_thread(self, work: Callable[[], R]) -> R:
+    async def _run_on_thread(self, work: Callable[[], R]) -> R:
         self._check_open()
         if self._thread is None:
             raise NotRunning(f"{self.url} is not open")
-        return await _run_on(self._thread, work)
+        return await _run_on_executor(self._thread, work)
 
     # -- steps ---------------------------------------------------------------------------------------
 
     async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._on_thread(lambda: self._commit(now, lambda index: verb(index, *args, **kwargs)))
+        return await self._run_on_thread(
+            lambda: self._run_and_commit(now, lambda index: verb(index, *args, **kwargs))
+        )
 
-    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def look() -> T:
             self._catch_up()
-            return verb(self._index_at(now), *args, **kwargs)
+            return verb(self._index_at_time(now), *args, **kwargs)
 
-        return await self._on_thread(look)
+        return await self._run_on_thread(look)
 
-    def _index_at(self, now: int | None) -> Index:
+    def _index_at_time(self, now: int | None) -> Index:
         """Return the index, with its clock advanced to the time of this step."""
-        index, at = self._replay.index, self._time(now)
+        index, at = self._replay.index, self._time_of_verb(now)
         if at > index.now:
             index.now = at
             if self._manual:
                 self._wakeups.wake_all()
         return index
 
-    def _commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
+    def _run_and_commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
         """Under the commit lock, replay the commits of other processes, run a verb, and write its commit."""
         with self._lock.hold():
             self._catch_up(locked=True)
-            index = self._index_at(now)
+            index = self._index_at_time(now)
             number = index.number
             answer, step = index.run_step(verb)
             if step:
-                self._write(index, step, number)
+                self._write_commit(index, step, number)
         return answer
 
-    def _write(self, index: Index, step: Step, number: int) -> None:
+    def _write_commit(self, index: Index, step: Step, number: int) -> None:
         """Write the commit of a step. If the write fails, undo the step in the index and raise."""
         replay, directory = self._replay, self._directory
         commit_number = replay.number + 1
@@ -188,14 +190,14 @@ class FileStorage(IndexedStorage):
         except BaseException as error:
             index.undo(step, number)
             if isinstance(error, OSError):
-                raise write_error(error, f"cannot commit to {directory.root}") from error
+                raise to_write_error(error, f"cannot commit to {directory.root}") from error
             raise
-        replay.commit_written(commit_number, size)
+        replay.count_commit(commit_number, size)
         self._wakeups.notify(step)
         if self._fsync:
             self._sync_commits()
         if replay.checkpoint_trigger.is_due:
-            self._checkpoint()
+            self._write_checkpoint()
 
     def _sync_commits(self) -> None:
         try:
@@ -207,7 +209,7 @@ class FileStorage(IndexedStorage):
                 f"fsync of the folder failed ({error.strerror})"
             ) from error
 
-    def _checkpoint(self) -> None:
+    def _write_checkpoint(self) -> None:
         replay = self._replay
         try:
             size = checkpoint.write(self._directory, replay.index, replay.number, fsync=self._fsync)
@@ -218,12 +220,12 @@ class FileStorage(IndexedStorage):
             )
             replay.checkpoint_trigger.postpone()
             return
-        replay.checkpoint_written(size)
+        replay.record_checkpoint(size)
 
     def _catch_up(self, *, locked: bool = False) -> None:
         """Replay the commits of other processes, and wake the waiters that they concern."""
         self._last_catch_up = time.monotonic()
-        self._apply_steps(self._replay.new_steps(locked=locked))
+        self._apply_steps(self._replay.replay_new_commits(locked=locked))
 
     def _apply_steps(self, steps: Iterator[Step]) -> None:
         try:
@@ -232,7 +234,7 @@ class FileStorage(IndexedStorage):
         except CorruptFile as damage:
             raise StorageDamaged(f"{damage}. See docs/explanation/file-storage.md") from None
         except OSError as error:
-            raise read_error(error, f"cannot read {self._directory.root}") from error
+            raise to_read_error(error, f"cannot read {self._directory.root}") from error
         if self._replay.reloaded:
             self._replay.reloaded = False
             self._wakeups.wake_all_after_gap()
@@ -242,29 +244,29 @@ class FileStorage(IndexedStorage):
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         deadline = Deadline(timeout)
         try:
-            woken, due = await self._on_thread(lambda: self._join(waiter, since))
+            woken, due = await self._run_on_thread(lambda: self._add_waiter(waiter, since))
             while not woken and not deadline.passed:
                 woken = await sleep_until(waiter, deadline.remaining, due.remaining, self._poll) or due.passed
                 if not woken:
-                    await self._on_thread(self._poll_commits)
+                    await self._run_on_thread(self._poll_commits)
                     woken = waiter.woken
         finally:
-            # The caller may be cancelled while `_join` runs on the thread. The thread runs its work in order,
-            # so this `remove` follows the `add` of `_join`.
+            # The caller may be cancelled while `_add_waiter` runs on the thread. The thread runs its work in
+            # order, so this `remove` follows the `add` of `_add_waiter`.
             if self._thread is not None:
                 self._thread.submit(self._wakeups.remove, waiter)
         if not self._open:
             raise NotRunning(f"{self.url} was closed")
-        return await self._on_thread(
+        return await self._run_on_thread(
             lambda: wait_result(self._wakeups, self._replay.index, waiter, woken=woken)
         )
 
-    def _join(self, waiter: Waiter, since: Mapping[str, str]) -> tuple[bool, Deadline]:
+    def _add_waiter(self, waiter: Waiter, since: Mapping[str, str]) -> tuple[bool, Deadline]:
         if self._watch is None:
             self._watch = CommitWatch(self._directory, self._on_commit_seen)
             self._watch.start()
         self._catch_up()
-        index = self._index_at(None)
+        index = self._index_at_time(None)
         self._wakeups.add(waiter)
         due = Deadline(None if self._manual else seconds_until_due(index, waiter))
         return self._wakeups.has_changed(waiter, index, since), due
@@ -288,7 +290,7 @@ class FileStorage(IndexedStorage):
             self._catch_up()
 
 
-async def _run_on(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+async def _run_on_executor(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
     try:
         done = asyncio.get_running_loop().run_in_executor(thread, work)
     except RuntimeError:

@@ -31,13 +31,13 @@ def _cancel(index: Index, queue: QueueIndex, id: str, *, running: bool) -> Cance
     if job.run is None:
         settling.end(index, queue, slot, job, Cancelled())
         return status
-    slot = _without_successor(index, queue, id, slot)
+    slot = _drop_successor(index, queue, id, slot)
     if running:
         _request_cancel(index, queue, slot, job, job.run)
     return status
 
 
-def _without_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Slot:
+def _drop_successor(index: Index, queue: QueueIndex, id: str, slot: Slot) -> Slot:
     successor = slot.successor
     if successor is None:
         return slot

@@ -30,13 +30,15 @@ def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
     if source.settings.paused:
         return ClaimResult(now=index.now, token=str(source.work_version))
     headroom = source.headroom
-    jobs = _take(index, source, lease_id, lease.holder, limit if headroom is None else min(limit, headroom))
+    jobs = _claim_due_jobs(
+        index, source, lease_id, lease.holder, limit if headroom is None else min(limit, headroom)
+    )
     return ClaimResult(
         jobs=tuple(jobs), now=index.now, next_due=source.next_due(), token=str(source.work_version)
     )
 
 
-def _take(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
+def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
     jobs: list[Job] = []
     logs = queue.settings.log_level == "all"
     while len(jobs) < limit:
@@ -85,7 +87,7 @@ def _drop(index: Index, queue: QueueIndex, lease_id: str, limit: int) -> int:
     if lease is None or lease.expires_at <= index.now:
         return 0
     for id in list(queue.held.get(lease_id, ()))[:limit]:
-        settling.give_back(index, queue, id, stalled=False)
+        settling.return_job(index, queue, id, stalled=False)
     left = len(queue.held.get(lease_id, ()))
     queue.put_lease(lease_id, replace(lease, dropped=True) if left else None)
     return left
@@ -101,14 +103,14 @@ def reap(index: Index, queue: str, limit: int) -> list[ReapedJob]:
     while (lease_id := source.first_expired_lease(index.now)) is not None:
         stalled = not source.leases[lease_id].dropped
         for id in list(source.held.get(lease_id, ()))[: limit - len(reaped)]:
-            fence = _fence(source, id)
-            reaped.append(ReapedJob(id, fence, settling.give_back(index, source, id, stalled=stalled)))
+            fence = _current_fence(source, id)
+            reaped.append(ReapedJob(id, fence, settling.return_job(index, source, id, stalled=stalled)))
         if source.held.get(lease_id):
             break
         source.put_lease(lease_id, None)
     return reaped
 
 
-def _fence(queue: QueueIndex, id: str) -> int:
+def _current_fence(queue: QueueIndex, id: str) -> int:
     job = queue.slots.get(id, EMPTY).current
     return job.run.fence if job is not None and job.run is not None else 0

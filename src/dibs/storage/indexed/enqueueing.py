@@ -20,10 +20,10 @@ from dibs.storage.indexed.records import RequestKey
 def enqueue(index: Index, queue: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     """Enqueue requests in order. A request whose request_key is remembered gets its first result again."""
     into = index.queue(queue)
-    return [_take(index, into, request) for request in requests]
+    return [_enqueue_request(index, into, request) for request in requests]
 
 
-def _take(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueResult:
+def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -> EnqueueResult:
     key = request.request_key
     if key is not None:
         known = queue.keys.get(key)

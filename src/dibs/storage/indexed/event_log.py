@@ -33,7 +33,7 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
     packed: bytes
 
 
-def pack(number: int, at: int, events: list[LogEvent]) -> Entry:
+def pack_entry(number: int, at: int, events: list[LogEvent]) -> Entry:
     return Entry(number, at, len(events), _encode(events))
 
 
@@ -100,7 +100,9 @@ class EventLog:
         events: list[tuple[str, LogEvent]] = []
         start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
         for entry in islice(self.entries, start, None):
-            events += _events_of(entry, position + 1 if entry.number == number else 0, limit - len(events))
+            events += _events_with_offsets(
+                entry, position + 1 if entry.number == number else 0, limit - len(events)
+            )
             if len(events) == limit:
                 break
         fell_off = after is not None and (number, position) < (self.trimmed, LAST_EVENT) and self.trimmed > 0
@@ -109,7 +111,7 @@ class EventLog:
         )
 
 
-def _events_of(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
+def _events_with_offsets(entry: Entry, skip: int, limit: int) -> list[tuple[str, LogEvent]]:
     """Return up to `limit` events of an entry with their offsets, without the first `skip` events."""
     if skip >= entry.count:
         return []

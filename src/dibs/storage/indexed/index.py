@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from dibs.model.events import LogEvent
-from dibs.storage.indexed.event_log import pack
+from dibs.storage.indexed.event_log import pack_entry
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Changes
 
@@ -64,18 +64,18 @@ class Index:
             return verb(self), self.end_step()
         except BaseException:
             self._pending_events = {}
-            self.undo(self._close(), number)
+            self.undo(self._collect_changes(), number)
             raise
 
     def end_step(self) -> Step:
         """End the current step: append its pending events to the logs, and return all its changes."""
         if self._pending_events:
             for name, events in self._pending_events.items():
-                self._log(self.queues[name], events)
+                self._append_entry(self.queues[name], events)
             self._pending_events = {}
-        return self._close()
+        return self._collect_changes()
 
-    def _close(self) -> Step:
+    def _collect_changes(self) -> Step:
         if not self._changed:
             return []
         step = [(queue, queue.changes) for queue in self._changed if queue.changes is not None]
@@ -84,8 +84,8 @@ class Index:
         self._changed.clear()
         return step
 
-    def _log(self, queue: QueueIndex, events: list[LogEvent]) -> None:
-        queue.put_entry(pack(self.next_number(), self.now, events))
+    def _append_entry(self, queue: QueueIndex, events: list[LogEvent]) -> None:
+        queue.put_entry(pack_entry(self.next_number(), self.now, events))
         if queue.log.size > queue.settings.log_bytes:
             excess = queue.log.excess(0, queue.settings.log_bytes)
             if excess:
@@ -98,7 +98,7 @@ class Index:
         """
         for queue, changes in reversed(step):
             queue.undo(changes)
-        self._close()
+        self._collect_changes()
         for queue, changes in step:
             queue.used = changes.used_before
         self.number = number

@@ -35,9 +35,9 @@ class Listing:
                 # it again.
                 self._sorted = None
 
-    def after(self, id: str | None, until: str | None = None) -> Iterator[str]:
+    def ids_after(self, id: str | None, until: str | None = None) -> Iterator[str]:
         """Yield the ids after `id` and up to `until`, in order; None is no bound."""
-        ordered = self._ordered()
+        ordered = self._sort_ids()
         start = 0 if id is None else bisect_right(ordered, id)
         end = len(ordered) if until is None else bisect_right(ordered, until)
         latest = None
@@ -48,7 +48,7 @@ class Listing:
                 yield found
             latest = found
 
-    def _ordered(self) -> list[str]:
+    def _sort_ids(self) -> list[str]:
         if self._sorted is None or self._is_mostly_gone(self._sorted):
             self._sorted = sorted(self._ids)
         elif self._dirty:

@@ -42,9 +42,9 @@ class QueueIndex:
         self.used = False
         #: Grows whenever a claim might find more jobs than before. It is the token of claims and waits.
         self.work_version = 0
-        self._derive()
+        self._init_derived_data()
 
-    def _derive(self) -> None:
+    def _init_derived_data(self) -> None:
         self.now = 0
         self.due = ClaimOrder()
         self.scheduled: list[Scheduled] = []
@@ -138,9 +138,9 @@ class QueueIndex:
         else:
             heappush(self.scheduled, (job.run_at, job.seq, id, -job.data.priority))
         if len(self.due) + len(self.scheduled) > 2 * self.waiting + 1000:
-            self._compact()
+            self._drop_stale_entries()
 
-    def _compact(self) -> None:
+    def _drop_stale_entries(self) -> None:
         """Drop the stale entries of both heaps, once they are the larger part. Every update adds one."""
         self.due.replace_all([e for e in set(self.due) if self._waiting_job(e[3], e[1], e[2], e[0])])
         self.scheduled = [e for e in set(self.scheduled) if self._waiting_job(e[2], e[0], e[1], e[3])]
@@ -172,9 +172,9 @@ class QueueIndex:
             self.outcomes[after.kind] += 1
             heappush(self.outcome_expiries, (after.expires_at, id))
             if len(self.outcome_expiries) > self._max_expiries:
-                self._compact_expiries()
+                self._drop_stale_expiries()
 
-    def _compact_expiries(self) -> None:
+    def _drop_stale_expiries(self) -> None:
         """Drop the expiries of replaced outcomes.
 
         Otherwise an id that ends every second, with a retention of a week, would leave 604,800 expiries.
@@ -260,9 +260,9 @@ class QueueIndex:
                 self.work_version += 1
         ends = self.outcome_expiries
         while ends and ends[0][0] <= now:
-            self._expire(*heappop(ends))
+            self._expire_outcome(*heappop(ends))
 
-    def _expire(self, expires_at: int, id: str) -> None:
+    def _expire_outcome(self, expires_at: int, id: str) -> None:
         outcome = self.slots.get(id, EMPTY).outcome
         if outcome is None or outcome.expires_at != expires_at or id in self.expired:
             return

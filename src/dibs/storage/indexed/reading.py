@@ -27,7 +27,7 @@ def list_(
     """Return a page of the ids in a state. The cursor is the last id of the page."""
     source, now = index.find_queue(queue), index.now
     page: list[tuple[str, Slot]] = []
-    for id in source.listing.after(after, until):
+    for id in source.listing.ids_after(after, until):
         slot = rules.hide_expired_outcome(source.slots[id], now)
         if not rules.is_in_state(slot, state, now):
             continue
@@ -38,10 +38,10 @@ def list_(
 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:
-    return {name: _counts(index.find_queue(name)) for name in queues}
+    return {name: _count_queue(index.find_queue(name)) for name in queues}
 
 
-def _counts(queue: QueueIndex) -> Counts:
+def _count_queue(queue: QueueIndex) -> Counts:
     approximate = len(queue.scheduled) > COUNTED
     return Counts(
         waiting=queue.waiting,
@@ -70,7 +70,7 @@ def split(index: Index, queue: str, parts: int, state: State | None) -> list[str
     source, now = index.find_queue(queue), index.now
     ids = [
         id
-        for id in source.listing.after(None)
+        for id in source.listing.ids_after(None)
         if state is None or rules.is_in_state(rules.hide_expired_outcome(source.slots[id], now), state, now)
     ]
     bounds = (ids[len(ids) * part // parts - 1] for part in range(1, parts) if len(ids) * part >= parts)
@@ -81,7 +81,7 @@ def export(index: Index, queue: str, after: str | None, until: str | None, limit
     """Return a page of ids, each with job, successor and outcome. The cursor is the last id of the page."""
     source = index.find_queue(queue)
     records: list[ExportRecord] = []
-    for id in source.listing.after(after, until):
+    for id in source.listing.ids_after(after, until):
         slot = rules.hide_expired_outcome(source.slots[id], index.now)
         if slot is EMPTY:
             continue

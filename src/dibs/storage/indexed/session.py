@@ -45,7 +45,7 @@ class IndexedSession(ABC):
         """Run a verb that changes the index, as one atomic step. `now` is for a manual clock, in ms."""
 
     @abstractmethod
-    async def _read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that only reads, on the newest state of the index."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class IndexedSession(ABC):
         if self._is_forked:
             raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
 
-    def _time(self, now: int | None) -> int:
+    def _time_of_verb(self, now: int | None) -> int:
         """Check that the storage is open, and return the time of a verb in ms.
 
         The result may be before the time of an earlier verb; the index then keeps the later time.

@@ -34,18 +34,18 @@ def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Lim
         return rules.DONE
     if isinstance(decision, SettleResult):
         return decision
-    _apply(index, queue, slot, decision)
+    _apply_action(index, queue, slot, decision)
     return rules.settle_result(slot, settlement.action, decision)
 
 
-def _apply(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) -> None:
+def _apply_action(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) -> None:
     """Apply an action to the active run of a slot."""
     job = slot.current
     assert job is not None and job.run is not None, "the caller found an active run"  # noqa: S101, PT018
     if isinstance(action, (Complete, Fail, Cancelled)):
         end(index, queue, slot, job, action)
     elif isinstance(action, RetryLater):
-        _retry(index, queue, slot, job, action)
+        _retry_later(index, queue, slot, job, action)
     elif isinstance(action, HandOff):
         queue.put(job.id, transitions.hand_off(slot, job, job.run))
         if queue.settings.log_level == "all":
@@ -54,7 +54,7 @@ def _apply(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) ->
         _release(index, queue, slot, job)
 
 
-def _retry(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: RetryLater) -> None:
+def _retry_later(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: RetryLater) -> None:
     now = index.now
     run_at = action.run_at if action.run_at is not None else now + (action.delay or 0)
     error = to_storable_error(action.error) if action.error is not None else None
@@ -69,7 +69,7 @@ def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
         index.log_event(queue, events.attempt_event("released", job, index.now))
 
 
-def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
+def return_job(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> ReapedKind:
     """Take an active job away from its lease, and return the kind of event that this is for the job.
 
     The job waits again, or ends as cancelled if its cancellation was requested.
@@ -77,7 +77,7 @@ def give_back(index: Index, queue: QueueIndex, id: str, *, stalled: bool) -> Rea
     slot = queue.slots[id]
     assert slot.current is not None, "a lease holds active jobs"  # noqa: S101
     action, kind = rules.decide_action_without_lease(slot.current, stalled=stalled)
-    _apply(index, queue, slot, action)
+    _apply_action(index, queue, slot, action)
     return kind
 
 
@@ -89,7 +89,7 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
     """
     now, level, failed = index.now, queue.settings.log_level, None
     if not isinstance(action, (Complete, Cancelled)):
-        action = failed = _as_stored(queue, action)
+        action = failed = _to_storable_failure(queue, action)
     after = transitions.end(slot, job, action, now, queue.settings.retention)
     queue.put(job.id, after)
     if level != "off":
@@ -103,7 +103,7 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
         enqueue_follow_ups(index, action.then)
 
 
-def _as_stored(queue: QueueIndex, action: Fail) -> Fail:
+def _to_storable_failure(queue: QueueIndex, action: Fail) -> Fail:
     """Return the action with its error cut to the size limit. In a fail queue, it also never expires."""
     retention = action.retention
     if queue.name.endswith(FAIL_SUFFIX):

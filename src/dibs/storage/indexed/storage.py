@@ -127,7 +127,7 @@ class IndexedStorage(IndexedSession):
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         checks.check_queue(queue, ids=ids, within=self.limits)
-        return await self._read(now, reading.get, queue, ids)
+        return await self._run_read(now, reading.get, queue, ids)
 
     async def list(
         self,
@@ -140,20 +140,20 @@ class IndexedStorage(IndexedSession):
         now: int | None = None,
     ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
-        return await self._read(now, reading.list_, queue, state, after, until, limit)
+        return await self._run_read(now, reading.list_, queue, state, after, until, limit)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
-        return await self._read(None, reading.split, queue, parts, state)
+        return await self._run_read(None, reading.split, queue, parts, state)
 
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
         checks.check_counts(queues, self.limits)
-        return await self._read(now, reading.counts, queues)
+        return await self._run_read(now, reading.counts, queues)
 
     async def queues(self) -> Sequence[QueueInfo]:
-        return await self._read(None, reading.queues)
+        return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
@@ -167,7 +167,7 @@ class IndexedStorage(IndexedSession):
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
-        return await self._read(None, reading.export, queue, after, until, limit)
+        return await self._run_read(None, reading.export, queue, after, until, limit)
 
     async def import_(
         self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
@@ -181,7 +181,7 @@ class IndexedStorage(IndexedSession):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         checks.check_queue(queue, limit, within=self.limits)
-        return await self._read(now, reading.events, queue, after, limit)
+        return await self._run_read(now, reading.events, queue, after, limit)
 
     async def wait(
         self,

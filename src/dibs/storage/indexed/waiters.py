@@ -100,12 +100,12 @@ class Wakeups:
         return any(step > int(token) and not ids.isdisjoint(ended) for step, ended in remembered)
 
     def add(self, waiter: Waiter) -> None:
-        for key in self._keys(waiter):
+        for key in self._sets_of_waiter(waiter):
             key.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, and delete the sets that become empty, so that they do not pile up."""
-        for key in self._keys(waiter):
+        for key in self._sets_of_waiter(waiter):
             key.discard(waiter)
         for queue in waiter.queues:
             if not self._by_queue[waiter.watch, queue]:
@@ -114,7 +114,7 @@ class Wakeups:
                 if not self._by_id[queue, id]:
                     del self._by_id[queue, id]
 
-    def _keys(self, waiter: Waiter) -> Iterable[set[Waiter]]:
+    def _sets_of_waiter(self, waiter: Waiter) -> Iterable[set[Waiter]]:
         if waiter.watch == "ids":
             return [self._by_id[queue, id] for queue in waiter.queues for id in waiter.ids]
         return [self._by_queue[waiter.watch, queue] for queue in waiter.queues]

@@ -29,7 +29,7 @@ async def migrate(connection: AsyncConnection[Any], queries: Queries, url: str) 
         await connection.execute(queries["enter"], {})
         for migration in known:
             if migration.number > latest:
-                await _apply(connection, queries, migration)
+                await _apply_migration(connection, queries, migration)
         if latest < known[-1].number:
             log.info("%s: migrated the schema from layout %s to %s", url, latest, known[-1].number)
 
@@ -52,7 +52,7 @@ async def _latest_applied(
     return number
 
 
-async def _apply(connection: AsyncConnection[Any], queries: Queries, migration: Migration) -> None:
+async def _apply_migration(connection: AsyncConnection[Any], queries: Queries, migration: Migration) -> None:
     # Pass no parameters: with parameters, psycopg accepts only one statement and interprets percent signs.
-    await connection.execute(queries.filled(migration.text).encode())
+    await connection.execute(queries.fill_in(migration.text).encode())
     await connection.execute(queries["applied_now"], {"number": migration.number, "name": migration.name})

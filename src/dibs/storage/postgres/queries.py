@@ -42,7 +42,7 @@ class Migration(NamedTuple):
 
 
 @cache
-def sections() -> dict[str, str]:
+def read_queries() -> dict[str, str]:
     """Return the text of every query in sql/ by its name.
 
     The text still has placeholders such as {schema}.
@@ -50,11 +50,11 @@ def sections() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in _FILES:
         text = (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")
-        found |= _split(name, text)
+        found |= _split_sections(name, text)
     return found
 
 
-def _split(file: str, text: str) -> dict[str, str]:
+def _split_sections(file: str, text: str) -> dict[str, str]:
     _, *parts = _SECTION.split(text)
     names, bodies = parts[::2], parts[1::2]
     if len(set(names)) < len(names):
@@ -81,22 +81,22 @@ class Queries:
     """The texts of all queries and migrations, with the name of one schema filled in."""
 
     def __init__(self, schema: str) -> None:
-        schema_name = quoted(schema)
+        schema_name = quote_identifier(schema)
         self.plain = schema
         #: The quoted name for queries with parameters, in which psycopg reads %% as a percent sign.
         self.schema = schema_name.replace("%", "%%")
         self.channel = f"dibs_{sha256(schema.encode()).hexdigest()[:24]}"
-        columns = sections()
+        columns = read_queries()
         job, run, successor, outcome = (columns[name] for name in ("job", "run", "successor", "outcome"))
         self._values = {
             "schema": self.schema,
             "name": schema_name,
             "name_text": schema_name.replace("'", "''"),
             "channel": self.channel,
-            "lock": str(_lock_key("numbers", schema)),
-            "log_class": str(_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
+            "lock": str(_advisory_lock_key("numbers", schema)),
+            "log_class": str(_advisory_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
             "setting": f"dibs.{self.channel}",
-            "migration_lock": str(_lock_key("migrations", schema)),
+            "migration_lock": str(_advisory_lock_key("migrations", schema)),
             # Disable sequential scans: Postgres keeps a plan that it made while a table was empty, and that
             # plan would later scan the whole table. Disable JIT, too: Postgres adds 1e10 to the cost of a
             # disabled node, and for such a cost JIT would compile each statement, which is 4 times slower on
@@ -114,7 +114,7 @@ class Queries:
         """Return the query of this name, ready to send. Each query is filled in only once."""
         query = self._filled.get(name)
         if query is None:
-            query = self._filled[name] = self.filled(sections()[name]).encode()
+            query = self._filled[name] = self.fill_in(read_queries()[name]).encode()
         return query
 
     def page(self, state: str | None, *, ends: bool = False) -> bytes:
@@ -126,26 +126,26 @@ class Queries:
         # index beyond `until`.
         name = f"page {state} up to" if ends else f"page {state}"
         live, ended = ("AND l.id <= %(until)s", "AND e.id <= %(until)s") if ends else ("", "")
-        text = sections()["page"].replace("{live_end}", live).replace("{ended_end}", ended)
-        return self._of_state(name, text, state)
+        text = read_queries()["page"].replace("{live_end}", live).replace("{ended_end}", ended)
+        return self._query_for_state(name, text, state)
 
     def split(self, state: str | None) -> bytes:
         """Return the query for the cursors that split the ids in a state (None: every id) into parts."""
-        return self._of_state(f"split {state}", sections()["split"], state)
+        return self._query_for_state(f"split {state}", read_queries()["split"], state)
 
-    def _of_state(self, name: str, text: str, state: str | None) -> bytes:
+    def _query_for_state(self, name: str, text: str, state: str | None) -> bytes:
         if name not in self._filled:
             live, ended = _STATES[state]
             text = text.replace("{live_filter}", live).replace("{ended_filter}", ended)
-            self._filled[name] = self.filled(text).encode()
+            self._filled[name] = self.fill_in(text).encode()
         return self._filled[name]
 
-    def filled(self, text: str) -> str:
+    def fill_in(self, text: str) -> str:
         """Return SQL text with the known placeholders, such as {schema}, filled in. Keep other braces."""
         return _PLACEHOLDER.sub(lambda found: self._values.get(found[1], found[0]), text)
 
 
-def quoted(schema: str) -> str:
+def quote_identifier(schema: str) -> str:
     """Return the name of a schema as a quoted SQL identifier.
 
     Raise ConfigurationError for an invalid name.
@@ -163,6 +163,6 @@ def quoted(schema: str) -> str:
     return '"' + schema.replace('"', '""') + '"'
 
 
-def _lock_key(purpose: str, schema: str) -> int:
+def _advisory_lock_key(purpose: str, schema: str) -> int:
     """Return the key of an advisory lock: a hash, so that each purpose and each schema has another lock."""
     return int.from_bytes(sha256(f"dibs {purpose} {schema}".encode()).digest()[:8], "big", signed=True)

@@ -28,7 +28,7 @@ class PostgresSession:
     """The state and the methods that the verbs in storage.py and transactions on it share."""
 
     def __init__(self, address: PostgresAddress, *, clock: Clock = "system", limits: Limits = LIMITS) -> None:
-        self.url = address.shown
+        self.url = address.display_url
         self.limits = limits
         self._manual = clock == "manual"
         self._server = PostgresDatabase(address)
@@ -55,28 +55,28 @@ class PostgresSession:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 
-    def _at(self, now: int | None) -> int | None:
+    def _time_parameter(self, now: int | None) -> int | None:
         """Return the parameter `now` of a query: a manual time in ms, or None for the server's clock."""
         self._server.check_open()
         checks.check_now(now, manual=self._manual)
         return (now or 0) if self._manual else None
 
-    def _call(
+    def _check_common(
         self, queue: str, now: int | None, limit_: int | None = None, *, ids: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Check queue, limit, ids and time of a verb. Return the parameters `queue`, `now` and `limit`."""
         checks.check_queue(queue, limit_, ids=ids, within=self.limits)
-        return {"queue": queue, "now": self._at(now), "limit": min(limit_ or 0, MAX_LIMIT)}
+        return {"queue": queue, "now": self._time_parameter(now), "limit": min(limit_ or 0, MAX_LIMIT)}
 
-    async def _write(self, name: str, params: dict[str, Any]) -> list[Any]:
+    async def _run_write(self, name: str, params: dict[str, Any]) -> list[Any]:
         return await self._server.fetch(self._server.queries[name], params, writes=True)
 
-    async def _read(self, name: str, params: dict[str, Any]) -> list[Any]:
+    async def _run_read(self, name: str, params: dict[str, Any]) -> list[Any]:
         return await self._server.fetch(self._server.queries[name], params, writes=False)
 
-    async def _answer(self, name: str, params: dict[str, Any]) -> Any:
+    async def _run_for_value(self, name: str, params: dict[str, Any]) -> Any:
         """Run a query that writes and returns one value, and return that value."""
-        return (await self._write(name, params))[0][0]
+        return (await self._run_write(name, params))[0][0]
 
     # -- parameters of the verbs that also run in the caller's transaction ----------------------------
 
@@ -88,7 +88,7 @@ class PostgresSession:
         Requests that want the outcome of an earlier run need another query, with more columns.
         """
         checked = checks.check_enqueue(queue, requests, self.limits)
-        params = {"queue": queue, "now": self._at(now), **parameters.requests(checked)}
+        params = {"queue": queue, "now": self._time_parameter(now), **parameters.encode_requests(checked)}
         return "enqueue" if params["wants"] is None else "enqueue_wanting", params
 
     def settle_params(
@@ -98,8 +98,8 @@ class PostgresSession:
 
         There is one reason for each settlement, "" for a valid one.
         """
-        params, reasons = parameters.settlements(settlements, self.limits)
-        return {**self._call(queue, now), **params}, reasons
+        params, reasons = parameters.encode_settlements(settlements, self.limits)
+        return {**self._check_common(queue, now), **params}, reasons
 
     # -- statements on the caller's connection --------------------------------------------------------
 
@@ -113,7 +113,7 @@ class PostgresSession:
         In the caller's transaction, the row would block other enqueues to the queue until the caller commits.
         """
         if fresh := [queue for queue in queues if queue not in self._registered]:
-            await self._write("register_queues", {"queues": fresh})
+            await self._run_write("register_queues", {"queues": fresh})
             self._registered.update(fresh)
 
     def register_queues_blocking(self, queues: Sequence[str]) -> None:

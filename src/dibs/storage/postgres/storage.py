@@ -69,13 +69,13 @@ class PostgresStorage(PostgresSession):
         name, params = self.enqueue_query(queue, requests, now)
         if not requests:
             return []
-        return rows.enqueued_of(await self._write(name, params), len(requests))
+        return rows.decode_enqueued(await self._run_write(name, params), len(requests))
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        params = {**self._call(queue, now, limit), "lease": sendable_lease(lease)}
+        params = {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         token = self._waits.token(queue)
         return self._count_claim(
-            queue, rows.claim_of(await self._write("claim", params), lease, token), limit
+            queue, rows.decode_claim(await self._run_write("claim", params), lease, token), limit
         )
 
     def _count_claim(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
@@ -89,20 +89,20 @@ class PostgresStorage(PostgresSession):
         params, reasons = self.settle_params(queue, settlements, now)
         if not settlements:
             return []
-        ((statuses, revisions),) = await self._write("settle", params)
-        return rows.settled_of(statuses, revisions, reasons)
+        ((statuses, revisions),) = await self._run_write("settle", params)
+        return rows.decode_settled(statuses, revisions, reasons)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
-        params, reasons = parameters.settlements(settlements, self.limits)
-        params |= {**self._call(queue, now, limit), "lease": sendable_lease(lease)}
+        params, reasons = parameters.encode_settlements(settlements, self.limits)
+        params |= {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         if not settlements:
             return SettleAndClaimResult((), await self.claim(queue, lease, limit, now=now))
         token = self._waits.token(queue)
-        found = await self._write("settle_and_claim", params)
-        settled = rows.settled_of(found[0][0], found[0][1], reasons)
-        claim = rows.claim_of([row[2:] for row in found], lease, token)
+        found = await self._run_write("settle_and_claim", params)
+        settled = rows.decode_settled(found[0][0], found[0][1], reasons)
+        claim = rows.decode_claim([row[2:] for row in found], lease, token)
         return SettleAndClaimResult(tuple(settled), self._count_claim(queue, claim, limit))
 
     async def finish(
@@ -110,14 +110,14 @@ class PostgresStorage(PostgresSession):
     ) -> FinishStatus:
         checks.check_finish(queue, end, self.limits)
         params = {
-            **self._call(queue, now),
+            **self._check_common(queue, now),
             "id": sendable_id(id),
             "kind": parameters.KINDS[type(end)],
             "result": end.result if isinstance(end, Complete) else None,
-            "details": parameters.details_of(end),
+            "details": parameters.encode_details(end),
             "revision": revision if abs(revision) <= parameters.INT8 else -1,
         }
-        status: FinishStatus = await self._answer("finish", params)
+        status: FinishStatus = await self._run_for_value("finish", params)
         return status
 
     # -- leases --------------------------------------------------------------------------------------
@@ -132,17 +132,22 @@ class PostgresStorage(PostgresSession):
             "lease": lease,
             "ttl": ttl,
             "holder": holder,
-            "now": self._at(now),
+            "now": self._time_parameter(now),
         }
-        at: int = await self._answer("grant", params)
+        at: int = await self._run_for_value("grant", params)
         return GrantResult(lease=lease, now=at, expires_at=at + ttl)
 
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
-        params = {"queues": list(queues), "lease": sendable_lease(lease), "ttl": ttl, "now": self._at(now)}
-        (_, at, *_), *found = await self._write("renew", params)
+        params = {
+            "queues": list(queues),
+            "lease": sendable_lease(lease),
+            "ttl": ttl,
+            "now": self._time_parameter(now),
+        }
+        (_, at, *_), *found = await self._run_write("renew", params)
         alive = {
             name: RenewResult(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
             for name, _, ends, asked in found
@@ -157,13 +162,15 @@ class PostgresStorage(PostgresSession):
             "queues": list(queues),
             "lease": sendable_lease(lease),
             "limit": min(limit, MAX_LIMIT),
-            "now": self._at(now),
+            "now": self._time_parameter(now),
         }
-        left = dict(await self._write("drop", params))
+        left = dict(await self._run_write("drop", params))
         return {name: left.get(name, 0) for name in queues}
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[ReapedJob]:
-        return [ReapedJob(*row) for row in await self._write("reap", self._call(queue, now, limit))]
+        return [
+            ReapedJob(*row) for row in await self._run_write("reap", self._check_common(queue, now, limit))
+        ]
 
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
@@ -173,28 +180,28 @@ class PostgresStorage(PostgresSession):
             "id": sendable_id(id),
             "fence": fence,
             "progress": progress.decode(),
-            **self._call(queue, now),
+            **self._check_common(queue, now),
         }
-        return "reported" if await self._answer("report", params) else "lost"
+        return "reported" if await self._run_for_value("report", params) else "lost"
 
     # -- by id ---------------------------------------------------------------------------------------
 
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
-        return await self._by_ids("cancel", queue, ids, now, running=running)
+        return await self._run_on_ids("cancel", queue, ids, now, running=running)
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
-        changes, payload = parameters.patch(patch)
+        changes, payload = parameters.encode_patch(patch)
         params = {
-            **self._call(queue, now),
+            **self._check_common(queue, now),
             "id": sendable_id(id),
             "patch": changes,
             "payload": payload,
             "most": self.limits.attributes,
         }
-        answer: str = await self._answer("amend", params)
+        answer: str = await self._run_for_value("amend", params)
         if answer.isdecimal():
             # The function returns the size of the merged attributes if it exceeds the limit.
             limit = self.limits.attributes
@@ -204,20 +211,20 @@ class PostgresStorage(PostgresSession):
     async def retry_failed(
         self, queue: str, ids: Sequence[str], *, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        return await self._by_ids("retry_failed", queue, ids, now)
+        return await self._run_on_ids("retry_failed", queue, ids, now)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
-        return await self._by_ids("forget", queue, ids, now)
+        return await self._run_on_ids("forget", queue, ids, now)
 
-    async def _by_ids(
+    async def _run_on_ids(
         self, name: str, queue: str, ids: Sequence[str], now: int | None, **more: Any
     ) -> list[Any]:
-        params = {**self._call(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids], **more}
-        return list(await self._answer(name, params)) if ids else []
+        params = {**self._check_common(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids], **more}
+        return list(await self._run_for_value(name, params)) if ids else []
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
-        params = {**self._call(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids]}
-        return [rows.slot_of(row[1:]) for row in await self._read("get", params)] if ids else []
+        params = {**self._check_common(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids]}
+        return [rows.decode_slot(row[1:]) for row in await self._run_read("get", params)] if ids else []
 
     async def list(
         self,
@@ -230,13 +237,13 @@ class PostgresStorage(PostgresSession):
         now: int | None = None,
     ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
-        params = self._call(queue, now, limit)
+        params = self._check_common(queue, now, limit)
         items, more = await self._page(state, params, after, until)
         return ListPage(items=tuple(items), after=more)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
-        params = {"queue": queue, "parts": parts, "now": self._at(None)}
+        params = {"queue": queue, "parts": parts, "now": self._time_parameter(None)}
         found = await self._server.fetch(self._server.queries.split(state), params, writes=False)
         return [row[0] for row in found]
 
@@ -253,7 +260,7 @@ class PostgresStorage(PostgresSession):
             paged["until"] = sendable_id(until)
         query = self._server.queries.page(state, ends=until is not None)
         found = await self._server.fetch(query, paged, writes=False)
-        page = [(row[0], rows.slot_of(row[1:])) for row in found[:limit]]
+        page = [(row[0], rows.decode_slot(row[1:])) for row in found[:limit]]
         cursor = page[-1][0] if len(found) > limit else None
         return [(id, slot) for id, slot in page if slot is not EMPTY], cursor
 
@@ -261,7 +268,9 @@ class PostgresStorage(PostgresSession):
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
         checks.check_counts(queues, self.limits)
-        found = rows.by_name(await self._read("counts", {"queues": list(queues), "now": self._at(now)}))
+        found = rows.rows_by_name(
+            await self._run_read("counts", {"queues": list(queues), "now": self._time_parameter(now)})
+        )
         names = Counts.__struct_fields__
         return {
             name: Counts(**dict(zip(names, found[name][1:], strict=True))) if name in found else Counts()
@@ -269,27 +278,27 @@ class PostgresStorage(PostgresSession):
         }
 
     async def queues(self) -> Sequence[QueueInfo]:
-        self._at(None)
-        return [rows.settings_of(row) for row in await self._read("queues", {})]
+        self._time_parameter(None)
+        return [rows.decode_settings(row) for row in await self._run_read("queues", {})]
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
-        params = {**self._call(queue, now), "patch": parameters.settings(patch)}
-        return rows.settings_of((await self._write("configure", params))[0]).settings
+        params = {**self._check_common(queue, now), "patch": parameters.encode_settings(patch)}
+        return rows.decode_settings((await self._run_write("configure", params))[0]).settings
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
-        params = self._call(queue, now, limit)
-        ((outcomes, keys, events),) = await self._write("prune", params)
+        params = self._check_common(queue, now, limit)
+        ((outcomes, keys, events),) = await self._run_write("prune", params)
         more = outcomes + keys >= params["limit"]
         return PruneResult(outcomes=outcomes, request_keys=keys, events=events, more=more)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
-        params = self._call(queue, None, limit)
+        params = self._check_common(queue, None, limit)
         items, more = await self._page(None, params, after, until)
-        known = await self._read("settings", params)
-        settings = rows.settings_of(known[0]).settings if known else Settings()
+        known = await self._run_read("settings", params)
+        settings = rows.decode_settings(known[0]).settings if known else Settings()
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
         return ExportPage(records=records, settings=settings, after=more)
 
@@ -298,23 +307,23 @@ class PostgresStorage(PostgresSession):
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records, self.limits)
         params = {
-            **self._call(queue, now),
+            **self._check_common(queue, now),
             "ids": [record.id for record in records],
-            "records": [parameters.record(record.slot) for record in records],
+            "records": [parameters.encode_record(record.slot) for record in records],
             "floor": parameters.highest_number([record.slot for record in records]),
         }
-        return await self._answer("import", params) if records else []
+        return await self._run_for_value("import", params) if records else []
 
     # -- log and wake-ups ----------------------------------------------------------------------------
 
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
-        params = self._call(queue, now, limit)
+        params = self._check_common(queue, now, limit)
         # Read one more entry than asked for, because the caller may already have all events of the first
         # entry.
-        paged = {**params, "since": event_log.since(after), "limit": params["limit"] + 1}
-        return event_log.page(await self._read("events", paged), after, params["limit"])
+        paged = {**params, "since": event_log.first_entry_number(after), "limit": params["limit"] + 1}
+        return event_log.decode_page(await self._run_read("events", paged), after, params["limit"])
 
     async def wait(
         self,
@@ -326,7 +335,7 @@ class PostgresStorage(PostgresSession):
         timeout: float | None = None,
     ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
-        self._at(None)
+        self._time_parameter(None)
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
 
     # -- in a transaction of the caller ---------------------------------------------------------------

@@ -27,11 +27,11 @@ def temporary_url(url: str, name: str) -> str:
 async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Open a separate psycopg connection, which the kit passes to in_transaction(). Raise StorageError."""
     address = parse_url(url, {})
-    errors = DriverErrors(address.shown, address.hosts)
+    errors = DriverErrors(address.display_url, address.hosts)
     try:
         connection = await psycopg.AsyncConnection.connect(**address.params)
     except (psycopg.Error, OSError) as error:
-        raise errors.connection_failed(error) from None
+        raise errors.to_connect_error(error) from None
     async with connection:
         yield connection
 
@@ -39,13 +39,13 @@ async def connect_url(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
 async def remove_url(url: str) -> None:
     """Drop the schema of a URL with all its tables. Raise StorageError if the server refuses."""
     address = parse_url(url, {})
-    errors = DriverErrors(address.shown, address.hosts)
+    errors = DriverErrors(address.display_url, address.hosts)
     connections = ConnectionPool(address.params, errors)
     try:
-        async with connections.one() as connection:
+        async with connections.borrow() as connection:
             schema = sql.Identifier(address.schema)
             await connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(schema))
     except psycopg.Error as error:
-        raise errors.translate(error, writes=True, alive=True) from None
+        raise errors.to_storage_error(error, writes=True, alive=True) from None
     finally:
         await connections.close()

@@ -49,7 +49,7 @@ class AsyncTransaction:
         if not requests:
             return []
         await self._session.register_queues([queue])
-        return rows.enqueued_of(await self._fetch(name, params), len(requests))
+        return rows.decode_enqueued(await self._fetch(name, params), len(requests))
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -59,7 +59,7 @@ class AsyncTransaction:
             return []
         await self._session.register_queues(queues_written(queue, settlements))
         ((statuses, revisions),) = await self._fetch("settle", params)
-        return rows.settled_of(statuses, revisions, reasons)
+        return rows.decode_settled(statuses, revisions, reasons)
 
     async def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         with self._session.translating_errors(self._connection):
@@ -82,7 +82,7 @@ class BlockingTransaction:
         if not requests:
             return []
         self._session.register_queues_blocking([queue])
-        return rows.enqueued_of(self._fetch(name, params), len(requests))
+        return rows.decode_enqueued(self._fetch(name, params), len(requests))
 
     def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -92,7 +92,7 @@ class BlockingTransaction:
             return []
         self._session.register_queues_blocking(queues_written(queue, settlements))
         ((statuses, revisions),) = self._fetch("settle", params)
-        return rows.settled_of(statuses, revisions, reasons)
+        return rows.decode_settled(statuses, revisions, reasons)
 
     def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         with (

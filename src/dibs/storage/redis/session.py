@@ -114,7 +114,7 @@ class RedisSession:
     def _queue_prefix(self, queue: str) -> str:
         return keys.queue_prefix(self._prefix, queue)
 
-    def _at(self, now: int | None) -> str:
+    def _time_argument(self, now: int | None) -> str:
         """Return the time argument of a script: a manual time in ms, or "" for the server's clock."""
         checks.check_now(now, manual=self._manual)
         if not self._manual:
@@ -127,7 +127,7 @@ class RedisSession:
 
     # -- run scripts ---------------------------------------------------------------------------------
 
-    async def _run(
+    async def _run_script(
         self,
         name: str,
         queue: str,
@@ -141,18 +141,18 @@ class RedisSession:
         The script may also write to `more_queues`. With `repeatable`, it is sent again if its reply is lost.
         Raise OutcomeUnknown for a lost reply otherwise.
         """
-        servers, at = self._servers, self._at(now)
+        servers, at = self._servers, self._time_argument(now)
         if servers is None:
-            raise self._not_open()
+            raise self._not_open_error()
         prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
         return await run_script(
             servers, self.url, script(name), prefixes, [at, *arguments], repeatable=repeatable
         )
 
-    async def _run_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
+    async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
         if self._servers is None:
-            raise self._not_open()
+            raise self._not_open_error()
         prefixes = [self._queue_prefix(queue)]
         return await run_script(
             self._servers, self.url, script(name), prefixes, [*arguments], repeatable=True
@@ -161,29 +161,29 @@ class RedisSession:
     async def _run_on_each(
         self, name: str, queues: Sequence[str], now: int | None, *arguments: Any
     ) -> list[Any]:
-        return await asyncio.gather(*(self._run(name, queue, now, *arguments) for queue in queues))
+        return await asyncio.gather(*(self._run_script(name, queue, now, *arguments) for queue in queues))
 
     async def _run_in_steps(
         self, name: str, queue: str, ids: Sequence[str], now: int | None, *arguments: Any
     ) -> list[Any]:
         """Run a script on ids, at most SMALL_STEP ids in each call. Return one reply per id."""
         replies: list[Any] = []
-        self._at(now)
+        self._time_argument(now)
         for first in range(0, len(ids), SMALL_STEP):
             step = [encode_id(id) for id in ids[first : first + SMALL_STEP]]
-            replies += await self._run(name, queue, now, *arguments, *step)
+            replies += await self._run_script(name, queue, now, *arguments, *step)
         return replies
 
-    async def _command(self, key: str, *command: Any) -> Any:
+    async def _run_command(self, key: str, *command: Any) -> Any:
         """Send a repeatable Redis command, not a script, to the server of `key`, and return its reply."""
         if self._servers is None:
-            raise self._not_open()
+            raise self._not_open_error()
         try:
             return await self._servers.call(key, *command, repeatable=True)
         except RedisError as error:
             raise translate_error(error, self.url) from None
 
-    def _not_open(self) -> NotRunning:
+    def _not_open_error(self) -> NotRunning:
         return NotRunning(f"{self.url} is not open; use the storage inside `async with`")
 
     async def _register(self, *queues: str) -> None:
@@ -191,8 +191,8 @@ class RedisSession:
         new = [queue for queue in queues if queue not in self._registered]
         if new:
             key = keys.registry_key(self._prefix)
-            await self._command(key, "SADD", key, *new)
+            await self._run_command(key, "SADD", key, *new)
             self._registered.update(new)
 
     async def _read_state(self, queue: str) -> WatchedQueue:
-        return decode_state(await self._run("watch", queue, None, repeatable=True))
+        return decode_state(await self._run_script("watch", queue, None, repeatable=True))

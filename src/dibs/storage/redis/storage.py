@@ -74,12 +74,12 @@ class RedisStorage(RedisSession):
         if not checked:
             return []
         await self._register(queue)
-        reply = await self._run("enqueue", queue, now, *codec.encode_requests(checked))
+        reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
         return codec.decode_enqueued(requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
-        reply = await self._run("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
+        reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
         return await self._finish_claim(queue, lease, limit, now, reply)
 
     async def claim_blocking(
@@ -104,7 +104,7 @@ class RedisStorage(RedisSession):
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
         checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
-        await self._run_untimed("wake_claim", queue, [claim_id])
+        await self._run_script_untimed("wake_claim", queue, [claim_id])
 
     async def _finish_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
@@ -118,7 +118,7 @@ class RedisStorage(RedisSession):
         wanted = min(limit, STEP)
         while incomplete or len(claim.jobs) == wanted < limit:
             step = min(limit - len(claim.jobs), STEP)
-            reply = await self._run("claim", queue, now, codec.encode_lease(lease), step)
+            reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
             more, incomplete = codec.decode_claim(reply)
             wanted += step if not incomplete else len(more.jobs)
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
@@ -131,10 +131,10 @@ class RedisStorage(RedisSession):
     ) -> list[SettleResult]:
         checks.check_queue(queue, within=self.limits)
         if not settlements:
-            self._at(now)
+            self._time_argument(now)
             return []
         batch = await self._encode_settlements(queue, settlements)
-        reply = await self._run(
+        reply = await self._run_script(
             "settle", queue, now, queue, len(settlements), *batch.arguments, *batch.follow_ups,
             more_queues=batch.targets,
         )  # fmt: skip
@@ -145,7 +145,7 @@ class RedisStorage(RedisSession):
     ) -> SettleAndClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
         batch = await self._encode_settlements(queue, settlements)
-        settled, claimed = await self._run(
+        settled, claimed = await self._run_script(
             "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
             min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
         )  # fmt: skip
@@ -166,7 +166,7 @@ class RedisStorage(RedisSession):
         batch.check(end)
         settlement = batch.encode(0, end)
         await self._register(*batch.created_queues)
-        reply = await self._run(
+        reply = await self._run_script(
             "finish", queue, now, queue, codec.encode_id(id), str(revision), settlement, *batch.follow_ups,
             more_queues=batch.targets,
         )  # fmt: skip
@@ -205,7 +205,7 @@ class RedisStorage(RedisSession):
         left, released = 1, 0
         while left and released < limit:
             step = min(limit - released, SMALL_STEP)
-            left = await self._run("drop", queue, now, codec.encode_lease(lease), step)
+            left = await self._run_script("drop", queue, now, codec.encode_lease(lease), step)
             released += step
         return left
 
@@ -214,7 +214,7 @@ class RedisStorage(RedisSession):
         reaped: list[ReapedJob] = []
         while len(reaped) < limit:
             step = min(limit - len(reaped), SMALL_STEP)
-            more = codec.decode_reaped(await self._run("reap", queue, now, step))
+            more = codec.decode_reaped(await self._run_script("reap", queue, now, step))
             reaped += more
             if len(more) < step:
                 break
@@ -224,7 +224,7 @@ class RedisStorage(RedisSession):
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
         checks.check_report(queue, progress, self.limits)
-        reply = await self._run("report", queue, now, codec.encode_id(id), str(fence), progress)
+        reply = await self._run_script("report", queue, now, codec.encode_id(id), str(fence), progress)
         return cast("ReportStatus", reply.decode())
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class RedisStorage(RedisSession):
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         checks.check_amend(queue, patch, self.limits)
         max_bytes = self.limits.attributes
-        reply = await self._run(
+        reply = await self._run_script(
             "amend", queue, now, codec.encode_id(id), max_bytes, *codec.encode_patch(patch)
         )
         if reply.startswith(b"large "):
@@ -267,10 +267,10 @@ class RedisStorage(RedisSession):
     async def _read_slots(self, queue: str, ids: Sequence[str], now: int | None) -> tuple[list[Slot], int]:
         slots: list[Slot] = []
         at = 0
-        self._at(now)
+        self._time_argument(now)
         for begin in range(0, len(ids), STEP):
             part = ids[begin : begin + STEP]
-            reply = await self._run("get", queue, now, *map(codec.encode_id, part), repeatable=True)
+            reply = await self._run_script("get", queue, now, *map(codec.encode_id, part), repeatable=True)
             at = int(reply[0])
             slots += [decode_slot(id, reply[4 * i + 1 : 4 * i + 5], at) for i, id in enumerate(part)]
         return slots, at
@@ -286,7 +286,7 @@ class RedisStorage(RedisSession):
         now: int | None = None,
     ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits)
-        listing = Listing(self._runner(queue), SOURCES[state], after, until)
+        listing = Listing(self._script_runner(queue), SOURCES[state], after, until)
         read_slots = partial(self._read_slots, queue, now=now)
         items, after_page = await listing.page(limit, read_slots, partial(is_in_state, state))
         return ListPage(items=tuple(items), after=after_page)
@@ -294,10 +294,10 @@ class RedisStorage(RedisSession):
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
         sources = ALL_SOURCES if state is None else SOURCES[state]
-        return await Listing(self._runner(queue), sources).split(parts)
+        return await Listing(self._script_runner(queue), sources).split(parts)
 
-    def _runner(self, queue: str) -> RunScript:
-        return lambda name, arguments: self._run_untimed(name, queue, arguments)
+    def _script_runner(self, queue: str) -> RunScript:
+        return lambda name, arguments: self._run_script_untimed(name, queue, arguments)
 
     # -- queues --------------------------------------------------------------------------------------
 
@@ -311,13 +311,13 @@ class RedisStorage(RedisSession):
         }
 
     async def queues(self) -> Sequence[QueueInfo]:
-        names = await self._command(
+        names = await self._run_command(
             keys.registry_key(self._prefix), "SMEMBERS", keys.registry_key(self._prefix)
         )
         known = []
         for name in sorted(raw.decode() for raw in names):
             key = self._queue_prefix(name) + "meta"
-            number, *values = await self._command(key, "HMGET", key, "number", *codec.SETTINGS)
+            number, *values = await self._run_command(key, "HMGET", key, "number", *codec.SETTINGS)
             if number is not None:
                 known.append(QueueInfo(name, codec.decode_settings(values)))
         return known
@@ -325,11 +325,13 @@ class RedisStorage(RedisSession):
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
         await self._register(queue)
-        return codec.decode_settings(await self._run("configure", queue, now, *codec.encode_settings(patch)))
+        return codec.decode_settings(
+            await self._run_script("configure", queue, now, *codec.encode_settings(patch))
+        )
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
-        outcomes, request_keys, events = await self._run("prune", queue, now, min(limit, STEP))
+        outcomes, request_keys, events = await self._run_script("prune", queue, now, min(limit, STEP))
         more = min(limit, STEP) in (outcomes, request_keys)
         return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
 
@@ -337,8 +339,8 @@ class RedisStorage(RedisSession):
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
-        settings = codec.decode_settings(await self._run("configure", queue, None))
-        listing = Listing(self._runner(queue), ALL_SOURCES, after, until)
+        settings = codec.decode_settings(await self._run_script("configure", queue, None))
+        listing = Listing(self._script_runner(queue), ALL_SOURCES, after, until)
         items, after_page = await listing.page(limit, partial(self._read_slots, queue, now=None), exists)
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
         return ExportPage(records=records, settings=settings, after=after_page)
@@ -349,9 +351,11 @@ class RedisStorage(RedisSession):
         checks.check_import(queue, records, self.limits)
         await self._register(queue)
         statuses: list[ImportStatus] = []
-        self._at(now)
+        self._time_argument(now)
         for at in range(0, len(records), STEP):
-            reply = await self._run("import", queue, now, *codec.encode_records(records[at : at + STEP]))
+            reply = await self._run_script(
+                "import", queue, now, *codec.encode_records(records[at : at + STEP])
+            )
             statuses += ["imported" if one else "exists" for one in reply]
         return statuses
 
@@ -361,9 +365,9 @@ class RedisStorage(RedisSession):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         checks.check_queue(queue, limit, within=self.limits)
-        self._at(now)
+        self._time_argument(now)
         return event_log.decode_page(
-            await self._run_untimed("events", queue, event_log.encode_page_request(after, limit)),
+            await self._run_script_untimed("events", queue, event_log.encode_page_request(after, limit)),
             after,
             limit,
         )
@@ -379,5 +383,5 @@ class RedisStorage(RedisSession):
     ) -> WaitResult:
         checks.check_wait(queues, for_, ids, self.limits)
         if self._waits is None:
-            raise self._not_open()
+            raise self._not_open_error()
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)

@@ -57,7 +57,7 @@ async def with_checkpoint(root: Path) -> Path:
     await fill(root, "a", "b")
     async with opened(root) as storage:
         await storage.enqueue("r", [request("c")])
-        storage._checkpoint()
+        storage._write_checkpoint()
     return root / "checkpoint"
 
 
@@ -107,14 +107,14 @@ async def test_commits_that_are_in_the_checkpoint_are_skipped(tmp_path: Path) ->
     await fill(tmp_path, "a", "b")
     left = commit(tmp_path, 1).read_bytes()
     async with opened(tmp_path) as storage:
-        storage._checkpoint()
+        storage._write_checkpoint()
     commit(tmp_path, 1).write_bytes(left)
     commit(tmp_path, 1).chmod(0o600)
 
     assert ["a", "b"] == await ids_in(tmp_path)
     await fill(tmp_path, "c")
     async with opened(tmp_path) as storage:
-        storage._checkpoint()
+        storage._write_checkpoint()
 
     assert ["a", "b", "c"] == await ids_in(tmp_path)
     assert [] == list((tmp_path / "commits").iterdir())

@@ -55,7 +55,7 @@ async def check(root: Path, answered: int, expected: list[State]) -> None:
     assert set(names(root)) <= {"format", "lock", "commits", "checkpoint", "tmp"}
     async with opened(root) as storage:
         await storage.enqueue("q", [request("z")])
-        await storage._on_thread(storage._checkpoint)
+        await storage._run_on_thread(storage._write_checkpoint)
     async with opened(root) as storage:
         [slot] = await storage.get("q", ["z"])
 

@@ -57,4 +57,4 @@ def test_a_socket_is_named_by_its_folder() -> None:
     address = parse_url("postgresql:///db?host=/var/run/pg&port=5433", {})
 
     assert "/var/run/pg:5433" == address.hosts
-    assert "host=%2Fvar%2Frun%2Fpg" in address.shown
+    assert "host=%2Fvar%2Frun%2Fpg" in address.display_url

@@ -74,7 +74,7 @@ async def test_a_server_that_will_not_do_is_refused(
     row[column] = value
 
     with pytest.raises(kind, match=words):
-        await opening()._server._inspect(Answering(row), None)  # type: ignore[arg-type]
+        await opening()._server._check_server(Answering(row), None)  # type: ignore[arg-type]
 
 
 class Answering:
@@ -248,7 +248,10 @@ async def test_conflicts_are_tried_again_and_then_given_up() -> None:
     ],
 )
 def test_each_class_of_error_has_its_own(error: psycopg.Error, kind: str) -> None:
-    assert kind == type(DriverErrors("place", "host:1").translate(error, writes=True, alive=True)).__name__
+    assert (
+        kind
+        == type(DriverErrors("place", "host:1").to_storage_error(error, writes=True, alive=True)).__name__
+    )
 
 
 async def test_what_was_closed_is_not_running(opening: Opening) -> None:

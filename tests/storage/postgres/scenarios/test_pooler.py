@@ -64,7 +64,7 @@ async def test_a_session_keeps_nothing_of_ours(
         await every_verb(storage)
 
         assert not connections.prepares
-        async with connections.one() as connection:
+        async with connections.borrow() as connection:
             left: Any = await (await connection.execute(LEFT_BEHIND)).fetchone()
     assert left == CLEAN
 

@@ -121,7 +121,7 @@ async def test_the_parts_of_a_split_share_one_sorted_set(
         for after, until in zip([None, *cuts], [*cuts, None], strict=True)
     ]
     listing_prefix = f"{prefix}:{{q}}:listing:"
-    made = await storage._command(listing_prefix, "KEYS", f"{listing_prefix}*")
+    made = await storage._run_command(listing_prefix, "KEYS", f"{listing_prefix}*")
 
     assert [100] * 4 == [len(page.records) for page in pages]
     assert 1 == len(made)

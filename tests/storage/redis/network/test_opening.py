@@ -78,7 +78,7 @@ async def test_an_unknown_keyword_is_refused() -> None:
 
 async def test_the_drivers_options_are_the_drivers(redis_server: RedisServer) -> None:
     async with open_url(f"{redis_server.url}?client_name=me&prefix=other") as storage:
-        assert "me" in str(await storage._command("x", "CLIENT", "GETNAME"))
+        assert "me" in str(await storage._run_command("x", "CLIENT", "GETNAME"))
 
 
 async def test_a_server_that_is_too_old_is_named(

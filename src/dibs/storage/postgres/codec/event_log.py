@@ -24,12 +24,12 @@ _LAST_INDEX: Final = 0xFFFFFF
 _BEYOND: Final = 2**63 - 1
 
 
-def offset(number: int, index: int) -> str:
+def format_offset(number: int, index: int) -> str:
     """Return the offset of the event with this index in the entry with this number."""
     return f"{number:016x}.{index:06x}"
 
 
-def parsed(after: str | None) -> tuple[int, int]:
+def parse_offset(after: str | None) -> tuple[int, int]:
     """Return the entry number and the event index of an offset; (0, -1) for None, the start of the log."""
     if not after:
         return 0, -1
@@ -40,32 +40,32 @@ def parsed(after: str | None) -> tuple[int, int]:
     return min(number, _BEYOND), index
 
 
-def since(after: str | None) -> int | None:
+def first_entry_number(after: str | None) -> int | None:
     """Return the number of the first entry to read, for the parameter `since`; None for the last entry."""
-    return None if after == LATEST else parsed(after)[0]
+    return None if after == LATEST else parse_offset(after)[0]
 
 
-def page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage:
+def decode_page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage:
     """Return up to `limit` events after an offset. Skip the events of the first entry up to that offset."""
     trimmed = rows[0][0] or 0
     if after == LATEST:
-        return EventPage(events=(), offset=_end(rows[0], trimmed))
-    last_number, last_index = parsed(after)
+        return EventPage(events=(), offset=_end_offset(rows[0], trimmed))
+    last_number, last_index = parse_offset(after)
     events: list[tuple[str, LogEvent]] = []
     for _, number, _, packed in rows:
         if number is None or len(events) >= limit:
             break
         begin = last_index + 1 if number == last_number else 0
         entry = _unpack(packed)[begin:]
-        events += [(offset(number, index), event) for index, event in enumerate(entry, begin)]
+        events += [(format_offset(number, index), event) for index, event in enumerate(entry, begin)]
     del events[limit:]
     # "" is the offset of an empty log. Its reader may have missed events that were added and trimmed since.
     fell_off = after is not None and last_number < trimmed
-    here = offset(trimmed, _LAST_INDEX) if fell_off else after or ""
+    here = format_offset(trimmed, _LAST_INDEX) if fell_off else after or ""
     return EventPage(events=tuple(events), offset=events[-1][0] if events else here, fell_off=fell_off)
 
 
-def _end(last: Row, trimmed: int) -> str:
+def _end_offset(last: Row, trimmed: int) -> str:
     if last[1] is not None:
-        return offset(last[1], last[2] - 1)
-    return offset(trimmed, _LAST_INDEX) if trimmed else ""
+        return format_offset(last[1], last[2] - 1)
+    return format_offset(trimmed, _LAST_INDEX) if trimmed else ""

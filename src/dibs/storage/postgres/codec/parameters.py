@@ -51,26 +51,26 @@ KINDS: Final[dict[type, str]] = {
 INT8: Final = 2**63 - 1
 
 
-def text_of(value: object) -> str | None:
+def to_json_text(value: object) -> str | None:
     """Return a value as JSON text, None (SQL NULL) for None."""
     return None if value is None else _encode(value).decode()
 
 
-def attributes_text(data: JobData) -> str | None:
+def attributes_to_json(data: JobData) -> str | None:
     """Return attributes as one JSON object, None for no attributes. The values are JSON already."""
     if not data.attributes:
         return None
     return _encode({name: Raw(value) for name, value in data.attributes.items()}).decode()
 
 
-def start_of(run_at: int | None, delay: int | None) -> int | None:
+def encode_start(run_at: int | None, delay: int | None) -> int | None:
     """Encode a start time for start_time() in 0004_enqueue.sql: `run_at` as it is, a delay as -1 - delay."""
     if run_at is not None:
         return run_at
     return None if delay is None else -1 - delay
 
 
-def on_conflict_bits(on_conflict: OnConflict) -> int:
+def encode_on_conflict(on_conflict: OnConflict) -> int:
     """Encode `on_conflict` as the bits that the SQL type `request` has in `how`."""
     if on_conflict is DEFAULT_UPDATE:
         return 0
@@ -86,12 +86,12 @@ _ALL_DEFAULTS: Final = dict.fromkeys(
 )
 
 
-def _array(values: list[Any]) -> list[Any] | None:
+def _array_or_null(values: list[Any]) -> list[Any] | None:
     """Return the array of a field; None (SQL NULL) if every element is None, to send fewer bytes."""
     return None if values.count(None) == len(values) else values
 
 
-def requests(batch: CheckedBatch) -> Params:
+def encode_requests(batch: CheckedBatch) -> Params:
     """Return the parameters of enqueue(): the fields of all requests as arrays.
 
     `plain` is True if no id is repeated and no request has a Reject, a request_key or want_outcome.
@@ -102,31 +102,31 @@ def requests(batch: CheckedBatch) -> Params:
         once = len(set(ids)) == len(ids)
         return {**_ALL_DEFAULTS, "ids": ids, "payloads": [job.data.payload for job in jobs], "plain": once}
     data = [job.data for job in jobs]
-    hows = _array([on_conflict_bits(request.on_conflict) or None for request in batch])
-    keys = _array([request.request_key for request in batch])
+    hows = _array_or_null([encode_on_conflict(request.on_conflict) or None for request in batch])
+    keys = _array_or_null([request.request_key for request in batch])
     wants = [request.want_outcome for request in batch]
     rejects = any(how is not None and how & REJECTS for how in hows or ())
     return {
         "ids": ids,
         "payloads": [each.payload for each in data],
-        "priorities": _array([each.priority or None for each in data]),
-        "whens": _array([start_of(job.run_at, job.delay) for job in jobs]),
+        "priorities": _array_or_null([each.priority or None for each in data]),
+        "whens": _array_or_null([encode_start(job.run_at, job.delay) for job in jobs]),
         "hows": hows,
-        "attributes": _array([attributes_text(each) for each in data]),
-        "overrides": _array([text_of(each.overrides) for each in data]),
-        "retentions": _array([text_of(each.retention) for each in data]),
+        "attributes": _array_or_null([attributes_to_json(each) for each in data]),
+        "overrides": _array_or_null([to_json_text(each.overrides) for each in data]),
+        "retentions": _array_or_null([to_json_text(each.retention) for each in data]),
         "keys": keys,
         "wants": wants if any(wants) else None,
         "plain": not (rejects or keys or any(wants)) and len(set(ids)) == len(ids),
     }
 
 
-def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
+def encode_settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
     """Return the parameters of settle(), and for each settlement a reason to refuse it or ""."""
     reasons = [refusal_reason(one.action, limits) for one in given]
     kinds = [KINDS[type(one.action)] for one in given]
     details = [
-        details_of(one.action) if not reason else '{"refused": true}'
+        encode_details(one.action) if not reason else '{"refused": true}'
         for one, reason in zip(given, reasons, strict=True)
     ]
     ids = [one.id for one in given]
@@ -136,8 +136,8 @@ def settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, li
         "ids": [sendable_id(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],
         "kinds": None if plain else kinds,
-        "results": _array([r if not why else None for r, why in zip(results, reasons, strict=True)]),
-        "details": None if plain else _array(details),
+        "results": _array_or_null([r if not why else None for r, why in zip(results, reasons, strict=True)]),
+        "details": None if plain else _array_or_null(details),
         "plain": plain,
     }
     return params, reasons
@@ -152,13 +152,13 @@ def refusal_reason(action: SettleAction, limits: Limits) -> str:
     return ""
 
 
-def details_of(action: SettleAction) -> str | None:
+def encode_details(action: SettleAction) -> str | None:
     """Return the other fields of a settlement (error, follow-ups ...) as JSON; None if all have defaults."""
     if type(action) is Complete and not action.then and action.retention is None:
         return None
     fields: dict[str, Any] = {}
     if isinstance(action, RetryLater):
-        fields = {"cause": action.cause, "when": start_of(action.run_at, action.delay)}
+        fields = {"cause": action.cause, "when": encode_start(action.run_at, action.delay)}
     elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
         fields["retention"] = action.retention
     if isinstance(action, Fail | RetryLater) and action.error is not None:
@@ -166,11 +166,11 @@ def details_of(action: SettleAction) -> str | None:
     if isinstance(action, Fail) and action.handled:
         fields["handled"] = True
     if isinstance(action, Complete | Fail) and action.then:
-        fields["then"] = [_follow_up(item) for item in action.then]
-    return text_of({name: value for name, value in fields.items() if value is not None} or None)
+        fields["then"] = [_encode_follow_up(item) for item in action.then]
+    return to_json_text({name: value for name, value in fields.items() if value is not None} or None)
 
 
-def _follow_up(item: FollowUp) -> dict[str, Any]:
+def _encode_follow_up(item: FollowUp) -> dict[str, Any]:
     job, data = item.job, item.job.data
     fields = {
         "queue": item.queue,
@@ -180,13 +180,13 @@ def _follow_up(item: FollowUp) -> dict[str, Any]:
         "attributes": {name: Raw(value) for name, value in data.attributes.items()} or None,
         "overrides": data.overrides,
         "retention": data.retention,
-        "when": start_of(job.run_at, job.delay),
-        "how": on_conflict_bits(item.on_conflict),
+        "when": encode_start(job.run_at, job.delay),
+        "how": encode_on_conflict(item.on_conflict),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def patch(given: JobPatch) -> tuple[str, bytes | None]:
+def encode_patch(given: JobPatch) -> tuple[str, bytes | None]:
     """Return the fields that a patch changes as JSON, and its payload, which is sent as bytes."""
     changes: dict[str, Any] = {}
     if given.attributes is not UNSET:
@@ -202,7 +202,7 @@ def patch(given: JobPatch) -> tuple[str, bytes | None]:
     return _encode(changes).decode(), None if given.payload is UNSET else given.payload
 
 
-def settings(given: SettingsPatch) -> str:
+def encode_settings(given: SettingsPatch) -> str:
     """Return the settings that a patch changes as JSON."""
     return _encode(given).decode()
 
@@ -219,48 +219,54 @@ def sendable_id(id: str) -> str:
 # -- whole ids, for import_ ---------------------------------------------------------------------------
 
 
-def record(slot: Slot) -> str:
+def encode_record(slot: Slot) -> str:
     """Return a slot (job, successor, outcome) as JSON. Its keys are the columns of `live` and `ended`."""
     fields: dict[str, Any] = {}
     dropped = [number for span in slot.dropped for number in span] or None
     if slot.current is not None:
-        fields["current"] = {**_job(slot.current, slot.successor), "dropped": dropped}
+        fields["current"] = {**_encode_job(slot.current, slot.successor), "dropped": dropped}
         dropped = None
     if slot.outcome is not None:
-        fields["outcome"] = {**_outcome(slot.outcome), "dropped": dropped}
+        fields["outcome"] = {**_encode_outcome(slot.outcome), "dropped": dropped}
     return _encode(fields).decode()
 
 
-def _plain(value: Struct, *excluded: str) -> dict[str, Any]:
+def _fields_without(value: Struct, *excluded: str) -> dict[str, Any]:
     return {name: item for name, item in asdict(value).items() if name not in excluded}
 
 
-def _data(data: JobData | None) -> dict[str, Any]:
+def _encode_data(data: JobData | None) -> dict[str, Any]:
     if data is None:
         return {}
     attributes = {name: Raw(item) for name, item in data.attributes.items()} or None
-    return {**asdict(data), "payload": _hex(data.payload), "attributes": attributes}
+    return {**asdict(data), "payload": _to_bytea_text(data.payload), "attributes": attributes}
 
 
-def _hex(value: bytes | None) -> str | None:
+def _to_bytea_text(value: bytes | None) -> str | None:
     return None if value is None else "\\x" + value.hex()
 
 
-def _job(job: Job, successor: Successor | None) -> dict[str, Any]:
+def _encode_job(job: Job, successor: Successor | None) -> dict[str, Any]:
     run = job.run
-    after = None if successor is None else {**_plain(successor, "data"), **_data(successor.data)}
-    fields = {**_plain(job, "data", "run"), **_data(job.data), "next": after, "state": "w"}
-    return fields if run is None else {**fields, **_run(run)}
+    after = (
+        None if successor is None else {**_fields_without(successor, "data"), **_encode_data(successor.data)}
+    )
+    fields = {**_fields_without(job, "data", "run"), **_encode_data(job.data), "next": after, "state": "w"}
+    return fields if run is None else {**fields, **_encode_run(run)}
 
 
-def _run(run: ActiveRun) -> dict[str, Any]:
+def _encode_run(run: ActiveRun) -> dict[str, Any]:
     progress = None if run.progress is None else Raw(run.progress)
-    fields = {**_plain(run, "lease"), "progress": progress}
+    fields = {**_fields_without(run, "lease"), "progress": progress}
     return {**fields, "state": "h" if run.lease is None else "a"}
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
-    return {**_plain(outcome, "data"), **_data(outcome.data), "result": _hex(outcome.result)}
+def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **_fields_without(outcome, "data"),
+        **_encode_data(outcome.data),
+        "result": _to_bytea_text(outcome.result),
+    }
 
 
 def highest_number(slots: Sequence[Slot]) -> int:

@@ -43,31 +43,31 @@ SUCCESSOR: Final = 15
 OUTCOME: Final = 23
 
 
-def data_of(
+def decode_data(
     payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
 ) -> JobData:
     """Return the data of a job from its columns: the part that an update replaces as a whole."""
     return JobData(
         payload=payload,
-        attributes=NO_ATTRIBUTES if attributes is None else attributes_of(attributes),
+        attributes=NO_ATTRIBUTES if attributes is None else decode_attributes(attributes),
         priority=priority,
         overrides=None if overrides is None else _overrides(overrides),
         retention=None if kept is None else _retention(kept),
     )
 
 
-def attributes_of(text: str) -> dict[str, bytes]:
+def decode_attributes(text: str) -> dict[str, bytes]:
     """Return attributes from a JSON object. The value of each is its JSON text, not parsed."""
     return {name: bytes(value) for name, value in _attributes(text).items()}
 
 
-def job_of(row: Row, run: ActiveRun | None) -> Job:
+def decode_job(row: Row, run: ActiveRun | None) -> Job:
     """Return a job from its columns and its run (None for a waiting job)."""
     (id, payload, attributes, priority, overrides, kept, run_at, enqueued_at, seq, first, revision, enqueues,
      attempts, retries, stalls, timeouts, error, origin) = row  # fmt: skip
     return Job(
         id=id,
-        data=data_of(payload, attributes, priority, overrides, kept),
+        data=decode_data(payload, attributes, priority, overrides, kept),
         run_at=run_at,
         enqueued_at=enqueued_at,
         seq=seq,
@@ -84,7 +84,7 @@ def job_of(row: Row, run: ActiveRun | None) -> Job:
     )
 
 
-def run_of(row: Row) -> ActiveRun | None:
+def decode_run(row: Row) -> ActiveRun | None:
     """Return the active run of a job from its columns; None for a waiting job, whose columns are NULL."""
     fence, claimed_at, lease, holder, cancel_requested, progress = row
     if fence is None:
@@ -99,11 +99,11 @@ def run_of(row: Row) -> ActiveRun | None:
     )
 
 
-def successor_of(row: Row) -> Successor:
+def decode_successor(row: Row) -> Successor:
     (payload, attributes, priority, overrides, kept, replaces, run_at, lo, hi, resets, enqueued_at, seq,
      first, revision, enqueues) = row  # fmt: skip
     return Successor(
-        data=data_of(payload, attributes, priority, overrides, kept),
+        data=decode_data(payload, attributes, priority, overrides, kept),
         replaces=replaces,
         run_at=run_at,
         lo=lo,
@@ -117,7 +117,7 @@ def successor_of(row: Row) -> Successor:
     )
 
 
-def outcome_of(row: Row) -> Outcome:
+def decode_outcome(row: Row) -> Outcome:
     (kind, fence, first, revision, ended_at, expires_at, result, error, enqueues, enqueued_at, run_at,
      claimed_at, holder, attempts, retries, stalls, timeouts, payload, attributes, priority, overrides, kept,
      origin) = row  # fmt: skip
@@ -139,12 +139,12 @@ def outcome_of(row: Row) -> Outcome:
         retries=retries,
         stalls=stalls,
         timeouts=timeouts,
-        data=None if payload is None else data_of(payload, attributes, priority, overrides, kept),
+        data=None if payload is None else decode_data(payload, attributes, priority, overrides, kept),
         origin=None if origin is None else _origin(origin),
     )
 
 
-def slot_of(row: Row) -> Slot:
+def decode_slot(row: Row) -> Slot:
     """Return the slot in a row of the query `get`, without an expired outcome.
 
     `row` begins with the time of the server, after the id.
@@ -153,23 +153,23 @@ def slot_of(row: Row) -> Slot:
     parts = row[2:]
     job, run, parts = parts[:JOB], parts[JOB : JOB + RUN], parts[JOB + RUN :]
     successor, outcome = parts[:SUCCESSOR], parts[SUCCESSOR:]
-    current = None if state is None else job_of(job, run_of(run))
+    current = None if state is None else decode_job(job, decode_run(run))
     unexpired = outcome[0] is not None and (outcome[5] is None or now < outcome[5])
     if current is None and not unexpired:
         return EMPTY
     return Slot(
         current,
-        None if successor[11] is None else successor_of(successor),
-        outcome_of(outcome[:OUTCOME]) if unexpired else None,
-        _ranges([*(outcome[OUTCOME] or ()), *(outcome[OUTCOME + 1] or ())]),
+        None if successor[11] is None else decode_successor(successor),
+        decode_outcome(outcome[:OUTCOME]) if unexpired else None,
+        _decode_ranges([*(outcome[OUTCOME] or ()), *(outcome[OUTCOME + 1] or ())]),
     )
 
 
-def _ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
+def _decode_ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))[-8:]
 
 
-def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
+def decode_enqueued(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
     """Return the results of an enqueue of `count` requests, with the outcomes that requests wanted."""
     statuses, founds, firsts, revisions, repeats, *_ = rows[0]
     if statuses is None:
@@ -180,11 +180,11 @@ def enqueued_of(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
     ]
     for _, _, _, _, _, number, *outcome in rows[1:]:
         if not results[number - 1].repeated:
-            results[number - 1] = replace(results[number - 1], outcome=outcome_of(outcome))
+            results[number - 1] = replace(results[number - 1], outcome=decode_outcome(outcome))
     return results
 
 
-def settled_of(
+def decode_settled(
     statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
 ) -> list[SettleResult]:
     """Return the results of a settle.
@@ -201,17 +201,17 @@ def settled_of(
     return results
 
 
-def claim_of(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
+def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
     """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
     lost, now, next_due, holder, *_ = rows[-1]
     jobs = tuple(
-        job_of(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
+        decode_job(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
         for row in rows[:-1]
     )
     return ClaimResult(jobs=jobs, now=now, next_due=next_due, token=token, lost=lost)
 
 
-def settings_of(row: Row) -> QueueInfo:
+def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
     name, paused, max_active, retention, level, age, size, keys = row
     settings = Settings(
@@ -226,6 +226,6 @@ def settings_of(row: Row) -> QueueInfo:
     return QueueInfo(name, settings)
 
 
-def by_name(rows: Iterable[Row]) -> dict[str, Row]:
+def rows_by_name(rows: Iterable[Row]) -> dict[str, Row]:
     """Return rows as a mapping from their first column, the name of a queue."""
     return {row[0]: row for row in rows}

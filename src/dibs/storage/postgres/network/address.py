@@ -27,7 +27,7 @@ class PostgresAddress:
     poll: float
 
     def __repr__(self) -> str:
-        return f"<Address {self.shown}>"
+        return f"<Address {self.display_url}>"
 
     @property
     def hosts(self) -> str:
@@ -38,7 +38,7 @@ class PostgresAddress:
         return ", ".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         """The URL without password and other secrets, for messages and logs."""
         params = {name: str(value) for name, value in self.params.items() if name not in _SECRETS}
         user, name = params.pop("user", ""), params.pop("dbname", "")

@@ -85,12 +85,12 @@ class ConnectionPool:
         try:
             connection = await PooledConnection.connect(**self._conninfo, autocommit=True)
         except (psycopg.Error, OSError) as error:
-            raise self._errors.connection_failed(error) from None
+            raise self._errors.to_connect_error(error) from None
         connection.prepare_threshold = PREPARE_AFTER if self.prepares else None
         return connection
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[PooledConnection]:
+    async def borrow(self) -> AsyncIterator[PooledConnection]:
         """Lend a connection for a `with` block. Wait if MAX_CONNECTIONS are lent already.
 
         A broken connection is closed after the block and not lent again.
@@ -104,13 +104,13 @@ class ConnectionPool:
             if connection is not None and connection.unread is not None:
                 # The connection still counts towards MAX_CONNECTIONS, so that a caller who cancels often
                 # opens no more connections than others.
-                task = asyncio.ensure_future(self._discard(connection))
+                task = asyncio.ensure_future(self._discard_reply_and_return(connection))
                 self._discarding.add(task)
                 task.add_done_callback(self._discarding.discard)
             else:
                 self._free.release()
                 if connection is not None:
-                    await self._give_back(connection)
+                    await self._return_connection(connection)
 
     def _idle_connection(self) -> PooledConnection | None:
         """Return an idle connection that is still open, or None.
@@ -119,19 +119,19 @@ class ConnectionPool:
         """
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and not _readable(connection.fileno()):
+            if not connection.closed and not _has_unread_data(connection.fileno()):
                 return connection
             connection.pgconn.finish()
         return None
 
-    async def _give_back(self, connection: PooledConnection) -> None:
+    async def _return_connection(self, connection: PooledConnection) -> None:
         usable = not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
         if usable and not self._closed:
             self._idle.append(connection)
         else:
             await connection.close()
 
-    async def _discard(self, connection: PooledConnection) -> None:
+    async def _discard_reply_and_return(self, connection: PooledConnection) -> None:
         """Read the reply to a cancelled caller, and then return the connection to the pool."""
         try:
             await connection.discard_reply()
@@ -143,7 +143,7 @@ class ConnectionPool:
             raise
         finally:
             self._free.release()
-        await self._give_back(connection)
+        await self._return_connection(connection)
 
     async def close(self) -> None:
         """Close idle connections now, and lent connections when they are returned."""
@@ -157,7 +157,7 @@ class ConnectionPool:
             await connection.close()
 
 
-def _readable(fileno: int) -> bool:
+def _has_unread_data(fileno: int) -> bool:
     if not hasattr(select, "poll"):
         return bool(select.select([fileno], [], [], 0)[0])
     poll = select.poll()

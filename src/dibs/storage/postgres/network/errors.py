@@ -62,7 +62,7 @@ class DriverErrors:
     #: Hosts and ports, for messages about connecting.
     hosts: str
 
-    def connection_failed(self, error: BaseException) -> StorageError:
+    def to_connect_error(self, error: BaseException) -> StorageError:
         """Convert the error of a connection that could not be opened."""
         why = first_line(error)
         if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
@@ -73,14 +73,14 @@ class DriverErrors:
             f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?"
         )
 
-    def translate(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
+    def to_storage_error(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
         """Convert the error of a failed statement.
 
         `writes` is True for a statement that may write, `alive` if the connection is still usable.
         """
         why = first_line(error)
         if isinstance(error, _GONE) or not alive or isinstance(error, pg.ConnectionException):
-            return self._connection_lost(why, writes=writes)
+            return self._to_lost_error(why, writes=writes)
         if isinstance(error, CONFLICTS):
             return StorageError(
                 f"{self.url}: the statement conflicted with concurrent statements in {MAX_TRIES} attempts, "
@@ -103,7 +103,7 @@ class DriverErrors:
             return Refused(f"{self.url} cannot store this value, nothing was changed: {why}")
         return StorageError(f"{self.url}: nothing was changed: {why}")
 
-    def _connection_lost(self, why: str, *, writes: bool) -> DibsError:
+    def _to_lost_error(self, why: str, *, writes: bool) -> DibsError:
         if writes:
             return OutcomeUnknown(f"{self.url}: the connection was lost before the reply arrived: {why}")
         return ReadLost(f"{self.url}: the connection was lost: {why}")

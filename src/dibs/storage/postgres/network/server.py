@@ -27,7 +27,7 @@ class PostgresDatabase:
     """The connections to one database, and the queries for one schema in it."""
 
     def __init__(self, address: PostgresAddress) -> None:
-        self.url = address.shown
+        self.url = address.display_url
         self.queries = Queries(address.schema)
         self.durability = (
             "depends on the settings of the Postgres server, which are read when the storage is opened"
@@ -45,18 +45,20 @@ class PostgresDatabase:
         """
         connections = ConnectionPool(self._address.params, self._errors)
         try:
-            async with connections.one() as connection:
+            async with connections.borrow() as connection:
                 try:
-                    await self._inspect(connection, connections)
+                    await self._check_server(connection, connections)
                     await retry_conflicts(lambda: migrate.migrate(connection, self.queries, self.url))
                 except psycopg.Error as error:
-                    raise self._errors.translate(error, writes=False, alive=not connection.closed) from None
+                    raise self._errors.to_storage_error(
+                        error, writes=False, alive=not connection.closed
+                    ) from None
         except BaseException:
             await connections.close()
             raise
         self._connections = connections
 
-    async def _inspect(self, connection: PooledConnection, connections: ConnectionPool) -> None:
+    async def _check_server(self, connection: PooledConnection, connections: ConnectionPool) -> None:
         row = await (await connection.execute(self.queries["server"], {})).fetchone()
         assert row is not None, "the query has one row"  # noqa: S101
         number, version, encoding, pid, commits, fsync, isolation, standby = row
@@ -113,7 +115,7 @@ class PostgresDatabase:
         try:
             yield
         except psycopg.Error as error:
-            raise self._errors.translate(error, writes=True, alive=not connection.closed) from error
+            raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from error
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         """Run one statement as a separate transaction, and return its rows.
@@ -127,12 +129,14 @@ class PostgresDatabase:
             return await self._fetch(query, params, writes=writes)
 
     async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
-        async with self.check_open().one() as connection:
+        async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
             try:
-                return await retry_conflicts(lambda: run(connection, query, params))
+                return await retry_conflicts(lambda: run_statement(connection, query, params))
             except psycopg.Error as error:
-                raise self._errors.translate(error, writes=writes, alive=not connection.closed) from None
+                raise self._errors.to_storage_error(
+                    error, writes=writes, alive=not connection.closed
+                ) from None
 
     def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
         """Run one statement on a new blocking connection, on the caller's thread.
@@ -143,12 +147,12 @@ class PostgresDatabase:
             with psycopg.connect(**self._address.params, autocommit=True) as connection:
                 connection.execute(query, params)
         except psycopg.OperationalError as error:
-            raise self._errors.connection_failed(error) from None
+            raise self._errors.to_connect_error(error) from None
         except psycopg.Error as error:
-            raise self._errors.translate(error, writes=False, alive=True) from None
+            raise self._errors.to_storage_error(error, writes=False, alive=True) from None
 
 
-async def run(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
+async def run_statement(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
     """Run one statement, and return its rows in the binary format, in which payloads are bytes."""
     async with connection.cursor(binary=True) as cursor:
         await cursor.execute(query, params)

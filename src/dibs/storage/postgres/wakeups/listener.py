@@ -136,7 +136,7 @@ class NotificationListener:
     async def start(self) -> None:
         """Start the task unless it runs. Return once it listens, or after its first attempt has failed."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="dibs-listen")
+            self._task = asyncio.create_task(self._keep_listening(), name="dibs-listen")
         if not self._ready.is_set():
             await self._ready.wait()
 
@@ -146,7 +146,7 @@ class NotificationListener:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _run(self) -> None:
+    async def _keep_listening(self) -> None:
         pause = FIRST_PAUSE
         try:
             while True:

@@ -72,7 +72,7 @@ class PostgresWaits:
     notifications: Notifications = field(factory=Notifications, init=False)
     listener: NotificationListener = field(init=False)
     #: Monotonic time at which a queue was last read, by watch and queue.
-    _looked_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
+    _read_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
     _after_claim: dict[str, AfterClaim] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -111,9 +111,9 @@ class PostgresWaits:
             return WatchRow(queue)
         return WatchRow(queue, next_due=max(0, round((after.at + after.due_in - time.monotonic()) * 1000)))
 
-    def note_look(self, watch: Watch, row: WatchRow) -> None:
+    def note_read(self, watch: Watch, row: WatchRow) -> None:
         self.notifications.note_queue(row.number, row.name)
-        self._looked_at[watch, row.name] = time.monotonic()
+        self._read_at[watch, row.name] = time.monotonic()
 
     def seconds_notified(self, watch: Watch, queues: Iterable[str]) -> float:
         """Return the seconds for which the server will still send notifications about all of these queues.
@@ -121,7 +121,7 @@ class PostgresWaits:
         At 0 or less, it may send none.
         """
         now = time.monotonic()
-        looked_at = min((self._looked_at.get((watch, queue), -inf) for queue in queues), default=now)
+        looked_at = min((self._read_at.get((watch, queue), -inf) for queue in queues), default=now)
         return looked_at + NOTIFIED_SECONDS - now
 
     async def wait(
@@ -162,7 +162,7 @@ class PostgresWait(QueueWait[WaitState]):
     def ends_on_message(self) -> bool:
         return True
 
-    def recall(self) -> WaitState | None:
+    def known_state(self) -> WaitState | None:
         waits = self._waits
         # A notification that has not arrived yet wakes the wait later.
         if waits.manual or self.watch == "events" or waits.seconds_notified(self.watch, self.queues) <= 0:
@@ -173,18 +173,18 @@ class PostgresWait(QueueWait[WaitState]):
         known = [row for row in rows if row is not None]
         return self._state(known) if len(known) == len(rows) else None
 
-    async def look(self) -> WaitState:
+    async def read_state(self) -> WaitState:
         server = self._waits.server
         now = 0 if self._waits.manual else None
         params = {"queues": list(self.queues), "kind": self.watch, "now": now}
         rows = [WatchRow(*row) for row in await server.fetch(server.queries["watch"], params, writes=False)]
         for row in rows:
-            self._waits.note_look(self.watch, row)
+            self._waits.note_read(self.watch, row)
         return self._state(rows)
 
     def _state(self, rows: Sequence[WatchRow]) -> WaitState:
         if self.watch == "events":
-            ends = {row.name: _log_end(row.ends_at) for row in rows}
+            ends = {row.name: _entry_offset(row.ends_at) for row in rows}
             return WaitState(rows, {name: ends.get(name, "") for name in self.queues})
         return WaitState(rows, {name: self._notifications.token(self.watch, name) for name in self.queues})
 
@@ -194,12 +194,12 @@ class PostgresWait(QueueWait[WaitState]):
     def _queue_changed(self, row: WatchRow) -> bool:
         since = self.since.get(row.name)
         if self.watch == "events":
-            return since is not None and not since.startswith(_log_end(row.ends_at))
+            return since is not None and not since.startswith(_entry_offset(row.ends_at))
         if since is not None and self._notifications.may_have_changed(self, row.name, since):
             return True
         return row.due if self.watch == "work" else row.unheard
 
-    def remember(self, state: WaitState) -> None:
+    def store_tokens(self, state: WaitState) -> None:
         """Compare a log with its state at the first read if the caller passed no token for it.
 
         For work and ids, keep comparing with the tokens of the caller.
@@ -223,6 +223,6 @@ class PostgresWait(QueueWait[WaitState]):
         return min(seconds, HIDDEN_SECONDS) if any(row.hidden for row in state.rows) else seconds
 
 
-def _log_end(ends_at: int | None) -> str:
+def _entry_offset(ends_at: int | None) -> str:
     """Return the start of the offset of the last event in a log: the number of its entry in hexadecimal."""
     return "" if ends_at is None else f"{ends_at:016x}"

@@ -90,11 +90,11 @@ def decode_events(raw: bytes) -> list[LogEvent]:
         if has & 2:
             part, at = jobs.read_sized(raw, at)
             error = jobs.decode_error(part)
-        events.append(_event(kind, raw[start : start + size].decode(), now, head, error))
+        events.append(_decode_event(kind, raw[start : start + size].decode(), now, head, error))
     return events
 
 
-def _event(kind: int, id: str, now: int, head: jobs.Head | None, error: Any) -> LogEvent:
+def _decode_event(kind: int, id: str, now: int, head: jobs.Head | None, error: Any) -> LogEvent:
     if head is None:
         return LogEvent(kind=KINDS[kind - 1], id=id, at=now)
     return LogEvent(

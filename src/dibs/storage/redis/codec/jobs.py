@@ -46,7 +46,7 @@ _encode_overrides: Final = Encoder().encode
 _decode_overrides: Final = Decoder(Overrides).decode
 
 
-def sized(raw: bytes) -> bytes:
+def with_size(raw: bytes) -> bytes:
     """Return bytes with their size in front, as 4 bytes."""
     return _SIZE.pack(len(raw)) + raw
 
@@ -68,13 +68,13 @@ def encode_data(data: JobData) -> bytes:
     flags, parts = 0, []
     if data.attributes:
         flags |= 1
-        parts.append(sized(encode_attributes(data.attributes)))
+        parts.append(with_size(encode_attributes(data.attributes)))
     if data.overrides is not None:
         flags |= 2
-        parts.append(sized(_encode_overrides(data.overrides)))
+        parts.append(with_size(_encode_overrides(data.overrides)))
     if data.retention is not None:
         flags |= 4
-        parts.append(sized(encode_retention(data.retention).encode()))
+        parts.append(with_size(encode_retention(data.retention).encode()))
     return b"".join((bytes((flags,)), *parts, data.payload))
 
 
@@ -99,7 +99,7 @@ def decode_data(raw: bytes, priority: int) -> JobData:
 
 
 def encode_attributes(attributes: Mapping[str, bytes]) -> bytes:
-    return b"".join(sized(name.encode()) + sized(value) for name, value in attributes.items())
+    return b"".join(with_size(name.encode()) + with_size(value) for name, value in attributes.items())
 
 
 def decode_attributes(raw: bytes) -> dict[str, bytes]:
@@ -116,13 +116,13 @@ def encode_retention(retention: OutcomeRetention) -> str:
     An age is in ms, "" for UNSET, or "*" for ever. `keep` has the first letters of the kinds whose payload is
     kept ("x" for cancelled), "" for UNSET, or "-" for no kind.
     """
-    parts = [_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
+    parts = [_encode_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
     keep = retention.keep_payload
     parts.append("" if isinstance(keep, UnsetType) else "".join(KIND_LETTERS[kind] for kind in keep) or "-")
     return ",".join(parts)
 
 
-def _age(age: int | UnsetType | None) -> str:
+def _encode_age(age: int | UnsetType | None) -> str:
     return "" if age is UNSET else "*" if age is None else str(age)
 
 
@@ -152,11 +152,11 @@ def encode_job(job: Job) -> bytes:
     if run is not None:
         parts.append(encode_run(run.fence, run.claimed_at, run.lease, run.holder))
     if job.error is not None:
-        parts.append(sized(encode_error(job.error)))
+        parts.append(with_size(encode_error(job.error)))
     if job.origin is not None:
-        parts.append(sized(encode_origin(job.origin)))
+        parts.append(with_size(encode_origin(job.origin)))
     if run is not None and run.progress is not None:
-        parts.append(sized(run.progress))
+        parts.append(with_size(run.progress))
     return b"".join((*parts, encode_data(job.data)))
 
 
@@ -164,7 +164,7 @@ def encode_run(fence: int, claimed_at: int, lease: str | None, holder: str) -> b
     raw = (lease or "").encode()
     # A lease of another storage may have another length. Zero bytes match no lease, and the import releases
     # the job.
-    return _RUN.pack(fence, claimed_at, raw if len(raw) == 32 else bytes(32)) + sized(holder.encode())
+    return _RUN.pack(fence, claimed_at, raw if len(raw) == 32 else bytes(32)) + with_size(holder.encode())
 
 
 def encode_head(flags: int, job: Job | Outcome, priority: int) -> bytes:
@@ -241,7 +241,7 @@ def decode_job(id: str, raw: bytes) -> Job:
         timeouts=head.timeouts,
         error=error,
         origin=origin,
-        run=_run(head, progress) if flags & ACTIVE else None,
+        run=_to_active_run(head, progress) if flags & ACTIVE else None,
     )
 
 
@@ -270,7 +270,7 @@ def _decode_claimed(id: str, raw: bytes) -> Job:
     )
 
 
-def _run(head: Head, progress: bytes | None) -> ActiveRun:
+def _to_active_run(head: Head, progress: bytes | None) -> ActiveRun:
     assert head.claimed_at is not None  # noqa: S101 - an active job was claimed
     return ActiveRun(
         fence=head.fence,

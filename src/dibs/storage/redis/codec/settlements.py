@@ -108,7 +108,7 @@ class SettlementBatch:
             return _SETTLEMENT.pack(one.fence, 1, 0, 0, 0)
         if not isinstance(result, bytes) or len(result) > self.limits.result:
             return None
-        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + jobs.sized(result)
+        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + jobs.with_size(result)
 
     def _refusal_reason(self, action: SettleAction) -> str:
         try:
@@ -138,27 +138,29 @@ class SettlementBatch:
         With `breaks_limit`, pack only the mark that makes the script refuse the settlement.
         """
         if breaks_limit:
-            return _SETTLEMENT.pack(_fence(fence), _kind(action), 1, 0, 0)
+            return _SETTLEMENT.pack(_valid_fence(fence), _kind_number(action), 1, 0, 0)
         has, at, follow_up_count, parts = 0, 0, 0, []
         if isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
             has |= 4
-            parts.append(jobs.sized(jobs.encode_retention(action.retention).encode()))
+            parts.append(jobs.with_size(jobs.encode_retention(action.retention).encode()))
         if isinstance(action, Complete | Fail):
             follow_up_count = self._add_follow_ups(action.then)
         if isinstance(action, Fail):
             has |= 8 | (64 if self.is_fail_queue else 32 if action.handled else 0)
             self.has_fail_job = self.has_fail_job or (action.handled and not self.is_fail_queue)
-            parts.append(jobs.sized(jobs.encode_error(to_storable_error(action.error, self.limits))))
+            parts.append(jobs.with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
         elif isinstance(action, Complete) and action.result is not None:
             has |= 16
-            parts.append(jobs.sized(action.result))
+            parts.append(jobs.with_size(action.result))
         elif isinstance(action, RetryLater):
             has |= 2 if action.run_at is not None else 0
             at = action.run_at if action.run_at is not None else action.delay or 0
             if action.error is not None:
                 has |= 8
-                parts.append(jobs.sized(jobs.encode_error(to_storable_error(action.error, self.limits))))
-        return _SETTLEMENT.pack(_fence(fence), _kind(action), has, at, follow_up_count) + b"".join(parts)
+                parts.append(jobs.with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
+        return _SETTLEMENT.pack(
+            _valid_fence(fence), _kind_number(action), has, at, follow_up_count
+        ) + b"".join(parts)
 
     def _add_follow_ups(self, then: Sequence[FollowUp]) -> int:
         for item in then:
@@ -182,12 +184,12 @@ class SettlementBatch:
         return results
 
 
-def _fence(fence: int) -> int:
+def _valid_fence(fence: int) -> int:
     """Return a fence (the number of a claim), or 0, which no run has, for a number out of range."""
     return fence if 0 <= fence <= 2**53 else 0
 
 
-def _kind(action: SettleAction) -> int:
+def _kind_number(action: SettleAction) -> int:
     match action:
         case Complete():
             return 1

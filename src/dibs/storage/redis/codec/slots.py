@@ -27,7 +27,7 @@ from dibs.storage.redis.codec.jobs import (
     encode_origin,
     encode_run,
     read_sized,
-    sized,
+    with_size,
 )
 
 FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA = 4, 8, 16, 32, 64
@@ -76,11 +76,11 @@ def encode_outcome(outcome: Outcome) -> bytes:
     if outcome.claimed_at is not None:
         parts.append(encode_run(outcome.fence, outcome.claimed_at, None, outcome.holder))
     if outcome.error is not None:
-        parts.append(sized(encode_error(outcome.error)))
+        parts.append(with_size(encode_error(outcome.error)))
     if outcome.origin is not None:
-        parts.append(sized(encode_origin(outcome.origin)))
+        parts.append(with_size(encode_origin(outcome.origin)))
     if outcome.result is not None:
-        parts.append(sized(outcome.result))
+        parts.append(with_size(outcome.result))
     return b"".join(parts) + (encode_data(outcome.data) if outcome.data is not None else b"")
 
 

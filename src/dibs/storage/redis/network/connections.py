@@ -228,7 +228,7 @@ class ConnectionPool:
                     await connection.connect()  # type: ignore[no-untyped-call]
                 return WireConnection(connection)
             except LOST as error:
-                reason = _reason(error, self.url)
+                reason = _describe_connect_error(error, self.url)
             except BaseException:
                 await connection.disconnect(nowait=True)
                 raise
@@ -253,7 +253,7 @@ class ConnectionPool:
         )
 
 
-def _reason(error: BaseException, url: str) -> str:
+def _describe_connect_error(error: BaseException, url: str) -> str:
     """Return the reason why an attempt to connect failed, for a message.
 
     Raise StorageUnavailable at once for a wrong password, because another attempt cannot help.

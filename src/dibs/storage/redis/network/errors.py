@@ -43,13 +43,13 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     if "cluster support disabled" in message:
         return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")
     if found := _WRONG_TYPE.search(message):
-        return _damaged(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
+        return _to_damaged_error(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
     if "WRONGTYPE" in message:
-        return _damaged(url, "a key with a name of dibs has another Redis type")
+        return _to_damaged_error(url, "a key with a name of dibs has another Redis type")
     return StorageError(f"{url} refused the command: {message}")
 
 
-def _damaged(url: str, problem: str) -> StorageDamaged:
+def _to_damaged_error(url: str, problem: str) -> StorageDamaged:
     return StorageDamaged(
         f"{url}: {problem}; rename the key, or open dibs with another prefix. No key was changed"
     )

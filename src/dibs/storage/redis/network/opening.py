@@ -78,11 +78,11 @@ def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
         make = connection_factory(url)
         make()
     except (TypeError, ValueError) as error:
-        raise UnknownOption(_without_secrets(_reason(error), url)) from None
+        raise UnknownOption(_without_secrets(_describe_url_error(error), url)) from None
     return make
 
 
-def _reason(error: Exception) -> str:
+def _describe_url_error(error: Exception) -> str:
     if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
         known = ", ".join(sorted(OPTIONS))
         return f"unknown option {found[1]!r}; known: {known}, and the options of redis-py's connections"

@@ -30,7 +30,7 @@ class BadScript(Exception):
 @cache
 def script(name: str) -> Script:
     """Return the script of a verb, read once from src/dibs/storage/redis/lua."""
-    text = assemble(name, _read)
+    text = assemble(name, _read_lua)
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -40,11 +40,11 @@ def assemble(name: str, read: Callable[[str], str]) -> str:
     `read` returns the text of a file by its name. Raise BadScript.
     """
     lines: list[str] = []
-    _append(lines, name, read, including=(), included=set())
+    _append_lines(lines, name, read, including=(), included=set())
     return "\n".join(lines) + "\n"
 
 
-def _append(
+def _append_lines(
     lines: list[str],
     name: str,
     read: Callable[[str], str],
@@ -63,10 +63,10 @@ def _append(
         if include not in included:
             included.add(include)
             try:
-                _append(lines, include, read, including=(*including, name), included=included)
+                _append_lines(lines, include, read, including=(*including, name), included=included)
             except FileNotFoundError:
                 raise BadScript(f"{name}.lua:{number}: there is no {include}.lua") from None
 
 
-def _read(name: str) -> str:
+def _read_lua(name: str) -> str:
     return files("dibs.storage.redis").joinpath(f"lua/{name}.lua").read_text("utf-8")

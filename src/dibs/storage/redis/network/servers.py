@@ -80,7 +80,7 @@ class OneServer:
         return [await self.call("", *command, repeatable=True)]
 
     async def scan_keys(self, pattern: str) -> list[bytes]:
-        return await _scan(self._connections, pattern)
+        return await _scan_keys(self._connections, pattern)
 
     def subscriber(self) -> ConnectionPool:
         return self._connections
@@ -124,11 +124,11 @@ class Cluster:
         address, asking = self._slots.get(slot, self._seed), False
         for _ in range(MAX_REDIRECTS):
             try:
-                return await self._node(address).call(*command, repeatable=repeatable, asking=asking)
+                return await self._pool_of_node(address).call(*command, repeatable=repeatable, asking=asking)
             except AskError as redirect:
-                address, asking = self._target(redirect, address), True
+                address, asking = self._redirect_address(redirect, address), True
             except MovedError as redirect:
-                address, asking = self._target(redirect, address), False
+                address, asking = self._redirect_address(redirect, address), False
                 self._slots[slot] = address
             except StorageUnavailable:
                 # After a failover another node has the slots of a lost node.
@@ -145,16 +145,16 @@ class Cluster:
         # This method follows no redirects. If the slot has moved, both commands fail, and the caller then
         # uses `call`.
         address = self._slots.get(key_slot(key.encode()), self._seed)
-        return await self._node(address).call_blocking(blocking, command, timeout)
+        return await self._pool_of_node(address).call_blocking(blocking, command, timeout)
 
-    def _target(self, redirect: AskError, sender: Address) -> Address:
+    def _redirect_address(self, redirect: AskError, sender: Address) -> Address:
         return (redirect.host or sender[0], int(redirect.port))
 
     async def _load_slots(self) -> bool:
         """Read the map of slots from the first node that answers. Return False if no node answers."""
         for address in [*self._nodes, self._seed]:
             try:
-                slots = await self._node(address).call("CLUSTER", "SLOTS", repeatable=True)
+                slots = await self._pool_of_node(address).call("CLUSTER", "SLOTS", repeatable=True)
             except StorageUnavailable:
                 if address == self._seed and not self._slots:
                     raise
@@ -168,7 +168,7 @@ class Cluster:
             address = (primary[0].decode() or sender[0], int(primary[1]))
             self._slots.update(dict.fromkeys(range(first, last + 1), address))
 
-    def _node(self, address: Address) -> ConnectionPool:
+    def _pool_of_node(self, address: Address) -> ConnectionPool:
         if address not in self._nodes:
             url = f"{self._scheme}://{address[0]}:{address[1]}"
             self._nodes[address] = ConnectionPool(
@@ -180,24 +180,26 @@ class Cluster:
         if not self._slots:
             await self._load_slots()
         addresses = sorted(set(self._slots.values()))
-        return [await self._node(address).call(*command, repeatable=True) for address in addresses]
+        return [await self._pool_of_node(address).call(*command, repeatable=True) for address in addresses]
 
     async def scan_keys(self, pattern: str) -> list[bytes]:
         if not self._slots:
             await self._load_slots()
-        found = [await _scan(self._node(address), pattern) for address in set(self._slots.values())]
+        found = [
+            await _scan_keys(self._pool_of_node(address), pattern) for address in set(self._slots.values())
+        ]
         return [key for keys in found for key in keys]
 
     def subscriber(self) -> ConnectionPool:
         # A cluster sends each published message to all nodes, so any node will do.
-        return self._node(next(iter(self._slots.values()), self._seed))
+        return self._pool_of_node(next(iter(self._slots.values()), self._seed))
 
     async def close(self) -> None:
         for node in self._nodes.values():
             await node.close()
 
 
-async def _scan(connections: ConnectionPool, pattern: str) -> list[bytes]:
+async def _scan_keys(connections: ConnectionPool, pattern: str) -> list[bytes]:
     cursor, found = b"0", set[bytes]()
     while True:
         cursor, page = await connections.call(

@@ -88,7 +88,7 @@ class Subscription:
         Return when the server has confirmed the subscriptions, or after 1 s without a confirmation.
         """
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="dibs-redis-subscription")
+            self._task = asyncio.create_task(self._keep_listening(), name="dibs-redis-subscription")
         new = []
         for channel in channels:
             self._waits[channel].add(wait)
@@ -128,7 +128,7 @@ class Subscription:
 
     # -- the connection ------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _keep_listening(self) -> None:
         pause = 0.0
         while True:
             try:
@@ -167,7 +167,7 @@ class Subscription:
 
     def _receive_confirmation(self, channel: str) -> None:
         # Forget the messages of an earlier subscription: messages between the two are missing.
-        self._forget(channel)
+        self._forget_messages(channel)
         confirmed = self._confirmed.get(channel)
         if confirmed is not None and not confirmed.done():
             confirmed.set_result(None)
@@ -198,10 +198,10 @@ class Subscription:
         if self._connection is not None and time.monotonic() - self._left_at.get(channel, 0.0) > LINGER:
             self._confirmed.pop(channel, None)
             self._left_at.pop(channel, None)
-            self._forget(channel)
+            self._forget_messages(channel)
             self._connection.send("UNSUBSCRIBE", channel)
 
-    def _forget(self, channel: str) -> None:
+    def _forget_messages(self, channel: str) -> None:
         self._ended.pop(channel, None)
         self.latest.pop(channel, None)
 

@@ -131,7 +131,7 @@ class RedisWait(QueueWait[States]):
     def ends_on_message(self) -> bool:
         return self._waits.manual
 
-    async def look(self) -> States:
+    async def read_state(self) -> States:
         self.check_open()
         # Take the dictionary before the read. If the connection is lost during the read, the result belongs
         # into this old dictionary, not into its replacement.
@@ -143,7 +143,7 @@ class RedisWait(QueueWait[States]):
                 latest[channel] = max(latest.get(channel, 0), state.number(self.watch))
         return dict(zip(self._channels.values(), found, strict=True))
 
-    def recall(self) -> States | None:
+    def known_state(self) -> States | None:
         latest = self._subscription.latest
         if (
             self._waits.manual
@@ -166,7 +166,7 @@ class RedisWait(QueueWait[States]):
             states[queue] = WatchedQueue(now, work=number, next_due=int(due) if due.isdecimal() else None)
         return states
 
-    def recall_after_message(self, state: States) -> States | None:
+    def known_state_after_message(self, state: States) -> States | None:
         latest = self._subscription.latest
         if self._waits.manual or self.watch == "events":
             return None
