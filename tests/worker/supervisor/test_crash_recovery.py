@@ -27,8 +27,8 @@ def claimed_run(index: int, id: str = "a") -> messages.ClaimedRun:
 
 def handler(**limits: int) -> Handler:
     return Handler(
-        queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments, handles_failure=True,
-        limits=HandlerLimits(backoff=Exponential(1), **limits),
+        queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments,
+        handles_failure=True, limits=HandlerLimits(backoff=Exponential(1), **limits),
     )  # fmt: skip
 
 
