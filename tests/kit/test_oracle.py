@@ -118,7 +118,8 @@ def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(stepped: 
     [fence] = stepped.claim()
 
     assert stepped.oracle.reap("q", 10, [], stepped.oracle.begin_call(999)) == []
-    assert stepped.oracle.reap("q", 10, ["a"], stepped.oracle.begin_call(1000)) == [ReapedJob("a", fence, "stalled")]
+    reaped = stepped.oracle.reap("q", 10, ["a"], stepped.oracle.begin_call(1000))
+    assert [ReapedJob("a", fence, "stalled")] == reaped
 
 
 def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle) -> None:
