@@ -73,7 +73,7 @@ def _find_target(scheme: str) -> tuple[str, str]:
         if point.name == scheme:
             return point.module, point.attr
     raise UnknownScheme(
-        f"no storage is known for {scheme}:; known: {known_schemes()}. For another "
+        f"no storage is registered for the URL scheme {scheme!r}; known: {known_schemes()}. For another "
         f"storage, install a package that registers {scheme!r} in the entry-point group {ENTRY_POINTS!r}"
     )
 

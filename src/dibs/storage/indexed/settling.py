@@ -39,7 +39,7 @@ def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Lim
 
 
 def _apply_action(index: Index, queue: QueueIndex, slot: Slot, action: SettleAction) -> None:
-    """Apply an action to the active run of a slot."""
+    """Apply an action that the rules accepted to the active run of a slot."""
     job = slot.current
     assert job is not None and job.run is not None, "the caller found an active run"  # noqa: S101, PT018
     if isinstance(action, (Complete, Fail, Cancelled)):

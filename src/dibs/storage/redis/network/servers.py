@@ -59,7 +59,7 @@ class Servers(Protocol):
 
 @define(eq=False)
 class OneServer:
-    """A single Redis server."""
+    """A single Redis server, which holds all keys and needs no routing."""
 
     _connections: ConnectionPool
 
