@@ -112,7 +112,7 @@ def match_returned_job(expected: IdRecord, actual: Successor) -> None:
     clamp = make_clamp(actual)
     for time in {t + step for a in enqueued for t in (a.run_at,) for step in (-1, 0, 1)}:
         if clamp(time) != run_at_after_return(expected.current, expected.during_run, time):
-            raise Mismatch(f"successor.lo..hi takes a run that comes back at {time} to {clamp(time)}")
+            raise Mismatch(f"the bounds lo and hi of the successor move a retry at {time} to {clamp(time)}")
 
 
 def make_clamp(successor: Successor) -> Callable[[int], int]:
