@@ -1,8 +1,8 @@
 """Workers in the tasks of a Spark job, for users whose machines belong to a Spark cluster.
 
-Each task runs one supervisor with leases and fences, as `dibs worker` does. If an executor is lost, its
-runs stall. They return to the queue when a supervisor reaps them after their lease has expired, for
-example in the retried task.
+Each task runs one supervisor, as `dibs worker` does. If an executor is lost, its jobs stay claimed until
+their lease expires. Then another supervisor, for example the one in the retried task, returns them to the
+queue.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class ExecutorReport(Struct, frozen=True, kw_only=True):
-    """The result of one task of `run_workers`."""
+    """The report of one task of `run_workers`: where its worker ran, for how long, and how its runs ended."""
 
     host: str
-    """Name of the machine."""
+    """Host name of the machine that ran the task."""
     process: int
     """Process id of the supervisor."""
     seconds: float
@@ -125,10 +125,10 @@ def run_worker_task(encoded: bytes) -> Iterator[bytes]:
             f"{describe_process()} {options.application} sets its own URL, {redact_url(app.url)}, which "
             f"differs from {redact_url(options.url)}. Leave url out, or create the application without a URL"
         )
-    yield msgspec.json.encode(asyncio.run(_work(options, app)))
+    yield msgspec.json.encode(asyncio.run(_run_worker(options, app)))
 
 
-async def _work(options: _WorkerOptions, app: Dibs) -> ExecutorReport:
+async def _run_worker(options: _WorkerOptions, app: Dibs) -> ExecutorReport:
     from dibs.client.work_report import RUN_ENDS  # noqa: PLC0415
     from dibs.worker import run  # noqa: PLC0415
 

@@ -29,9 +29,9 @@ class StorageConnection:
         with StorageConnection(url) as connection:
             connection.run(connection.storage.queues())
 
-    The directory of a `file:` URL is created only with `create`. An executor that created a missing
-    directory would read and write a separate storage, and a reader that misses the directory has a wrong
-    path.
+    The directory of a `file:` URL is created only with `create`. By default a missing directory is an
+    error, because it means a wrong path or a file system that is not mounted. An executor that created the
+    directory would read and write a separate, empty storage.
     """
 
     def __init__(self, url: str, *, create: bool = False) -> None:
@@ -99,7 +99,9 @@ def describe_process() -> str:
 
 
 def shared_url(url: str | None) -> str:
-    """Return the URL that a storage has in every process: resolved, and with an absolute path for `file:`.
+    """Return a URL that names the same storage in every process.
+
+    The default URL is filled in, and the path of a `file:` URL is made absolute.
 
     Raise Refused for a storage that other processes cannot open, and NoStorage if no URL is set.
     """

@@ -97,7 +97,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     install command and all checked paths.
     """
     seen: list[str] = []
-    for where, home in _candidates(environ):
+    for where, home in _java_candidates(environ):
         version = _major_version(home / "bin" / "java")
         if version is not None and version >= MIN_JAVA_VERSION:
             return home
@@ -111,7 +111,7 @@ def java_home(environ: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _java_candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environ.get("JAVA_HOME"):
         yield "$JAVA_HOME", Path(home)
     if found := shutil.which("java", path=environ.get("PATH", "")):

@@ -37,27 +37,27 @@ def _optional(kind: ColumnType, *names: str) -> tuple[Column, ...]:
 
 
 # Payloads and results are opaque bytes. The `_json` columns hold the same as text if the bytes are JSON.
-_DATA: Final = (
+_DATA_COLUMNS: Final = (
     *_optional("bytes", "payload"),
     *_optional("text", "payload_json"),
     *_optional("texts", "attributes"),
     *_optional("integer", "priority"),
 )
-_COUNTS: Final = _required("integer", "attempts", "retries", "stalls", "timeouts")
-_RANGE: Final = (*_required("long", "first", "revision"), *_required("integer", "enqueues"))
-_ERROR: Final = _optional("text", "error_type", "error_message", "error_traceback")
+_COUNT_COLUMNS: Final = _required("integer", "attempts", "retries", "stalls", "timeouts")
+_REVISION_COLUMNS: Final = (*_required("long", "first", "revision"), *_required("integer", "enqueues"))
+_ERROR_COLUMNS: Final = _optional("text", "error_type", "error_message", "error_traceback")
 
 COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
     # One row for the current job of an id, and one for its successor, if it has one.
     "jobs": (
         # `state` is waiting, active or blocked. A scheduled job is waiting with `run_at` in the future.
         *_required("text", "queue", "id", "state"),
-        *_DATA,
+        *_DATA_COLUMNS,
         *_required("time", "run_at", "enqueued_at"),
         *_required("long", "seq"),
-        *_RANGE,
-        *_COUNTS,
-        *_ERROR,
+        *_REVISION_COLUMNS,
+        *_COUNT_COLUMNS,
+        *_ERROR_COLUMNS,
         # Set for active jobs only.
         *_optional("long", "fence"),
         *_optional("text", "holder"),
@@ -72,17 +72,17 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         *_required("text", "queue", "id", "kind"),
         *_optional("bytes", "result"),
         *_optional("text", "result_json"),
-        *_ERROR,
+        *_ERROR_COLUMNS,
         *_required("long", "fence"),
-        *_RANGE,
-        *_COUNTS,
+        *_REVISION_COLUMNS,
+        *_COUNT_COLUMNS,
         *_optional("time", "enqueued_at", "run_at", "claimed_at"),
         *_required("time", "ended_at"),
         # Null if the outcome is kept forever.
         *_optional("time", "expires_at"),
         *_optional("text", "holder"),
         # Null if the outcome does not keep the data of its job.
-        *_DATA,
+        *_DATA_COLUMNS,
         *_optional("text", "origin_queue", "origin_id"),
     ),
     "events": (
@@ -97,7 +97,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         *_optional("text", "holder"),
         *_optional("long", "first", "revision"),
         *_optional("integer", "enqueues"),
-        *_ERROR,
+        *_ERROR_COLUMNS,
     ),
     # One row for each attempt that ended, made of the events that log level `runs` records.
     "runs": (
@@ -111,8 +111,8 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         # Milliseconds from due to claimed, and from claimed to finished.
         *_required("long", "wait_ms", "run_ms"),
         *_required("text", "holder"),
-        *_ERROR,
-        *_RANGE,
+        *_ERROR_COLUMNS,
+        *_REVISION_COLUMNS,
     ),
 }
 

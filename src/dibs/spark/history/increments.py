@@ -1,7 +1,7 @@
 """Increments: `update` adds new events to a warehouse, and `rerun` computes its tables again.
 
 An increment reads the new events of the logs and adds them to `events` and `runs`. It counts `metrics`
-again from the first minute that has changed, and merges the new ends into `ids`. Each increment is
+again from the first minute that has changed, and merges the attempts that ended into `ids`. Each increment is
 atomic: the tables and the log offsets change with one rename (warehouse.py), so an increment that was
 killed is simply repeated.
 """
@@ -37,7 +37,7 @@ APPENDED_TABLES: Final = ("events", "runs")
 class Increment:
     """The result of one call of `update` or `rerun`."""
 
-    #: Name of the current generation; empty if the warehouse has none yet.
+    #: Name of the current generation (one version of all tables); empty if the warehouse has none yet.
     generation: str
     #: Number of new events.
     events: int = 0
@@ -69,7 +69,7 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
             # Read the live jobs first; log_ranges.py gives the reason.
             builder.write_flat("live-read", read_live_jobs(spark, storage_url, names))
             plan = plan_read(storage_url, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
-            return _increment(builder, storage_url, replace(state, source=source), plan)
+            return _build_increment(builder, storage_url, replace(state, source=source), plan)
 
 
 def rerun(
@@ -84,11 +84,11 @@ def rerun(
         state = draft.before.state
         begin = _minute_ms(since, 0)
         end = _minute_ms(until, state.horizon + MINUTE)
-        days = (_day(begin), _day(max(end - 1, begin)))
+        days = (_utc_day(begin), _utc_day(max(end - 1, begin)))
         event_files = draft.before.files("events")
-        of_days = _all_files({part: event_files[part] for part in _between(event_files, *days)})
+        of_days = _all_files({part: event_files[part] for part in _partitions_between(event_files, *days)})
         builder.write("runs", runs_from(builder.read("events", of_days, single=False)), is_clustered=True)
-        draft.replace("runs", _between(draft.before.files("runs"), *days), draft.staging("runs"))
+        draft.replace("runs", _partitions_between(draft.before.files("runs"), *days), draft.staging("runs"))
         names = sorted({part.queue for table in ("events", "live") for part in draft.before.files(table)})
         starts = dict.fromkeys(names, begin)
         if names:
@@ -101,7 +101,9 @@ def rerun(
         return Increment(generation=draft.commit(state).generation, starts=_by_queue_name(starts, state))
 
 
-def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, plan: ReadPlan) -> Increment:
+def _build_increment(
+    builder: TableBuilder, storage_url: str, state: WarehouseState, plan: ReadPlan
+) -> Increment:
     draft = builder.draft
     if plan.ranges:
         builder.write("events", read_new_events(builder.spark, storage_url, plan), is_clustered=True)
@@ -109,7 +111,7 @@ def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, p
     _write_live(builder, new)
     live = builder.staged_files("live")
     horizon = max(state.horizon, latest_time(new, "at"), latest_time(live, "enqueued_at", "claimed_at"))
-    starts = _starts(builder, new, live, state.horizon, horizon)
+    starts = _first_changed_minutes(builder, new, live, state.horizon, horizon)
     if not starts and state.offsets == plan.offsets and not plan.gaps:
         return Increment(generation=draft.before.generation)
     for table in APPENDED_TABLES:
@@ -117,13 +119,13 @@ def _increment(builder: TableBuilder, storage_url: str, state: WarehouseState, p
             single = builder.use_one_task(new)
             builder.write("runs", runs_from(builder.read("events", new, single=single)), is_clustered=True)
         draft.add(table, draft.staging(table))
-        _compact(builder, table)
+        _compact_table(builder, table)
     draft.replace("live", draft.before.files("live"), draft.staging("live"))
     if starts:
         known = draft.before.files("events")
         _count_metrics(builder, [*_all_files(known), *new], live, starts, horizon)
     if new:
-        _join_ids(builder, new)
+        _merge_new_ids(builder, new)
     gaps = (*state.gaps, *(LogGap(queue=queue, at=state.horizon) for queue in plan.gaps))
     after = replace(
         state, offsets=plan.offsets, horizon=horizon, gaps=gaps, names={**state.names, **plan.names}
@@ -145,7 +147,7 @@ def _write_live(builder: TableBuilder, new: list[Path]) -> None:
     builder.write("live", live, is_clustered=single)
 
 
-def _starts(
+def _first_changed_minutes(
     builder: TableBuilder, new: list[Path], live: list[Path], before: int, now: int
 ) -> dict[str, int]:
     """Return queue -> first minute (ms) whose metrics have changed, for the queues with changes."""
@@ -174,8 +176,10 @@ def _count_metrics(
 ) -> None:
     """Replace the metrics of each queue from its start (ms) up to `end`, and keep its other minutes."""
     draft = builder.draft
-    first = {queue: _day(start) for queue, start in starts.items()}
-    late = [file for file in events if _is_late(file, min(starts.values()), min(first.values()))]
+    first = {queue: _utc_day(start) for queue, start in starts.items()}
+    late = [
+        file for file in events if _may_have_events_since(file, min(starts.values()), min(first.values()))
+    ]
     files = draft.before.files("metrics")
     touched = [part for part in files if part.queue in first and part.date >= first[part.queue]]
     old = [file for part in touched for file in files[part]]
@@ -200,13 +204,16 @@ def _count_metrics(
     draft.replace("metrics", touched, draft.staging("metrics"))
 
 
-def _is_late(file: Path, start: int, day: str) -> bool:
+def _may_have_events_since(file: Path, start: int, day: str) -> bool:
     """Return whether a file of the table may have events from `start` (ms), which is on `day`, or later."""
     return file.parent.name.partition("=")[2] >= day and latest_time([file], "at") >= start
 
 
-def _join_ids(builder: TableBuilder, new: list[Path]) -> None:
-    """Merge the new ends into the table `ids`. A row is in the partition of the day of its latest end."""
+def _merge_new_ids(builder: TableBuilder, new: list[Path]) -> None:
+    """Merge the attempts that ended into the table `ids`, which has one row per id.
+
+    A row is stored under the day of the id's latest end, so the merge may move it to another partition.
+    """
     draft = builder.draft
     known = draft.before.files("ids")
     single = builder.use_one_task(new, _all_files(known))
@@ -222,7 +229,7 @@ def _join_ids(builder: TableBuilder, new: list[Path]) -> None:
         draft.replace("ids", touched, draft.staging("ids"))
 
 
-def _compact(builder: TableBuilder, table: str) -> None:
+def _compact_table(builder: TableBuilder, table: str) -> None:
     """Merge the small files of a partition into one file."""
     draft = builder.draft
     if files := draft.files_to_compact(table):
@@ -237,7 +244,7 @@ def _all_files(files: Mapping[TablePartition, Iterable[Path]]) -> list[Path]:
     return [file for of_partition in files.values() for file in of_partition]
 
 
-def _between(parts: Iterable[TablePartition], first: str, last: str) -> list[TablePartition]:
+def _partitions_between(parts: Iterable[TablePartition], first: str, last: str) -> list[TablePartition]:
     return [part for part in parts if first <= part.date <= last]
 
 
@@ -253,5 +260,5 @@ def _minute_ms(moment: datetime | None, default: int) -> int:
     return at - at % MINUTE
 
 
-def _day(at: int) -> str:
+def _utc_day(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).date().isoformat()

@@ -36,7 +36,8 @@ TIME_COLUMNS: Final = ("enqueued_at", "due_at", "claimed_at")
 class _QueueGroup(ds.InputPartition):
     """The queues that one task reads.
 
-    Opening a storage costs more than reading a queue with few live jobs.
+    Several queues share a task, because opening a storage costs more than reading a queue with few live
+    jobs.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -60,10 +61,10 @@ class LiveJobsSource(ds.DataSource):
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return the reader of the queues in the option `queues`; an empty list means all queues."""
         queues = msgspec.json.decode(self.options["queues"], type=tuple[str, ...])
-        return _Reader(self.options["url"], queues, int(self.options["tasks"]), schema)
+        return _LiveJobsReader(self.options["url"], queues, int(self.options["tasks"]), schema)
 
 
-class _Reader(ds.DataSourceReader):
+class _LiveJobsReader(ds.DataSourceReader):
     def __init__(self, url: str, queues: Sequence[str], tasks: int, schema: StructType) -> None:
         self._url = url
         self._queues = queues
@@ -89,7 +90,7 @@ class _Reader(ds.DataSourceReader):
                 pages = live_record_pages(connection, queue, is_logged=levels.get(queue, "off") != "off")
                 name = folder_name(queue)
                 for seen, records in enumerate(pages):
-                    if rows := [row for record in records for row in _rows(name, record, seen)]:
+                    if rows := [row for record in records for row in _live_rows(name, record, seen)]:
                         columns = zip(*rows, strict=True)
                         arrays = [
                             pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
@@ -102,11 +103,12 @@ def live_record_pages(
 ) -> Iterator[Sequence[ExportRecord]]:
     """Yield pages of records that contain every live job of a queue.
 
-    If an id comes twice, its last record counts. A job that is live during the whole read is in one of
-    the pages: if the listings missed it, it returned to waiting or was promoted during the read. That
-    ended an attempt, and the log has the event, so all ids with events since the start are read once
-    more. (On Postgres the log may lag behind a transaction that stays open. Then the next increment
-    reads the job, and counts the minutes since its enqueue again.)
+    If an id comes twice, its last record counts. A listing can miss a live job only if the job returned
+    to waiting or was promoted from successor to current job during the read. Such a change ends an
+    attempt, which the log records. So all ids with events since the start are read once more.
+
+    On Postgres the log may lag behind a transaction that stays open. Then the next increment reads the
+    job, and counts the minutes since its enqueue again.
 
     If the log is off (`is_logged` is false), or events were trimmed during the read, all ids of the
     queue are read.
@@ -127,19 +129,19 @@ def live_record_pages(
         )
 
 
-def _rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
+def _live_rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
     """Yield the rows of the current job of an id and of its successor, if they exist."""
     if (job := record.slot.current) is not None:
         run = job.run
         fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
         state = "active" if run else "waiting"
-        yield (queue, job.id, state, job.first, fence, job.enqueued_at, _due(job), claimed, seen)
+        yield (queue, job.id, state, job.first, fence, job.enqueued_at, _due_time(job), claimed, seen)
     if (blocked := record.slot.successor) is not None:
-        times = (blocked.enqueued_at, _due(blocked), None)
+        times = (blocked.enqueued_at, _due_time(blocked), None)
         yield (queue, record.id, "blocked", blocked.first, None, *times, seen)
 
 
-def _due(job: Job | Successor) -> int:
+def _due_time(job: Job | Successor) -> int:
     return max(job.run_at, job.enqueued_at)
 
 
@@ -156,7 +158,7 @@ def read_live_jobs(spark: SparkSession, url: str, queues: Iterable[str] = ()) ->
 def without_ended(read: DataFrame, events: DataFrame) -> DataFrame:
     """Return the live jobs, except jobs that ended by the events read later.
 
-    A run that came back waits again.
+    An active job whose attempt ended without ending the job, for example by a retry, becomes waiting.
     """
     newest = f.max("seen").over(Window.partitionBy("queue", "id"))
     latest = read.withColumn("newest", newest).where("seen = newest")

@@ -1,8 +1,8 @@
 """The new events of an increment: a plan with the range of each log, and a data source that reads it.
 
-The live jobs (live_jobs.py) are read before the ends of the logs are fixed. So a job that ends in
-between is in both, and its revision range and fence identify it. In the opposite order it could be in
-neither.
+The live jobs (live_jobs.py) are read first, and the ends of the logs are fixed afterwards. A job that ends
+between these two steps is then in both results, and its revision range and fence (the number of its claim)
+identify it. In the opposite order, such a job could be missing from both.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             if page.fell_off and after is not None:
                 gaps.append(queue)
                 after = None
-            found += _split(connection, LogRange(queue, after, until, is_short=page.offset >= until), tasks)
+            found += _split_range(
+                connection, LogRange(queue, after, until, is_short=page.offset >= until), tasks
+            )
             new_offsets[queue] = until
     keys = {folder_name(queue): queue for queue in names}
     return ReadPlan(
@@ -109,7 +111,7 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
     )
 
 
-def _split(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
+def _split_range(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
     if log.is_short:
         return [log]
     parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)

@@ -49,14 +49,14 @@ def changes_of_ended(events: DataFrame) -> DataFrame:
     due = f.greatest(epoch_ms("run_at"), enqueued)
     until = f.coalesce(claimed, finished)
     comes_back = f.when(is_last, 0).otherwise(1)
-    return _changes(
+    return _explode_changes(
         end_events(events),
-        (is_last, _change(enqueued, arrivals=1, waiting=1)),
-        (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
-        (was_claimed, _change(finished, waiting=comes_back, active=-1)),
-        (~was_claimed, _change(finished, waiting=-1)),
-        (due < until, _change(due, due=1)),
-        (due < until, _change(until, due=-1)),
+        (is_last, _change_at(enqueued, arrivals=1, waiting=1)),
+        (was_claimed, _change_at(claimed, claims=1, waiting=-1, active=1)),
+        (was_claimed, _change_at(finished, waiting=comes_back, active=-1)),
+        (~was_claimed, _change_at(finished, waiting=-1)),
+        (due < until, _change_at(due, due=1)),
+        (due < until, _change_at(until, due=-1)),
     )
 
 
@@ -64,16 +64,16 @@ def changes_of_live(live: DataFrame, horizon: int) -> DataFrame:
     """Return the changes that live jobs imply. A job that falls due after the horizon is not due yet."""
     was_claimed = f.col("claimed_at").isNotNull()
     enqueued, due, claimed = epoch_ms("enqueued_at"), epoch_ms("due_at"), epoch_ms("claimed_at")
-    return _changes(
+    return _explode_changes(
         live,
-        (enqueued.isNotNull(), _change(enqueued, arrivals=1, waiting=1)),
-        (was_claimed, _change(claimed, claims=1, waiting=-1, active=1)),
-        (due < f.coalesce(claimed, f.lit(horizon + 1)), _change(due, due=1)),
-        (was_claimed & (due < claimed), _change(claimed, due=-1)),
+        (enqueued.isNotNull(), _change_at(enqueued, arrivals=1, waiting=1)),
+        (was_claimed, _change_at(claimed, claims=1, waiting=-1, active=1)),
+        (due < f.coalesce(claimed, f.lit(horizon + 1)), _change_at(due, due=1)),
+        (was_claimed & (due < claimed), _change_at(claimed, due=-1)),
     )
 
 
-def _change(at: Column, **by: int | Column) -> Column:
+def _change_at(at: Column, **by: int | Column) -> Column:
 
     def amount(name: str) -> Column:
         value = by.get(name, 0)
@@ -82,7 +82,7 @@ def _change(at: Column, **by: int | Column) -> Column:
     return f.struct(at.alias("at"), *(amount(name) for name in (*COUNTERS, *GAUGES)))
 
 
-def _changes(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
+def _explode_changes(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
 
     changes = f.filter(
         f.array(*(f.when(when, change) for when, change in cases)), lambda change: change.isNotNull()
@@ -117,9 +117,9 @@ def metrics_of(
     of_live = changes_of_live(live.join(starts.select("queue"), "queue"), horizon)
     changes = union(changes_of_ended(from_start), of_live, single=single)
     counted = (
-        _gauges(changes.join(starts, "queue"), horizon, single=single)
-        .join(_finished(from_start), ["queue", "minute"], "left")
-        .join(_accepted(from_start), ["queue", "minute"], "left")
+        _gauges_by_minute(changes.join(starts, "queue"), horizon, single=single)
+        .join(_count_finished(from_start), ["queue", "minute"], "left")
+        .join(_count_enqueues(from_start), ["queue", "minute"], "left")
     )
     zeros = [*ATTEMPT_ENDS, "attempts", "wait_ms", "run_ms", "holders"]
     rates = {"retry_rate": "retried", "stall_rate": "stalled", "timeout_rate": "timed_out"}
@@ -133,9 +133,9 @@ def metrics_of(
     return whole.withColumn("date", utc_date("minute")).select(*METRICS_COLUMNS, *PARTITION_COLUMNS)
 
 
-def _gauges(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
+def _gauges_by_minute(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
     """Return counters and gauges for each minute with a change or with a gauge above zero."""
-    by_minute = _by_minute(changes, single=single)
+    by_minute = _sum_by_minute(changes, single=single)
     in_order = Window.partitionBy("queue").orderBy("minute")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = {f"{level}_end": f.sum(level).over(so_far) for level in GAUGES}
@@ -164,7 +164,7 @@ def _gauges(changes: DataFrame, horizon: int, *, single: bool) -> DataFrame:
     )
 
 
-def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
+def _sum_by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
     """Sum the changes of each minute; changes before a queue's start count as made at the start.
 
     `…_ms` is the amount that the changes add to the minute's sum of level x ms. `active_rise` is the
@@ -195,7 +195,7 @@ def _by_minute(changes: DataFrame, *, single: bool) -> DataFrame:
     )
 
 
-def _finished(events: DataFrame) -> DataFrame:
+def _count_finished(events: DataFrame) -> DataFrame:
     """Return the columns that are counted in the minute in which an attempt finishes."""
     was_claimed = f.col("claimed_at").isNotNull()
     lists = (
@@ -222,7 +222,7 @@ def _percentile(ordered: Column, p: int) -> Column:
     return f.when(f.size(ordered) > 0, f.element_at(ordered, f.greatest(rank, f.lit(1))))
 
 
-def _accepted(events: DataFrame) -> DataFrame:
+def _count_enqueues(events: DataFrame) -> DataFrame:
     """Return the number of accepted enqueues per minute. Only log level `all` records enqueues."""
     return (
         events.where(f.col("kind").isin(*ENQUEUE_EVENTS))

@@ -98,13 +98,13 @@ class TableBuilder:
     def read(self, table: str, files: Iterable[Path], *, single: bool) -> DataFrame:
         """Return the rows of a table in these files, in one partition with `single`."""
         table_schema = schema(table)
-        groups = groupby(sorted(files), _base)
-        parts = [self._below(table, base, [*group]) for base, group in groups]
+        groups = groupby(sorted(files), _base_folder)
+        parts = [self._read_files_below(table, base, [*group]) for base, group in groups]
         if not parts:
             return self.local(to_arrow_schema(table_schema, timezone="UTC").empty_table(), single=single)
         return union(*parts, single=single)
 
-    def _below(self, table: str, base: Path, files: list[Path]) -> DataFrame:
+    def _read_files_below(self, table: str, base: Path, files: list[Path]) -> DataFrame:
         source = self.spark.read.schema(schema(table)).option("basePath", str(base))
         return source.parquet(*map(str, files))
 
@@ -131,6 +131,6 @@ class TableBuilder:
         rows.write.partitionBy(*PARTITION_COLUMNS).options(**_STAGING).parquet(target)
 
 
-def _base(file: Path) -> Path:
+def _base_folder(file: Path) -> Path:
     """Return the folder below which Spark reads folder names as column values."""
     return file.parents[2] if file.parent.name.startswith("date=") else file.parent

@@ -79,7 +79,7 @@ LIVE_COLUMNS: Final = {
 #: Columns of the live jobs while they are read. An id may be read twice; the row with the highest `seen`
 #: counts.
 LIVE_READ_COLUMNS: Final = {**LIVE_COLUMNS, "seen": "bigint"}
-_OWN: Final = {
+_WAREHOUSE_COLUMNS: Final = {
     "metrics": METRICS_COLUMNS,
     "ids": IDS_COLUMNS,
     "live": LIVE_COLUMNS,
@@ -91,14 +91,14 @@ def schema(table: str) -> StructType:
     """Return the schema of a table with its partition columns last, as Spark reads it."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - the names are used without Spark
 
-    if own := _OWN.get(table):
-        inner = _fields(", ".join(f"{name} {kind}" for name, kind in own.items()))
+    if own := _WAREHOUSE_COLUMNS.get(table):
+        inner = _parse_ddl(", ".join(f"{name} {kind}" for name, kind in own.items()))
     else:
         inner = [field for field in struct_type(table) if field.name != "queue"]
-    return StructType([*inner, *_fields("queue string, date date")])
+    return StructType([*inner, *_parse_ddl("queue string, date date")])
 
 
-def _fields(ddl: str) -> list[StructField]:
+def _parse_ddl(ddl: str) -> list[StructField]:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     return cast("StructType", StructType.fromDDL(ddl)).fields

@@ -94,7 +94,7 @@ def union(*frames: DataFrame, single: bool) -> DataFrame:
 
 def merge_ids(*frames: DataFrame, single: bool = False) -> DataFrame:
     """Return one row per id from several frames of ids, each made of different events."""
-    aggregates = {name: _AGGREGATES.get(name, "sum") for name in IDS_COLUMNS if name != "id"}
+    aggregates = {name: _MERGE_AGGREGATES.get(name, "sum") for name in IDS_COLUMNS if name != "id"}
     joined = (
         union(*frames, single=single)
         .groupBy("queue", "id")
@@ -104,4 +104,9 @@ def merge_ids(*frames: DataFrame, single: bool = False) -> DataFrame:
 
 
 #: Column -> aggregate that merges two rows of one id; the default is sum.
-_AGGREGATES = {"longest_wait_ms": "max", "longest_run_ms": "max", "first_end_at": "min", "last_end_at": "max"}
+_MERGE_AGGREGATES = {
+    "longest_wait_ms": "max",
+    "longest_run_ms": "max",
+    "first_end_at": "min",
+    "last_end_at": "max",
+}

@@ -47,7 +47,7 @@ MAX_NAME_BYTES: Final = 240
 NAME_PREFIX_LENGTH: Final = 50
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f")
 #: Folder name that stands for null in a Hive partition.
-_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class TablePartition(NamedTuple):
@@ -87,7 +87,7 @@ def folder_name(queue: str) -> str:
     bytes.
     """
     size = len(queue.encode()) + 2 * sum(char in _ESCAPED or char < " " for char in queue)
-    if size <= MAX_NAME_BYTES and queue != _NULL:
+    if size <= MAX_NAME_BYTES and queue != _HIVE_NULL:
         return queue
     return f"{queue[:NAME_PREFIX_LENGTH]}~{blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
@@ -132,7 +132,7 @@ class Warehouse:
 
         Raise Refused while another process writes, and StorageReadOnly if the folder cannot be written.
         """
-        _prepare(self.root)
+        _create_layout(self.root)
         lock = FileLock(self.root / "lock", timeout=0)
         try:
             lock.acquire()
@@ -216,7 +216,7 @@ def _read_state(path: Path) -> WarehouseState:
         raise StorageDamaged(f"{path} is not a valid state of a warehouse: {error}") from error
 
 
-def _prepare(root: Path) -> None:
+def _create_layout(root: Path) -> None:
     """Create the folder and its links."""
     if root.is_dir() and any(root.iterdir()) and not (root / "generations").is_dir():
         raise Refused(f"{root} holds other files; choose an empty folder", field="warehouse")

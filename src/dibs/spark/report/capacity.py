@@ -56,7 +56,7 @@ def advise(
     jobs = sorted(due_and_run)
     if not jobs:
         return None
-    enough = _fewest(jobs, target_ms)
+    enough = _fewest_slots(jobs, target_ms)
     around = {max(1, round((enough or MAX_SLOTS) * part)) for part in (0.5, 0.65, 0.8, 0.9, 1, 1.15, 1.5, 2)}
     return CapacityAdvice(
         begin=window[0],
@@ -71,7 +71,7 @@ def advise(
     )
 
 
-def _fewest(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
+def _fewest_slots(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
     """Return the fewest slots that meet the target.
 
     Binary search works as more slots never lengthen a wait.

@@ -26,7 +26,7 @@ class ChartLine:
     label: str
     #: Class of the style sheet.
     colour: str
-    #: Columns of the series.
+    #: Columns of the report's series; the line shows their sum.
     names: tuple[str, ...]
     is_area: bool = False
 
@@ -52,7 +52,7 @@ class Chart:
 
 _HOUR: Final = 3_600_000
 #: Ticks of a logarithmic axis: round lengths of time, ms.
-_LENGTHS: Final = (
+_DURATION_TICKS: Final = (
     1, 10, 100, 1_000, 10_000, 60_000, 600_000, _HOUR, 10 * _HOUR, 100 * _HOUR, 1_000 * _HOUR, 2**53,
 )  # fmt: skip
 
@@ -83,17 +83,17 @@ def draw_chart(
     """Return a chart as an svg element with its title and key."""
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
-    sums = [_summed(series, chart_line.names) for chart_line in chart.lines]
-    scale = _scale(chart, sums)
-    across = _across(begin, end, chart.right)
-    parts = [*_grid(scale, chart), *_times(begin, end, across, chart.right)]
+    sums = [_sum_columns(series, chart_line.names) for chart_line in chart.lines]
+    scale = _choose_scale(chart, sums)
+    across = _time_to_x(begin, end, chart.right)
+    parts = [*_draw_grid(scale, chart), *_draw_time_axis(begin, end, across, chart.right)]
     for since, until in outages:
         if since < end and until > begin:
             x, right = across(max(since, begin)), across(min(until, end))
             size = f'width="{right - x:.1f}" height="{BOTTOM - TOP}"'
             parts.append(f'<rect class="outage" x="{x:.1f}" y="{TOP}" {size}/>')
     middle = [across(moment + step / 2) for moment in at]
-    parts += _marks(chart, sums, middle, scale)
+    parts += _draw_lines(chart, sums, middle, scale)
     encoded = msgspec.json.encode(
         [
             {"label": chart_line.label, "colour": chart_line.colour, "names": chart_line.names}
@@ -105,7 +105,7 @@ def draw_chart(
         f'<h3>{escape(chart.title)}</h3><svg viewBox="0 0 {chart.width} {HEIGHT}" role="img" '
         f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
         f'data-left="{LEFT}" data-right="{chart.right}" data-width="{chart.width}" data-lines="{lines}">'
-        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_key(chart.lines)}'
+        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_draw_legend(chart.lines)}'
     )
 
 
@@ -114,18 +114,18 @@ def draw_sparkline(values: Sequence[float | None]) -> str:
     most = max((value or 0 for value in values), default=0) or 1
     across = [index * 200 / max(1, len(values) - 1) for index in range(len(values))]
     edge = [(x, 27 - 26 * (value or 0) / most) for x, value in zip(across, values, strict=True)]
-    path = f"M0,28L{_points(edge)}L200,28Z"
+    path = f"M0,28L{_format_points(edge)}L200,28Z"
     shape = 'viewBox="0 0 200 28" preserveAspectRatio="none"'
     return f'<svg class="sparkline" {shape} aria-hidden="true"><path class="area blue" d="{path}"/></svg>'
 
 
-def _summed(series: dict[str, list[Any]], names: Sequence[str]) -> list[float | None]:
+def _sum_columns(series: dict[str, list[Any]], names: Sequence[str]) -> list[float | None]:
     if len(names) == 1:
         return series[names[0]]
     return [sum(value or 0 for value in values) for values in zip(*(series[n] for n in names), strict=True)]
 
 
-def _marks(
+def _draw_lines(
     chart: Chart, sums: Sequence[Sequence[float | None]], middle: Sequence[float], scale: Scale
 ) -> Iterable[str]:
     below = [0.0] * len(middle)
@@ -136,12 +136,13 @@ def _marks(
             back = [(x, scale.y(value)) for x, value in zip(middle, below, strict=True)]
             below = above
             if any(values):
-                yield f'<path class="area {chart_line.colour}" d="M{_points(edge)}L{_points(back[::-1])}Z"/>'
+                path = f"M{_format_points(edge)}L{_format_points(back[::-1])}Z"
+                yield f'<path class="area {chart_line.colour}" d="{path}"/>'
         else:
-            yield f'<path class="line {chart_line.colour}" d="{_broken(middle, values, scale)}"/>'
+            yield f'<path class="line {chart_line.colour}" d="{_line_with_gaps(middle, values, scale)}"/>'
 
 
-def _broken(middle: Sequence[float], values: Sequence[float | None], scale: Scale) -> str:
+def _line_with_gaps(middle: Sequence[float], values: Sequence[float | None], scale: Scale) -> str:
     """Return a path that is interrupted at missing values. A single point is drawn as a short dash."""
     runs: list[list[Point]] = [[]]
     for x, value in zip(middle, values, strict=True):
@@ -150,19 +151,19 @@ def _broken(middle: Sequence[float], values: Sequence[float | None], scale: Scal
         else:
             runs[-1].append((x, scale.y(value)))
     dashed = ([(run[0][0] - 0.5, run[0][1]), *run] if len(run) == 1 else run for run in runs if run)
-    return "".join(f"M{_points(run)}" for run in dashed)
+    return "".join(f"M{_format_points(run)}" for run in dashed)
 
 
-def _points(points: Iterable[Point]) -> str:
+def _format_points(points: Iterable[Point]) -> str:
     return "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
+def _choose_scale(chart: Chart, sums: Sequence[Sequence[float | None]]) -> Scale:
     if chart.is_logarithmic:
         values = [value for line in sums for value in line if value]
-        first = bisect_right(_LENGTHS, max(1, min(values, default=1))) - 1
-        last = max(first + 1, bisect_left(_LENGTHS, max(values, default=10)))
-        ticks = _LENGTHS[first : last + 1]
+        first = bisect_right(_DURATION_TICKS, max(1, min(values, default=1))) - 1
+        last = max(first + 1, bisect_left(_DURATION_TICKS, max(values, default=10)))
+        ticks = _DURATION_TICKS[first : last + 1]
         has_less = any(value is not None and value < ticks[0] for line in sums for value in line)
         return Scale(ticks[0], ticks[-1], ticks, is_logarithmic=True, has_less=has_less)
     layers = [line for chart_line, line in zip(chart.lines, sums, strict=True) if chart_line.is_area]
@@ -180,7 +181,7 @@ def _round_step(rough: float) -> float:
     return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
 
 
-def _grid(scale: Scale, chart: Chart) -> Iterable[str]:
+def _draw_grid(scale: Scale, chart: Chart) -> Iterable[str]:
     for tick in scale.ticks:
         y = scale.y(tick)
         label = format_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
@@ -190,31 +191,31 @@ def _grid(scale: Scale, chart: Chart) -> Iterable[str]:
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
 
 
-def _across(begin: int, end: int, right: int) -> Callable[[float], float]:
+def _time_to_x(begin: int, end: int, right: int) -> Callable[[float], float]:
     return lambda at: LEFT + (at - begin) / (end - begin) * (right - LEFT)
 
 
 #: Distances between the ticks of a time axis, ms.
-_STEPS: Final = tuple(
+_TIME_STEPS: Final = tuple(
     round(hours * _HOUR) for hours in (1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 168, 720, 2160, 8760)
 )
 
 
 #: Space that a centred label of the time axis needs to the right of its tick.
-_HALF_A_TIME: Final = 20 - MARGIN
+_HALF_LABEL_WIDTH: Final = 20 - MARGIN
 
 
-def _times(begin: int, end: int, across: Callable[[float], float], right: int) -> Iterable[str]:
-    step = next((step for step in _STEPS if (end - begin) / step <= 8), _STEPS[-1])
+def _draw_time_axis(begin: int, end: int, across: Callable[[float], float], right: int) -> Iterable[str]:
+    step = next((step for step in _TIME_STEPS if (end - begin) / step <= 8), _TIME_STEPS[-1])
     form = "%H:%M" if step < 24 * _HOUR else "%d %b"
     for at in range(begin + -begin % step, end, step):
         label = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
         x = across(at)
-        x, anchor = (x, "middle") if x < right - _HALF_A_TIME else (right + MARGIN, "end")
+        x, anchor = (x, "middle") if x < right - _HALF_LABEL_WIDTH else (right + MARGIN, "end")
         yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
 
 
-def _key(lines: Iterable[ChartLine]) -> str:
+def _draw_legend(lines: Iterable[ChartLine]) -> str:
     entries = (
         f'<span class="{chart_line.colour}"><i></i>{escape(chart_line.label)}</span>' for chart_line in lines
     )

@@ -43,7 +43,7 @@ class PoisonId(Struct, frozen=True, kw_only=True):
     completed: int
     #: Kind of failure -> number of attempts.
     bad: dict[str, int]
-    #: Its share of all failures of its queue.
+    #: Failures of this id, divided by all failures of its queue (0 to 1).
     share: float
     error_type: str | None = None
 
@@ -84,7 +84,7 @@ def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
     groups: list[list[Outage]] = []
     for outage in sorted(outages, key=lambda outage: outage.begin):
         for group in groups:
-            if _overlap(group[0], outage) * 2 > min(_length(group[0]), _length(outage)):
+            if _overlap_ms(group[0], outage) * 2 > min(_duration_ms(group[0]), _duration_ms(outage)):
                 group.append(outage)
                 break
         else:
@@ -99,14 +99,14 @@ def merge_outages(outages: Iterable[Outage]) -> list[Outage]:
         )
         for group in groups
     ]
-    return sorted(merged, key=lambda outage: (-_length(outage), outage.begin))
+    return sorted(merged, key=lambda outage: (-_duration_ms(outage), outage.begin))
 
 
-def _length(outage: Outage) -> int:
+def _duration_ms(outage: Outage) -> int:
     return outage.end - outage.begin
 
 
-def _overlap(outage: Outage, other: Outage) -> int:
+def _overlap_ms(outage: Outage, other: Outage) -> int:
     return min(outage.end, other.end) - max(outage.begin, other.begin)
 
 

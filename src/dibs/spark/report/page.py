@@ -77,7 +77,7 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
     """Return the HTML page of a report."""
     shown = report.queues[:MAX_CHARTED_QUEUES]
     charted = {queue.queue: series[queue.queue] for queue in shown}
-    sections = (_queue(queue, series[queue.queue], report) for queue in shown)
+    sections = (_render_queue(queue, series[queue.queue], report) for queue in shown)
     left_out = len(report.queues) - len(shown)
     more = (
         f"<p class=soft>{left_out} queues with fewer attempts are in the JSON only.</p>" if left_out else ""
@@ -85,18 +85,21 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
     title = f"History of {report.source}"
     return _FRAME.format(
         title=escape(title),
-        style=_asset("report.css"),
-        script=_asset("report.js"),
+        style=_read_asset("report.css"),
+        script=_read_asset("report.js"),
         # Escape `<`: an id that contains a closing script tag would end the element.
         series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
-        span=f"{_moment(report.begin)} to {_moment(report.end)} UTC, generation {int(report.generation)}",
-        findings="".join(_findings(report)),
-        tabs="".join(_tab(queue, series[queue.queue], report) for queue in shown) + more,
+        span=(
+            f"{_format_minute(report.begin)} to {_format_minute(report.end)} UTC, "
+            f"generation {int(report.generation)}"
+        ),
+        findings="".join(_render_findings(report)),
+        tabs="".join(_render_tab(queue, series[queue.queue], report) for queue in shown) + more,
         sections="".join(sections),
     )
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
 
@@ -120,13 +123,13 @@ _FRAME: Final = """<!doctype html>
 """
 
 
-def _findings(report: HistoryReport) -> Iterable[str]:
+def _render_findings(report: HistoryReport) -> Iterable[str]:
     if not report.queues:
         yield '<div class="finding note">No job has ended yet.</div>'
     for outage in report.outages[:10]:
-        yield f'<div class="finding">{_outage(outage)}</div>'
+        yield f'<div class="finding">{_describe_outage(outage)}</div>'
     for poison in report.poisons:
-        yield f'<div class="finding">{_poison(poison)}</div>'
+        yield f'<div class="finding">{_describe_poison_id(poison)}</div>'
     for queue in sorted({gap.queue for gap in report.gaps}):
         yield (
             f'<div class="finding note"><b>{escape(queue)}</b>: some events were trimmed from the log before '
@@ -141,17 +144,18 @@ def _findings(report: HistoryReport) -> Iterable[str]:
         )
 
 
-def _outage(outage: Outage) -> str:
+def _describe_outage(outage: Outage) -> str:
     names = ", ".join(f"<b>{escape(queue)}</b>" for queue in outage.queues)
     lost = f", and {outage.stalled:,} runs stalled" if outage.stalled else ""
     return (
-        f"No job of {names} was claimed from {_moment(outage.begin)} to {_moment(outage.end)[-5:]} "
+        f"No job of {names} was claimed from {_format_minute(outage.begin)} to "
+        f"{_format_minute(outage.end)[-5:]} "
         f"({format_ms(outage.end - outage.begin)}); {outage.due:,} jobs were due at the end{lost}. "
         "Possible causes: no worker, a paused queue, an unreachable storage."
     )
 
 
-def _poison(poison: PoisonId) -> str:
+def _describe_poison_id(poison: PoisonId) -> str:
     ends = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in poison.bad.items())
     error = f", mostly with {escape(poison.error_type)}" if poison.error_type else ""
     return (
@@ -161,44 +165,47 @@ def _poison(poison: PoisonId) -> str:
     )
 
 
-def _tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
+def _render_tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     """Return the button that shows a queue, with its sparkline and main figures."""
     name = escape(queue.queue)
     is_named = any(queue.queue in outage.queues for outage in report.outages) or any(
         queue.queue == poison.queue for poison in report.poisons
     )
     mark = '<i class="mark" title="has a finding"></i>' if is_named else ""
-    glance = f"{queue.attempts:,} attempts, {_wrong(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
+    glance = (
+        f"{queue.attempts:,} attempts, {_failure_rate(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
+    )
     return (
         f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{draw_sparkline(series["claims"])}'
         f'<span class="soft">{glance}</span></button>'
     )
 
 
-def _wrong(queue: QueueSummary) -> str:
+def _failure_rate(queue: QueueSummary) -> str:
     wrong = sum(queue.ends[end] for end in FAILURE_ENDS)
     return f"{wrong / queue.attempts:.1%}" if queue.attempts else "none"
 
 
-def _queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
+def _render_queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
     outages = [(outage.begin, outage.end) for outage in report.outages if queue.queue in outage.queues]
     charts = (
         f'<div class="card{"" if index else " wide"}">{draw_chart(chart, queue.queue, series, outages)}</div>'
         for index, chart in enumerate(_CHARTS)
     )
     return (
-        f'<section data-queue="{escape(queue.queue)}"><h2>{escape(queue.queue)}</h2>{_tiles(queue)}'
-        f'<div class="grid">{"".join(charts)}{_errors(queue)}{_capacity(queue.capacity)}'
-        f"{_ids('Slowest ids, by their longest run', queue.slowest)}"
-        f"{_ids('Most active ids, by attempts', queue.hottest)}</div>{_notes(queue)}</section>"
+        f'<section data-queue="{escape(queue.queue)}"><h2>{escape(queue.queue)}</h2>{_render_tiles(queue)}'
+        f'<div class="grid">{"".join(charts)}{_render_errors(queue)}{_render_capacity(queue.capacity)}'
+        f"{_render_id_table('Slowest ids, by their longest run', queue.slowest)}"
+        f"{_render_id_table('Most active ids, by attempts', queue.hottest)}</div>"
+        f"{_render_notes(queue)}</section>"
     )
 
 
-def _tiles(queue: QueueSummary) -> str:
+def _render_tiles(queue: QueueSummary) -> str:
     tiles = (
         (f"{queue.attempts:,}", "attempts ended"),
         (f"{queue.ends['completed']:,}", "completed"),
-        (_wrong(queue), "of attempts failed, retried, stalled or timed out"),
+        (_failure_rate(queue), "of attempts failed, retried, stalled or timed out"),
         (format_ms(queue.wait.p95), f"wait, p95; p50 is {format_ms(queue.wait.p50)}"),
         (format_ms(queue.run.p95), f"run, p95; p50 is {format_ms(queue.run.p50)}"),
         (f"{queue.backlog_peak:,}", f"most jobs due at once; {queue.backlog_now:,} waiting now"),
@@ -207,7 +214,7 @@ def _tiles(queue: QueueSummary) -> str:
     return f'<div class="tiles">{"".join(shown)}</div>'
 
 
-def _errors(queue: QueueSummary) -> str:
+def _render_errors(queue: QueueSummary) -> str:
     most = max(queue.errors.values(), default=1)
     rows = (
         f'<tr><td class="id">{escape(name)}</td><td class="n">{count:,}</td>'
@@ -218,15 +225,15 @@ def _errors(queue: QueueSummary) -> str:
     return f'<div class="card"><h3>Attempts that ended with an error, by its class</h3>{content}</div>'
 
 
-def _capacity(advice: CapacityAdvice | None) -> str:
+def _render_capacity(advice: CapacityAdvice | None) -> str:
     if advice is None:
         return ""
     target = format_ms(advice.target_wait_p95_ms)
-    hour = f"{_moment(advice.begin)} to {_moment(advice.end)[-5:]}"
+    hour = f"{_format_minute(advice.begin)} to {_format_minute(advice.end)[-5:]}"
     answer = (
-        f"With <b>{_counted(advice.slots, 'concurrent run')}</b>, 95 of 100 waits would have been at most "
-        f"{target}: {advice.units:,} capacity units at the default size of 10, "
-        f"or {_counted(advice.processes, 'worker process')}."
+        f"With <b>{_format_count(advice.slots, 'concurrent run')}</b>, 95 of 100 waits would have been "
+        f"at most {target}: {advice.units:,} capacity units at the default size of 10, "
+        f"or {_format_count(advice.processes, 'worker process')}."
         if advice.slots is not None
         else f"With no number of workers would 95 of 100 waits have been at most {target}."
     )
@@ -242,25 +249,25 @@ def _capacity(advice: CapacityAdvice | None) -> str:
     )
 
 
-def _counted(number: int | None, noun: str) -> str:
+def _format_count(number: int | None, noun: str) -> str:
     plural = noun if number == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {plural}"
 
 
-def _ids(title: str, rows: Sequence[IdSummary]) -> str:
+def _render_id_table(title: str, rows: Sequence[IdSummary]) -> str:
     columns = ("attempts", "failed", "merged", "longest wait", "longest run", "run in all")
     head = "".join(f'<th class="n">{name}</th>' for name in columns)
-    body = "".join(f'<tr><td class="id">{escape(row.id)}</td>{_cells(row)}</tr>' for row in rows)
+    body = "".join(f'<tr><td class="id">{escape(row.id)}</td>{_render_cells(row)}</tr>' for row in rows)
     return f'<div class="card wide"><h3>{title}</h3><table><tr><th>id</th>{head}</tr>{body}</table></div>'
 
 
-def _cells(row: IdSummary) -> str:
+def _render_cells(row: IdSummary) -> str:
     values: tuple[Any, ...] = (f"{row.attempts:,}", f"{row.failed:,}", f"{row.merged:,}")
     times = (format_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
     return "".join(f'<td class="n">{value}</td>' for value in (*values, *times))
 
 
-def _notes(queue: QueueSummary) -> str:
+def _render_notes(queue: QueueSummary) -> str:
     seconds = (queue.end - queue.begin) / 1000
     level = (
         "The log level is all: every enqueue is counted."
@@ -274,5 +281,5 @@ def _notes(queue: QueueSummary) -> str:
     )
 
 
-def _moment(at: int) -> str:
+def _format_minute(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M")

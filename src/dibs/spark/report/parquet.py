@@ -1,7 +1,7 @@
 """The reader of a warehouse's tables for reports: pyarrow, in batches, without Spark.
 
-A report reads one queue after the other. Its memory holds the minutes of the queue, the number of
-occurrences of each time, and the attempts due in one hour, but never all runs.
+A report reads one queue after the other. Memory holds the metrics of the queue, a count for each distinct
+wait and run time, and the attempts due in one hour, but never all runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WarehouseReader:
         """Return the metrics of a queue in order; `minute` is in ms."""
         rows = [row for batch in self.batches("metrics", queue) for row in batch.to_pylist()]
         rows.sort(key=itemgetter("minute"))
-        return [{**row, "minute": _ms(row["minute"])} for row in rows]
+        return [{**row, "minute": _datetime_to_ms(row["minute"])} for row in rows]
 
     def count_values(self, table: str, queue: str, column: str) -> Counter[Any]:
         """Return the number of occurrences of each value of a column."""
@@ -57,7 +57,7 @@ class WarehouseReader:
         """Return two columns of the rows that satisfy a condition; times are in ms."""
         found: list[tuple[Any, Any]] = []
         for batch in self.batches(table, queue, columns, where):
-            left, right = (_plain(batch.column(name)).to_pylist() for name in columns)
+            left, right = (_timestamps_to_ms(batch.column(name)).to_pylist() for name in columns)
             found += zip(left, right, strict=True)
         return found
 
@@ -101,12 +101,12 @@ def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:
     return None
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _timestamps_to_ms(column: pa.Array) -> pa.Array:
     """Return a timestamp column as ms, and any other column unchanged."""
     if not pa.types.is_timestamp(column.type):
         return column
     return column.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
 
 
-def _ms(moment: datetime) -> int:
+def _datetime_to_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)

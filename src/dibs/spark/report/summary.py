@@ -28,9 +28,9 @@ from dibs.spark.report.findings import (
 )
 from dibs.spark.report.parquet import WarehouseReader, nearest_rank
 
-#: Rows of the tables of ids.
+#: Number of ids listed as the slowest, and as the most active.
 TOP_IDS: Final = 10
-#: Ids with most attempts that are checked for poison ids.
+#: Number of ids, those with most attempts, that are checked for failing nearly every time.
 POISON_CANDIDATES: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
 #: Maximum number of points of a line in a chart. In a longer history, a point stands for several minutes.
@@ -126,11 +126,11 @@ def create_report(
     queues, outages, poisons, series = [], [], [], {}
     for name in reader.queues():
         minutes = reader.minutes(name)
-        summary = _queue(reader, name, minutes, target_wait_p95_ms)
+        summary = _summarize_queue(reader, name, minutes, target_wait_p95_ms)
         queues.append(summary)
         outages += find_outages(name, minutes, summary.run.p95 or 0)
-        poisons += _poisons(reader, summary)
-        series[name] = _series(minutes)
+        poisons += _poison_ids(reader, summary)
+        series[name] = _chart_series(minutes)
     figures = HistoryReport(
         source=warehouse.state.source,
         generation=warehouse.generation,
@@ -144,7 +144,7 @@ def create_report(
     return figures, series
 
 
-def _queue(
+def _summarize_queue(
     reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int
 ) -> QueueSummary:
     runs = reader.count_values("runs", queue, "run_ms")
@@ -160,21 +160,21 @@ def _queue(
         arrivals=sum(row["arrivals"] for row in minutes),
         attempts=sum(row["attempts"] for row in minutes),
         ends=ends,
-        wait=_percentiles(reader.count_values("runs", queue, "wait_ms")),
-        run=_percentiles(runs),
+        wait=_to_percentiles(reader.count_values("runs", queue, "wait_ms")),
+        run=_to_percentiles(runs),
         backlog_peak=max(row["backlog_due"] for row in minutes),
         backlog_now=minutes[-1]["backlog"],
         active=sum(row["active"] for row in minutes) * MINUTE / (end - begin),
         active_peak=peak,
-        little=_littles_law(reader, queue, minutes, runs),
+        little=_check_littles_law(reader, queue, minutes, runs),
         errors={name: n for name, n in errors.most_common() if name is not None},
-        slowest=_ids(reader, queue, "longest_run_ms"),
-        hottest=_ids(reader, queue, "attempts"),
-        capacity=_capacity(reader, queue, minutes, target_ms, peak),
+        slowest=_top_ids(reader, queue, "longest_run_ms"),
+        hottest=_top_ids(reader, queue, "attempts"),
+        capacity=_advise_capacity(reader, queue, minutes, target_ms, peak),
     )
 
 
-def _percentiles(counts: Counter[int | None]) -> DurationPercentiles:
+def _to_percentiles(counts: Counter[int | None]) -> DurationPercentiles:
     return DurationPercentiles(
         p50=nearest_rank(counts, 50),
         p95=nearest_rank(counts, 95),
@@ -183,7 +183,7 @@ def _percentiles(counts: Counter[int | None]) -> DurationPercentiles:
     )
 
 
-def _littles_law(
+def _check_littles_law(
     reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], runs: Counter[int | None]
 ) -> LittlesLaw:
     end = minutes[-1]["minute"] + MINUTE
@@ -196,28 +196,28 @@ def _littles_law(
     return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
 
 
-def _ids(reader: WarehouseReader, queue: str, order: str) -> tuple[IdSummary, ...]:
+def _top_ids(reader: WarehouseReader, queue: str, order: str) -> tuple[IdSummary, ...]:
     return tuple(
         IdSummary(**row) for row in reader.top_rows("ids", queue, IdSummary.__struct_fields__, order, TOP_IDS)
     )
 
 
-def _capacity(
+def _advise_capacity(
     reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, peak: int
 ) -> CapacityAdvice | None:
     begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
-    in_hour = (due >= _moment(begin)) & (due < _moment(end))
+    in_hour = (due >= _ms_to_timestamp(begin)) & (due < _ms_to_timestamp(end))
     return advise(
         reader.column_pairs("runs", queue, ("due_at", "run_ms"), in_hour), (begin, end), target_ms, peak
     )
 
 
-def _moment(at: int) -> Any:
+def _ms_to_timestamp(at: int) -> Any:
     return pa.scalar(at * 1000, pa.timestamp("us", tz="UTC"))
 
 
-def _poisons(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
+def _poison_ids(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
     in_all = sum(summary.ends[end] for end in FAILURE_ENDS)
     if not in_all:
         return []
@@ -240,7 +240,8 @@ def _with_error_type(reader: WarehouseReader, poison: PoisonId) -> PoisonId:
     return replace(poison, error_type=errors.most_common(1)[0][0] if errors else None)
 
 
-# A point that stands for several minutes has the sum per minute of a count, and the maximum of a time.
+# A point may stand for several minutes. It then shows the mean of a count per minute, and the maximum of
+# a percentile or a peak.
 _SUMMED_COLUMNS: Final = ("arrivals", "claims", *ATTEMPT_ENDS)
 _MAX_COLUMNS: Final = (
     "wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "run_p50_ms", "run_p95_ms", "run_p99_ms",
@@ -248,7 +249,7 @@ _MAX_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _series(minutes: Sequence[Mapping[str, Any]]) -> Series:
+def _chart_series(minutes: Sequence[Mapping[str, Any]]) -> Series:
     """Return the points of the charts, evenly spaced from the first minute to the last."""
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
     step = -(-(end - begin) // MINUTE // MAX_POINTS) * MINUTE

@@ -24,7 +24,7 @@ OptionsT = TypeVar("OptionsT", bound=AttrsInstance)
 SPARK_OPTIONS: Final = {"checkpointlocation", "queryname", "outputmode", "triggerinterval"}
 
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_CONFLICTS: Final[dict[str, OnConflict]] = {"update": DEFAULT_UPDATE, "reject": Reject()}
+_NAMED_CONFLICTS: Final[dict[str, OnConflict]] = {"update": DEFAULT_UPDATE, "reject": Reject()}
 _decode_conflict: Final = msgspec.json.Decoder(OnConflict).decode
 
 
@@ -37,7 +37,7 @@ def parse_conflict(text: str) -> OnConflict:
     Examples of JSON are {"type": "update", "run_at": "later"} and {"type": "reject", "failed": true}.
     Raise Refused for other texts.
     """
-    if (known := _CONFLICTS.get(text)) is not None:
+    if (known := _NAMED_CONFLICTS.get(text)) is not None:
         return known
     try:
         conflict: OnConflict = _decode_conflict(text)
@@ -51,11 +51,11 @@ def parse_conflict(text: str) -> OnConflict:
     return conflict
 
 
-def _conflict(text: str | None) -> OnConflict | None:
+def _parse_optional_conflict(text: str | None) -> OnConflict | None:
     return parse_conflict(text) if text else None
 
 
-def _queues(text: str | None) -> tuple[str, ...] | None:
+def _parse_queues(text: str | None) -> tuple[str, ...] | None:
     """Return the queues in a name or a JSON list of names, without duplicates; None for an empty text."""
     if not text:
         return None
@@ -72,19 +72,19 @@ def _queues(text: str | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-def _target(queue: str) -> str:
+def _check_target_queue(queue: str) -> str:
     if not queue:
         raise Refused("option queue is missing; set it to the queue that receives the jobs", field="queue")
     check_enqueue_queue(queue)
     return queue
 
 
-def _table(name: str) -> Any:
+def _check_table(name: str) -> Any:
     columns(name)
     return name
 
 
-def _run_name(run: str) -> str:
+def _check_run_name(run: str) -> str:
     if run and not _RUN.fullmatch(run):
         raise Refused(
             f"run is {run!r:.80}; it must be up to 64 letters, digits, '.', '_' and '-', and start with a "
@@ -94,7 +94,7 @@ def _run_name(run: str) -> str:
     return run
 
 
-def _start(text: str) -> Any:
+def _parse_start(text: str) -> Any:
     if text in ("earliest", "latest"):
         return text
     try:
@@ -106,40 +106,40 @@ def _start(text: str) -> Any:
         ) from None
 
 
-def _on_gap(text: str) -> Any:
-    return _choice("on_gap", text, "fail", "skip")
+def _parse_on_gap(text: str) -> Any:
+    return _parse_choice("on_gap", text, "fail", "skip")
 
 
-def _pushdown(text: str) -> bool:
-    return _choice("pushdown", text, "false", "true") == "true"
+def _parse_pushdown(text: str) -> bool:
+    return _parse_choice("pushdown", text, "false", "true") == "true"
 
 
-def _choice(name: str, text: str, *choices: str) -> str:
+def _parse_choice(name: str, text: str, *choices: str) -> str:
     if text.lower() not in choices:
         raise Refused(f"{name} is {text!r:.80}; it must be {' or '.join(choices)}", field=name)
     return text.lower()
 
 
-def _partitions(value: str | int) -> int:
-    return _positive("partitions", value)
+def _parse_partitions(value: str | int) -> int:
+    return _parse_positive("partitions", value)
 
 
-def _max_events(value: str | int | None) -> int | None:
-    return None if value is None else _positive("max_events", value)
+def _parse_max_events(value: str | int | None) -> int | None:
+    return None if value is None else _parse_positive("max_events", value)
 
 
-def _positive(name: str, value: str | int) -> int:
+def _parse_positive(name: str, value: str | int) -> int:
     text = str(value)
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise Refused(f"{name} is {text!r:.80}; it must be an integer of at least 1", field=name)
     return int(text)
 
 
-def _location(text: str | None) -> str | None:
+def _to_absolute_location(text: str | None) -> str | None:
     return absolute_location(text) if text else None
 
 
-def _or_none(text: str | None) -> str | None:
+def _empty_to_none(text: str | None) -> str | None:
     return text or None
 
 
@@ -151,16 +151,16 @@ class ReadOptions:
     """The options of a batch read."""
 
     url: str
-    table: TableName = field(converter=_table)
+    table: TableName = field(converter=_check_table)
     #: None: all queues that exist when Spark plans the read.
-    queues: tuple[str, ...] | None = field(default=None, converter=_queues, alias="queue")
+    queues: tuple[str, ...] | None = field(default=None, converter=_parse_queues, alias="queue")
     #: Offsets in the log of the single queue: read the events behind `after`, up to and including `until`.
-    after: str | None = field(default=None, converter=_or_none)
-    until: str | None = field(default=None, converter=_or_none)
-    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_on_gap)
-    pushdown: bool = field(converter=_pushdown)
+    after: str | None = field(default=None, converter=_empty_to_none)
+    until: str | None = field(default=None, converter=_empty_to_none)
+    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_parse_on_gap)
+    pushdown: bool = field(converter=_parse_pushdown)
     #: Maximum number of partitions for the ids or the log of one queue.
-    partitions: int = field(default=1, converter=_partitions)
+    partitions: int = field(default=1, converter=_parse_partitions)
 
     def __attrs_post_init__(self) -> None:
         if not (self.after or self.until):
@@ -179,14 +179,14 @@ class StreamOptions:
     """The options of a stream of events or runs."""
 
     url: str
-    table: TableName = field(default="events", converter=_table)
+    table: TableName = field(default="events", converter=_check_table)
     #: None: all queues, including queues created while the stream runs.
-    queues: tuple[str, ...] | None = field(default=None, converter=_queues, alias="queue")
+    queues: tuple[str, ...] | None = field(default=None, converter=_parse_queues, alias="queue")
     #: First offset without a checkpoint: earliest, latest, or queue -> offset.
-    start: Literal["earliest", "latest"] | dict[str, str] = field(default="earliest", converter=_start)
-    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_on_gap)
+    start: Literal["earliest", "latest"] | dict[str, str] = field(default="earliest", converter=_parse_start)
+    on_gap: Literal["fail", "skip"] = field(default="fail", converter=_parse_on_gap)
     #: Maximum number of events in a micro-batch; None is unlimited.
-    max_events: int | None = field(default=None, converter=_max_events)
+    max_events: int | None = field(default=None, converter=_parse_max_events)
 
     def __attrs_post_init__(self) -> None:
         if self.table not in ("events", "runs"):
@@ -204,52 +204,56 @@ class WriteOptions:
     """The options of a write of jobs to a queue."""
 
     url: str
-    queue: str = field(converter=_target)
-    on_conflict: OnConflict | None = field(default=None, converter=_conflict)
+    queue: str = field(converter=_check_target_queue)
+    on_conflict: OnConflict | None = field(default=None, converter=_parse_optional_conflict)
     #: Name of this write, part of the request key of each row; empty: a random name.
-    run: str = field(default="", converter=_run_name)
-    rejects: str | None = field(default=None, converter=_location)
-    report: str | None = field(default=None, converter=_location)
+    run: str = field(default="", converter=_check_run_name)
+    rejects: str | None = field(default=None, converter=_to_absolute_location)
+    report: str | None = field(default=None, converter=_to_absolute_location)
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(raw_options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch read. Raise Refused with the name of an invalid option."""
-    return read_options_at(shared_url(given.get("url")), given)
+    return read_options_at(shared_url(raw_options.get("url")), raw_options)
 
 
-def read_options_at(url: str, given: Mapping[str, str]) -> ReadOptions:
+def read_options_at(url: str, raw_options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch read from a URL that is resolved already."""
-    return _parse(ReadOptions, {"table": "", "pushdown": "false", **_lower(given), "url": url})
+    return _create_options(
+        ReadOptions, {"table": "", "pushdown": "false", **_lower_names(raw_options), "url": url}
+    )
 
 
-def stream_options(given: Mapping[str, str]) -> StreamOptions:
+def stream_options(raw_options: Mapping[str, str]) -> StreamOptions:
     """Return the options of a stream that is read. Raise Refused with the name of an invalid option."""
-    return _parse(StreamOptions, {**_lower(given), "url": shared_url(given.get("url"))})
+    return _create_options(
+        StreamOptions, {**_lower_names(raw_options), "url": shared_url(raw_options.get("url"))}
+    )
 
 
-def write_options(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+def write_options(raw_options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Return the options of a write. Raise Refused with the name of an invalid option."""
-    return write_options_at(shared_url(given.get("url")), given, stream=stream)
+    return write_options_at(shared_url(raw_options.get("url")), raw_options, stream=stream)
 
 
-def write_options_at(url: str, given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+def write_options_at(url: str, raw_options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Return the options of a write to a URL that is resolved already."""
     # The run of a stream is made of the id of its query and the number of its batch.
     excluded = frozenset({"run"} if stream else ())
-    return _parse(WriteOptions, {"queue": "", **_lower(given), "url": url}, excluded)
+    return _create_options(WriteOptions, {"queue": "", **_lower_names(raw_options), "url": url}, excluded)
 
 
-def _lower(given: Mapping[str, str]) -> dict[str, str]:
+def _lower_names(raw_options: Mapping[str, str]) -> dict[str, str]:
     # Spark does not distinguish upper and lower case in names of options.
-    return {name.lower(): text for name, text in given.items()}
+    return {name.lower(): text for name, text in raw_options.items()}
 
 
-def _parse(
-    kind: type[OptionsT], given: Mapping[str, str], excluded: frozenset[str] = frozenset()
+def _create_options(
+    kind: type[OptionsT], raw_options: Mapping[str, str], excluded: frozenset[str] = frozenset()
 ) -> OptionsT:
     known = {attribute.alias for attribute in fields(kind)} - excluded
-    for name in given:
+    for name in raw_options:
         if name not in known and name not in SPARK_OPTIONS:
             raise Refused(f"unknown option {name!r}; known options: {', '.join(sorted(known))}", field=name)
-    values: dict[str, Any] = {name: text for name, text in given.items() if name in known}
+    values: dict[str, Any] = {name: text for name, text in raw_options.items() if name in known}
     return kind(**values)

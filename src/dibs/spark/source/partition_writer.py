@@ -48,7 +48,7 @@ class WriteTask(NamedTuple):
 
 
 class RowRequest(NamedTuple):
-    """An enqueue request and its row."""
+    """An enqueue request, with the batch and the index of the row it was made from."""
 
     request: EnqueueRequest
     batch: pa.RecordBatch
@@ -69,7 +69,7 @@ def write_partition(
             return _write_all_or_none(connection, options.queue, rows, task, batches)
         rejects = RejectsFile(options.rejects, task.name, task.attempt)
         try:
-            report = _write_good_rows(connection, options.queue, rows, rejects, batches)
+            report = _write_valid_rows(connection, options.queue, rows, rejects, batches)
         except BaseException:
             rejects.abort()
             raise
@@ -86,10 +86,10 @@ def _write_all_or_none(
 ) -> PartitionReport:
     report = PartitionReport()
     with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
-        for requests in _batches(_valid_requests(rows, task, batches), _payload_size):
-            _spool(spool, requests)
+        for requests in _split_into_batches(_valid_requests(rows, task, batches), _payload_size):
+            _write_to_spool(spool, requests)
         spool.seek(0)
-        while requests := _unspool(spool):
+        while requests := _read_from_spool(spool):
             _add_results(report, enqueue(connection, queue, requests))
     return report
 
@@ -111,18 +111,18 @@ def _valid_requests(
             yield request
 
 
-def _spool(spool: IO[bytes], requests: list[EnqueueRequest]) -> None:
+def _write_to_spool(spool: IO[bytes], requests: list[EnqueueRequest]) -> None:
     raw = _encode(requests)
     spool.write(len(raw).to_bytes(_HEADER_BYTES))
     spool.write(raw)
 
 
-def _unspool(spool: IO[bytes]) -> list[EnqueueRequest]:
+def _read_from_spool(spool: IO[bytes]) -> list[EnqueueRequest]:
     size = spool.read(_HEADER_BYTES)
     return _decode(spool.read(int.from_bytes(size))) if size else []
 
 
-def _write_good_rows(
+def _write_valid_rows(
     connection: StorageConnection,
     queue: str,
     rows: RequestBuilder,
@@ -130,14 +130,16 @@ def _write_good_rows(
     batches: Iterable[pa.RecordBatch],
 ) -> PartitionReport:
     report = PartitionReport()
-    for items in _batches(_good_rows(rows, rejects, batches), lambda item: _payload_size(item.request)):
+    for items in _split_into_batches(
+        _valid_rows(rows, rejects, batches), lambda item: _payload_size(item.request)
+    ):
         _add_results(report, _enqueue_accepted(connection, queue, items, rejects))
     report.rejected = rejects.count
     report.rows += rejects.count
     return report
 
 
-def _good_rows(
+def _valid_rows(
     rows: RequestBuilder, rejects: RejectsFile, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[RowRequest]:
     for batch in batches:
@@ -186,7 +188,7 @@ def _payload_size(request: EnqueueRequest) -> int:
     return len(request.job.data.payload)
 
 
-def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+def _split_into_batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield lists of items that fit into one call of the storage."""
     group: list[T] = []
     size = 0

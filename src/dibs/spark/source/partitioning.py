@@ -32,12 +32,12 @@ def id_ranges(
     """
     if parts > 1:
         counts = connection.run(connection.storage.counts([queue]))[queue]
-        parts = min(parts, MAX_PARTS, _size(counts, state) // MIN_IDS_PER_PARTITION)
+        parts = min(parts, MAX_PARTS, _count_ids(counts, state) // MIN_IDS_PER_PARTITION)
     cuts = connection.run(connection.storage.split(queue, parts, state=state)) if parts > 1 else ()
     return list(zip((None, *cuts), (*cuts, None), strict=True))
 
 
-def _size(counts: Counts, state: State | None) -> int:
+def _count_ids(counts: Counts, state: State | None) -> int:
     if state is not None:
         return int(getattr(counts, state))
     # A waiting job with the outcome of an earlier run counts twice, which makes the ranges a little smaller.
@@ -48,23 +48,23 @@ def offset_ranges(
     connection: StorageConnection, queue: str, after: str | None, until: str, parts: int
 ) -> list[tuple[str | None, str]]:
     """Return up to `parts` ranges (after, until) that together cover a log from `after` to `until`."""
-    ends = [*sorted({*_bounds(connection, queue, after, until, parts)}), until]
+    ends = [*sorted({*_range_bounds(connection, queue, after, until, parts)}), until]
     return list(zip([after, *ends[:-1]], ends, strict=True))
 
 
-def _bounds(
+def _range_bounds(
     connection: StorageConnection, queue: str, after: str | None, until: str, parts: int
 ) -> Iterator[str]:
-    if parts < 2 or (first := _next(connection, queue, after)) is None:
+    if parts < 2 or (first := _first_offset_after(connection, queue, after)) is None:
         return
     for part in range(1, parts):
         guess = interpolate_offset(first, until, part / parts)
-        found = None if guess is None else _next(connection, queue, guess)
+        found = None if guess is None else _first_offset_after(connection, queue, guess)
         if found is not None and first <= found < until:
             yield found
 
 
-def _next(connection: StorageConnection, queue: str, after: str | None) -> str | None:
+def _first_offset_after(connection: StorageConnection, queue: str, after: str | None) -> str | None:
     """Return the offset of the first event behind `after`.
 
     Return None if no such event exists or the storage refuses `after`.

@@ -18,7 +18,7 @@ from dibs.client.options.durations import EPOCH, MILLISECOND
 from dibs.spark.schemas import Column, columns
 from dibs.spark.source.rows import Row
 
-_COMPARED: Final[dict[type[ds.Filter], Callable[[Any, Any], bool]]] = {
+_COMPARISONS: Final[dict[type[ds.Filter], Callable[[Any, Any], bool]]] = {
     ds.EqualTo: operator.eq,
     ds.GreaterThan: operator.gt,
     ds.GreaterThanOrEqual: operator.ge,
@@ -50,11 +50,11 @@ class Predicate:
         return bool(
             found in self.value
             if self.operator_name == "In"
-            else _BY_NAME[self.operator_name](found, self.value)
+            else _COMPARISONS_BY_NAME[self.operator_name](found, self.value)
         )
 
 
-_BY_NAME: Final = {kind.__name__: operator_name for kind, operator_name in _COMPARED.items()}
+_COMPARISONS_BY_NAME: Final = {kind.__name__: operator_name for kind, operator_name in _COMPARISONS.items()}
 
 
 @frozen
@@ -80,16 +80,18 @@ class Predicates:
 
     def offset_after(self) -> str | None:
         """Return the offset that all rows must be behind to pass, or None."""
-        return max((str(predicate.value) for predicate in self._on_offset("GreaterThan")), default=None)
+        return max(
+            (str(predicate.value) for predicate in self._offset_predicates("GreaterThan")), default=None
+        )
 
     def offset_until(self) -> str | None:
         """Return the largest offset that a row can have to pass, or None."""
         return min(
-            (str(predicate.value) for predicate in self._on_offset("LessThan", "LessThanOrEqual")),
+            (str(predicate.value) for predicate in self._offset_predicates("LessThan", "LessThanOrEqual")),
             default=None,
         )
 
-    def _on_offset(self, *operator_name: str) -> Iterator[Predicate]:
+    def _offset_predicates(self, *operator_name: str) -> Iterator[Predicate]:
         return (
             predicate
             for predicate in self.predicates
@@ -102,30 +104,37 @@ def split_filters(table: str, filters: Sequence[ds.Filter]) -> tuple[Predicates,
     indexes = {column.name: (index, column) for index, column in enumerate(columns(table))}
     predicates: list[Predicate] = []
     remaining: list[ds.Filter] = []
-    for given in filters:
-        predicate = _predicate(given, indexes)
+    for spark_filter in filters:
+        predicate = _to_predicate(spark_filter, indexes)
         if predicate is None:
-            remaining.append(given)
+            remaining.append(spark_filter)
         else:
             predicates.append(predicate)
     return Predicates(tuple(predicates)), remaining
 
 
-def _predicate(given: ds.Filter, indexes: dict[str, tuple[int, Column]]) -> Predicate | None:
-    path: tuple[str, ...] = getattr(given, "attribute", ())
+def _to_predicate(spark_filter: ds.Filter, indexes: dict[str, tuple[int, Column]]) -> Predicate | None:
+    path: tuple[str, ...] = getattr(spark_filter, "attribute", ())
     if len(path) != 1 or path[0] not in indexes:
         return None
     index, column = indexes[path[0]]
-    if isinstance(given, (ds.IsNull, ds.IsNotNull)):
-        return Predicate(column, index, type(given).__name__, None)
-    if column.kind not in _COMPARABLE or not isinstance(given, (ds.In, *_COMPARED)):
+    if isinstance(spark_filter, (ds.IsNull, ds.IsNotNull)):
+        return Predicate(column, index, type(spark_filter).__name__, None)
+    if column.kind not in _COMPARABLE or not isinstance(spark_filter, (ds.In, *_COMPARISONS)):
         return None
-    if isinstance(given, ds.In):
-        return Predicate(column, index, "In", tuple(_row_value(column, value) for value in given.value))
-    return Predicate(column, index, type(given).__name__, _row_value(column, getattr(given, "value", None)))
+    if isinstance(spark_filter, ds.In):
+        return Predicate(
+            column, index, "In", tuple(_to_row_value(column, value) for value in spark_filter.value)
+        )
+    return Predicate(
+        column,
+        index,
+        type(spark_filter).__name__,
+        _to_row_value(column, getattr(spark_filter, "value", None)),
+    )
 
 
-def _row_value(column: Column, value: Any) -> Any:
+def _to_row_value(column: Column, value: Any) -> Any:
     """Return a literal in the form that rows have: a time is a number of ms, which may have a fraction."""
     if column.kind != "time" or not isinstance(value, datetime):
         return value

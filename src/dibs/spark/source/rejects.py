@@ -13,7 +13,7 @@ from dibs.spark.connection import absolute_location
 
 #: Rejected rows that are kept in memory before they are written.
 FLUSH_ROWS: Final = 1000
-_REASONS: Final = (pa.field("reject_field", pa.string()), pa.field("reject_reason", pa.string()))
+_REASON_COLUMNS: Final = (pa.field("reject_field", pa.string()), pa.field("reject_reason", pa.string()))
 
 
 class RejectsFile:
@@ -56,7 +56,7 @@ class RejectsFile:
 
     def _flush(self) -> None:
         table = pa.Table.from_batches(self._rows)
-        for index, field in enumerate(_REASONS):
+        for index, field in enumerate(_REASON_COLUMNS):
             table = table.append_column(field, pa.array([reason[index] for reason in self._reasons]))
         if self._writer is None:
             self._system.create_dir(self._folder, recursive=True)

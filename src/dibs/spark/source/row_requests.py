@@ -86,7 +86,7 @@ class RequestBuilder:
 
     def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
         """Yield for each row its request, or the Refused error of an invalid row."""
-        columns = {name: _values(name, batch.column(name)) for name in batch.schema.names}
+        columns = {name: _convert_column(name, batch.column(name)) for name in batch.schema.names}
         for row in range(batch.num_rows):
             try:
                 yield self._request({name: values[row] for name, values in columns.items()})
@@ -95,13 +95,13 @@ class RequestBuilder:
 
     def _request(self, row: Mapping[str, Any]) -> EnqueueRequest:
         data = JobData(
-            payload=_payload(row),
-            attributes=_attributes(row.get("attributes")),
+            payload=_encode_payload(row),
+            attributes=_encode_attributes(row.get("attributes")),
             priority=row.get("priority") or 0,
         )
-        id, conflict = row.get("id"), _conflict(row.get("on_conflict")) or self._on_conflict
+        id, conflict = row.get("id"), _parse_row_conflict(row.get("on_conflict")) or self._on_conflict
         run_at = row.get("run_at")
-        request_key = self._request_key(_content(data, run_at, conflict) if id is None else id.encode())
+        request_key = self._request_key(_row_content(data, run_at, conflict) if id is None else id.encode())
         if id is None:
             id, conflict = request_key.replace("/", "-"), conflict or _GENERATED_ID_CONFLICT
         request = EnqueueRequest(
@@ -119,14 +119,14 @@ class RequestBuilder:
         return f"{self._key_prefix}/{digest}/{before}"
 
 
-def _content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> bytes:
+def _row_content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> bytes:
     return msgspec.msgpack.encode((data, run_at, conflict))
 
 
 # -- columns -----------------------------------------------------------------------------------------
 
 
-def _values(name: str, column: pa.Array) -> list[Any]:
+def _convert_column(name: str, column: pa.Array) -> list[Any]:
     """Return the values of a column in the form that requests need.
 
     Values that can be invalid are converted per row.
@@ -138,7 +138,7 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     if name == "attributes":
         # A map to strings holds JSON texts, as in the table `jobs`. Other values are encoded as JSON.
         is_json = pa.types.is_map(column.type) and pa.types.is_string(column.type.item_type)
-        return [_attribute_writers(value, _encode_text if is_json else JSON.encode) for value in values]
+        return [_attribute_encoders(value, _encode_text if is_json else JSON.encode) for value in values]
     return values
 
 
@@ -146,7 +146,7 @@ def _encode_text(text: str) -> bytes:
     return text.encode()
 
 
-def _attribute_writers(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
+def _attribute_encoders(value: Mapping[str, Any] | None, write: Callable[[Any], bytes]) -> Any:
     """Return attributes as (name, encoder, value).
 
     They are encoded per row, so that an error rejects only its row.
@@ -156,13 +156,15 @@ def _attribute_writers(value: Mapping[str, Any] | None, write: Callable[[Any], b
     )
 
 
-def _attributes(writers: Iterable[tuple[str, Callable[[Any], bytes], Any]] | None) -> Mapping[str, bytes]:
+def _encode_attributes(
+    writers: Iterable[tuple[str, Callable[[Any], bytes], Any]] | None,
+) -> Mapping[str, bytes]:
     if not writers:
         return NO_ATTRIBUTES
     return {name: write(value) for name, write, value in writers} or NO_ATTRIBUTES
 
 
-def _payload(row: Mapping[str, Any]) -> bytes:
+def _encode_payload(row: Mapping[str, Any]) -> bytes:
     if "data" in row:
         return JSON.encode(row["data"])
     payload = row["payload"]
@@ -171,7 +173,7 @@ def _payload(row: Mapping[str, Any]) -> bytes:
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-def _conflict(value: Any) -> OnConflict | None:
+def _parse_row_conflict(value: Any) -> OnConflict | None:
     if value is None:
         return None
     if isinstance(value, Mapping):

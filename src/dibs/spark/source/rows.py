@@ -36,29 +36,29 @@ def json_or_none(raw: bytes | None) -> str | None:
 # -- groups of columns that several tables share -----------------------------------------------------
 
 
-def _data(data: JobData | None) -> Row:
+def _data_columns(data: JobData | None) -> Row:
     if data is None:
         return (None, None, None, None)
-    return (data.payload, json_or_none(data.payload), _attributes(data.attributes), data.priority)
+    return (data.payload, json_or_none(data.payload), _attribute_items(data.attributes), data.priority)
 
 
-def _attributes(attributes: Mapping[str, bytes]) -> list[tuple[str, str]]:
+def _attribute_items(attributes: Mapping[str, bytes]) -> list[tuple[str, str]]:
     return [(name, raw.decode()) for name, raw in attributes.items()]
 
 
-def _error(error: Error | None) -> Row:
+def _error_columns(error: Error | None) -> Row:
     return (None, None, None) if error is None else (error.type, error.message, error.traceback)
 
 
-def _revisions(part: Job | Successor | Outcome | LogEvent) -> Row:
+def _revision_columns(part: Job | Successor | Outcome | LogEvent) -> Row:
     return (part.first, part.revision, part.enqueues)
 
 
-def _counts(part: Job | Outcome) -> Row:
+def _count_columns(part: Job | Outcome) -> Row:
     return (part.attempts, part.retries, part.stalls, part.timeouts)
 
 
-def _origin(origin: Origin | None) -> Row:
+def _origin_columns(origin: Origin | None) -> Row:
     return (None, None) if origin is None else (origin.queue, origin.id)
 
 
@@ -68,49 +68,49 @@ def _origin(origin: Origin | None) -> Row:
 def job_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
     """Yield the rows of the current job of an id and of its successor, if they exist."""
     if record.slot.current is not None:
-        yield _current(queue, record.slot.current)
+        yield _current_job_row(queue, record.slot.current)
     if record.slot.successor is not None:
-        yield _blocked(queue, record.id, record.slot.successor)
+        yield _successor_row(queue, record.id, record.slot.successor)
 
 
-def _current(queue: str, job: Job) -> Row:
+def _current_job_row(queue: str, job: Job) -> Row:
     return (
         queue,
         job.id,
         "active" if job.run else "waiting",
-        *_data(job.data),
+        *_data_columns(job.data),
         job.run_at,
         job.enqueued_at,
         job.seq,
-        *_revisions(job),
-        *_counts(job),
-        *_error(job.error),
-        *_run(job.run),
-        *_origin(job.origin),
+        *_revision_columns(job),
+        *_count_columns(job),
+        *_error_columns(job.error),
+        *_run_columns(job.run),
+        *_origin_columns(job.origin),
     )
 
 
-def _run(run: ActiveRun | None) -> Row:
+def _run_columns(run: ActiveRun | None) -> Row:
     if run is None:
         return (None,) * 6
     progress = None if run.progress is None else run.progress.decode()
     return (run.fence, run.holder, run.claimed_at, progress, run.lease is None, run.cancel_requested)
 
 
-def _blocked(queue: str, id: str, successor: Successor) -> Row:
+def _successor_row(queue: str, id: str, successor: Successor) -> Row:
     return (
         queue,
         id,
         "blocked",
-        *_data(successor.data),
+        *_data_columns(successor.data),
         successor.run_at,
         successor.enqueued_at,
         successor.seq,
-        *_revisions(successor),
+        *_revision_columns(successor),
         *(0, 0, 0, 0),
-        *_error(None),
-        *_run(None),
-        *_origin(None),
+        *_error_columns(None),
+        *_run_columns(None),
+        *_origin_columns(None),
     )
 
 
@@ -125,18 +125,18 @@ def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
         outcome.kind,
         outcome.result,
         json_or_none(outcome.result),
-        *_error(outcome.error),
+        *_error_columns(outcome.error),
         outcome.fence,
-        *_revisions(outcome),
-        *_counts(outcome),
+        *_revision_columns(outcome),
+        *_count_columns(outcome),
         outcome.enqueued_at or None,
         outcome.run_at or None,
         outcome.claimed_at,
         outcome.ended_at,
         outcome.expires_at,
         outcome.holder or None,
-        *_data(outcome.data),
-        *_origin(outcome.origin),
+        *_data_columns(outcome.data),
+        *_origin_columns(outcome.origin),
     )
 
 
@@ -158,7 +158,7 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
         event.first or None,
         event.revision or None,
         event.enqueues or None,
-        *_error(event.error),
+        *_error_columns(event.error),
     )
 
 
@@ -186,8 +186,8 @@ def run_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
         event.claimed_at - due,
         event.finished_at - event.claimed_at,
         event.holder,
-        *_error(event.error),
-        *_revisions(event),
+        *_error_columns(event.error),
+        *_revision_columns(event),
     )
 
 
@@ -207,11 +207,11 @@ def to_record_batch(table: str, rows: Sequence[Row], schema: pa.Schema) -> pa.Re
     """Return rows of a table as an Arrow batch with the columns of `schema`, in its order."""
     columns = list(zip(*rows, strict=True))
     indexes = {column.name: index for index, column in enumerate(table_columns(table))}
-    arrays = [_array(columns[indexes[field.name]], field.type) for field in schema]
+    arrays = [_to_arrow_array(columns[indexes[field.name]], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+def _to_arrow_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         # The largest time of the contract, 2**53 ms, fits into 64 bits as microseconds.
         return pa.array(values, _MILLISECONDS).cast(kind)

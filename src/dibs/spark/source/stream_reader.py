@@ -47,7 +47,7 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> StreamOffset:  # noqa: N802 - Spark's names, here and below
         """Return the start of a query without a checkpoint."""
         with StorageConnection(self._options.url) as connection:
-            queues = self._queues(connection)
+            queues = self._queue_names(connection)
             if self._options.start == "latest":
                 return {queue: connection.log_end(queue) for queue in queues}
         given = self._options.start if isinstance(self._options.start, dict) else {}
@@ -75,11 +75,11 @@ class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
         with StorageConnection(self._options.url) as connection:
             self._target = self._log_ends(connection)
 
-    def _queues(self, connection: StorageConnection) -> Sequence[str]:
+    def _queue_names(self, connection: StorageConnection) -> Sequence[str]:
         return self._options.queues or connection.queue_names()
 
     def _log_ends(self, connection: StorageConnection) -> StreamOffset:
-        return {queue: connection.log_end(queue) for queue in self._queues(connection)}
+        return {queue: connection.log_end(queue) for queue in self._queue_names(connection)}
 
     def _check_checkpoint(self, start: Mapping[str, str]) -> None:
         """Raise ConfigurationError if the checkpoint has offsets of other queues than this query reads."""

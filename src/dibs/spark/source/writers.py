@@ -53,7 +53,7 @@ class BatchWriter(ds.DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Enqueue the rows of a partition. Called in a task."""
-        return CommitMessage(write_partition(self._options, _task(self._run), iterator))
+        return CommitMessage(write_partition(self._options, _current_write_task(self._run), iterator))
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None]) -> None:
         """Write the report file, after all tasks succeeded."""
@@ -73,13 +73,15 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Enqueue the rows of a partition of a micro-batch. Called in a task."""
-        context = _context()
+        context = _current_task_context()
         query, batch = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query or not batch:
             raise ConfigurationError(
                 f"the local properties {QUERY_ID} and {BATCH_ID} are missing in this task; use writeStream"
             )
-        return CommitMessage(write_partition(self._options, _task(f"{query}/{batch}"), iterator))
+        return CommitMessage(
+            write_partition(self._options, _current_write_task(f"{query}/{batch}"), iterator)
+        )
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Write the report file of a micro-batch."""
@@ -88,15 +90,15 @@ class StreamWriter(ds.DataSourceStreamArrowWriter):
             _write_report(path, self._options.queue, f"batch {batchId}", messages)
 
 
-def _context() -> TaskContext:
+def _current_task_context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
         raise ConfigurationError("rows can only be written in a Spark task; call DataFrame.write")
     return context
 
 
-def _task(run: str) -> WriteTask:
-    context = _context()
+def _current_write_task(run: str) -> WriteTask:
+    context = _current_task_context()
     return WriteTask(run, context.partitionId(), context.attemptNumber())
 
 
