@@ -1,7 +1,7 @@
-"""The actions of the clients: random calls as data, which can be sent to another process and shrunk.
+"""The actions of the test clients: random calls as data, which can be sent to another process.
 
-An action does not name fences, revisions or leases. It picks them from the `ClientState` when it runs, for
-example "the newest run".
+A failing example is shrunk by removing actions. So an action does not contain fences, revisions or leases.
+It picks them from the `ClientState` when it runs, for example "the newest run".
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from dibs.model.requests import (
 from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs_conformance.concurrent.calls import Call
 
-#: In ms. A short lease expires within an example once a client adds `PAST_SHORT_TTL` to its time.
+#: Lifetimes of leases in ms. A short lease expires within an example once a client adds `PAST_SHORT_TTL` to
+#: its time.
 LONG_TTL, SHORT_TTL, PAST_SHORT_TTL = 3_600_000, 10, 11
 UNUSED_LEASE = "0" * 32
 
@@ -83,7 +84,6 @@ class Action:
     #: A key of `SETTLE_ACTIONS`.
     settle_as: str = "complete"
     #: An index into `CONFLICT_OPTIONS`.
-    #: An index into `CONFLICT_OPTIONS`.
     conflict: int = 0
     #: An index into `JOB_DATA`, or `LARGE_DATA`.
     data: int = 0
@@ -111,9 +111,9 @@ class ClientState:
         if call.operation == "grant":
             self.leases.append(call.answer.lease)
         elif call.operation == "enqueue":
-            # A repeated enqueue returns the numbers of the first enqueue with that request_key, often for
-            # another id. The range of this id may cover such a number by chance, and the linearizability
-            # check cannot decide that.
+            # Skip repeated enqueues. Their answer has the revision of the first enqueue with that
+            # request_key, often for another id. If the range of this id covers that revision by chance,
+            # the linearizability check cannot decide whether the answer is right.
             ids = (request.job.id for request in call.args["requests"])
             answers = zip(ids, call.answer, strict=True)
             self.revisions += [(id, answer.revision) for id, answer in answers if not answer.repeated]

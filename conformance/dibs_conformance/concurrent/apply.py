@@ -1,5 +1,7 @@
-"""Apply one call to a possible world: the oracle computes the expected answer, and the real answer must
-match.
+"""The application of one call to a possible world (possible_world.py).
+
+The oracle, a simple reference implementation of the contract, computes the expected answer. The storage's
+answer must match it, or Mismatch is raised.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class CallPart:
 
     call: Call
     operation: str
-    #: The item of the batch, or the arguments of the call.
+    #: An item of a batch operation; for other operations, all arguments of the call.
     request: Any
     #: The answer to this item, or None if the call has no answer.
     answer: Any
@@ -58,7 +60,7 @@ def split_call(call: Call, times: tuple[int, ...], concurrent_ids: frozenset[str
 
 
 def split_items(call: Call, *, answered: bool) -> Iterator[tuple[str, Any, Any]]:
-    batch = BATCHES.get(call.operation)
+    batch = BATCH_ARGUMENTS.get(call.operation)
     if batch is None:
         yield call.operation, call.args, call.answer
         return
@@ -77,7 +79,7 @@ def split_items(call: Call, *, answered: bool) -> Iterator[tuple[str, Any, Any]]
 
 
 #: For each batch operation, the argument that holds the items.
-BATCHES = {
+BATCH_ARGUMENTS = {
     "enqueue": "requests",
     "settle": "settlements",
     "settle_and_claim": "settlements",
@@ -91,7 +93,7 @@ def apply_part(world: PossibleWorld, part: CallPart, now: int) -> None:
     """Apply a part at time `now` (ms). Raises Mismatch if its answer differs from the oracle's."""
     world.oracle.numbers.next_call()
     world.oracle.now = now
-    APPLY[part.operation](world, part, now)
+    APPLY_OPERATION[part.operation](world, part, now)
 
 
 def _check_answer(world: PossibleWorld, part: CallPart, id: str, expected: Any) -> None:
@@ -142,14 +144,16 @@ def _claim(world: PossibleWorld, part: CallPart, now: int) -> None:
     holder = queue.lease(lease, now)
     if answer.lost or holder is None:
         if (holder is None) != answer.lost:
-            raise Mismatch(f"claim answered lost={answer.lost}; the lease is {'alive' if holder else 'dead'}")
+            raise Mismatch(
+                f"claim answered lost={answer.lost}, but the lease is {'alive' if holder else 'dead'}"
+            )
         return
     if answer.now != now:
         raise Mismatch(f"claim answered now={answer.now}; expected {now}")
-    _check_claimed(world, part, queue, answer, lease, holder.holder)
+    _activate_claimed_jobs(world, part, queue, answer, lease, holder.holder)
 
 
-def _check_claimed(
+def _activate_claimed_jobs(
     world: PossibleWorld, part: CallPart, queue: OracleQueue, answer: ClaimResult, lease: str, holder: str
 ) -> None:
     """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
@@ -207,7 +211,7 @@ def _drop(world: PossibleWorld, part: CallPart, now: int) -> None:
 
 def _reap(world: PossibleWorld, part: CallPart, now: int) -> None:
     queue = world.oracle.queue(part.call.queue)
-    due = holding.expired(queue, now)
+    due = holding.expired_ids(queue, now)
     if not part.answered:
         world.oracle.reap(queue.name, len(due), due, now)
         return
@@ -252,7 +256,7 @@ def _get(world: PossibleWorld, part: CallPart, now: int) -> None:
             match_slot(world.numbering, (part.call.queue, id), known, slot, now)
 
 
-APPLY: dict[str, Callable[[PossibleWorld, CallPart, int], None]] = {
+APPLY_OPERATION: dict[str, Callable[[PossibleWorld, CallPart, int], None]] = {
     "enqueue": _enqueue,
     "claim": _claim,
     "settle": _settle,

@@ -11,14 +11,17 @@ from attrs import define, field
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 
-#: The end of a call. `unknown`: it may take effect at any time since. `refused`: it had no effect. `raised`:
-#: it raised an exception that the contract does not allow.
+#: The end of a call. `unknown`: the call has no answer, and may take effect at any time after it was sent.
+#: `refused`: it had no effect. `raised`: it raised an exception that the contract does not allow.
 Completion = Literal["answered", "unknown", "refused", "raised"]
 
 
 @define(kw_only=True)
 class Call:
-    """One call of one client. All clients of an example read `invoked` and `returned` from the same clock."""
+    """One call of one client, with the times at which it was sent (`invoked`) and answered (`returned`).
+
+    All clients of an example take both times from the same clock.
+    """
 
     client: str
     operation: str

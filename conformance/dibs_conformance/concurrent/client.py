@@ -1,4 +1,4 @@
-"""Runs the actions of one client against a storage and records each call."""
+"""The client of the concurrent tests: it runs actions against a storage and records each call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ async def run_program(
 ) -> list[Call]:
     """Run the actions one after the other and return the calls.
 
-    `on_call` is called before each call and again when the call returned. So a call is recorded even if its
-    process is killed.
+    `on_call` is called before each call, and again after the call returned. So a call is recorded even if
+    the process is killed during the call.
     """
     calls: list[Call] = []
     for action in program.actions:
@@ -65,7 +65,6 @@ async def make_call(storage: Storage, call: Call) -> None:
 
 
 def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:
-    """Return the coroutine of the call."""
     method = getattr(storage, call.operation)
     if call.operation in TAKES_QUEUES:
         work: Coroutine[Any, Any, Any] = method([call.queue], **call.args, now=call.now)
@@ -74,7 +73,8 @@ def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:
     return work
 
 
-#: More pages than any example fills.
+#: Limit on the pages of a listing, so that a storage that never ends a listing cannot hang the tests. No
+#: example fills so many pages.
 MAX_PAGES = 100
 
 
@@ -82,7 +82,7 @@ async def take_snapshot(storage: Storage, queue: str, ids: Sequence[str], now: i
     """Read all ids of a queue and its fail jobs. With `log`, also read all events."""
     slots = await storage.get(queue, ids, now=now)
     failed = await _list_waiting(storage, queue + FAIL_SUFFIX, now)
-    events = await _log(storage, queue, now) if log else None
+    events = await _read_log(storage, queue, now) if log else None
     return Snapshot(now=now, slots=dict(zip(ids, slots, strict=True)), failed=failed, events=events)
 
 
@@ -98,7 +98,7 @@ async def _list_waiting(storage: Storage, queue: str, now: int) -> dict[str, Slo
     return found
 
 
-async def _log(storage: Storage, queue: str, now: int) -> list[LogEvent]:
+async def _read_log(storage: Storage, queue: str, now: int) -> list[LogEvent]:
     found: list[LogEvent] = []
     after: str | None = None
     for _ in range(MAX_PAGES):

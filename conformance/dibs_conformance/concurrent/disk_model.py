@@ -1,5 +1,7 @@
-"""A model of a disk: records the file operations of a process, and lists every state that a power loss may
-leave.
+"""A model of a disk, for the power loss tests.
+
+`DiskRecorder` records the file operations of a process. `DiskModel` lists every state of the disk that a
+power loss may leave.
 
 The model assumes few guarantees. Data written since the last fsync of a file may survive whole, by half, as
 zeros, or not at all. A name created, renamed or removed since the last fsync of its folder may survive or
@@ -17,7 +19,8 @@ from typing import Any, Literal
 from attrs import define, evolve, field, frozen
 
 Kind = Literal["create", "write", "sync", "rename", "unlink", "mkdir", "mark"]
-#: Possible states of file content that was not synced.
+#: Names of the possible states of unsynced content after a power loss: all of it survives, the first half,
+#: zeros in its place, or nothing since the last fsync.
 REMNANTS = ("all", "half", "zeros", "nothing")
 #: Limit on the disk states tried for one point in time.
 MAX_DISKS = 24
@@ -62,10 +65,10 @@ class DiskModel:
     unsynced: list[tuple[frozenset[str], DiskOperation, int]] = field(factory=list)
 
     def apply(self, operation: DiskOperation) -> None:
-        """Apply an operation, as the process sees it."""
+        """Update the model by one operation of the process."""
         match operation.kind:
             case "create":
-                self._name(operation, len(self.files))
+                self._create_name(operation, len(self.files))
                 self.files[len(self.files)] = FileState()
             case "write":
                 inode = self.names[operation.path]
@@ -86,7 +89,7 @@ class DiskModel:
             case "mark":
                 pass
 
-    def _name(self, operation: DiskOperation, inode: int) -> None:
+    def _create_name(self, operation: DiskOperation, inode: int) -> None:
         self.names[operation.path] = inode
         self.unsynced.append((frozenset({folder(operation.path)}), operation, inode))
 
@@ -107,11 +110,13 @@ class DiskModel:
         ]
 
     def after_power_loss(self) -> Iterator[dict[str, bytes]]:
-        """Yield the disk states a power loss may leave, as contents by name: at most `MAX_DISKS`, emptiest
-        and fullest first.
+        """Yield the disk states that a power loss may leave, each as a dict from file name to content.
+
+        At most `MAX_DISKS` states are yielded. The states in which all unsynced names are lost come first,
+        then the states in which all of them survive.
         """
         seen: list[dict[str, bytes]] = []
-        for kept in self._kept():
+        for kept in self._surviving_names():
             names = dict(self.synced)
             for (_, operation, inode), survives in zip(self.unsynced, kept, strict=True):
                 if survives:
@@ -127,7 +132,7 @@ class DiskModel:
                 if len(seen) >= MAX_DISKS:
                     return
 
-    def _kept(self) -> Iterator[Sequence[bool]]:
+    def _surviving_names(self) -> Iterator[Sequence[bool]]:
         size = len(self.unsynced)
         yield [False] * size
         yield [True] * size
@@ -164,7 +169,10 @@ def write_disk(disk: dict[str, bytes], folders: set[str], root: Path) -> None:
 
 
 class DiskRecorder:
-    """Records what this process does below a folder. `install` patches `os` and cannot be undone."""
+    """The recorder of the file operations of this process below a folder.
+
+    `install` patches functions of `os` and cannot be undone, so use it in a process of its own.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = str(root.resolve())
@@ -175,7 +183,7 @@ class DiskRecorder:
         """Record that a call has returned at this point."""
         self.operations.append(DiskOperation("mark"))
 
-    def _below(self, path: Any) -> str | None:
+    def _relative_path(self, path: Any) -> str | None:
         if not isinstance(path, str | os.PathLike):
             return None
         full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - abspath does not follow links
@@ -200,7 +208,7 @@ class DiskRecorder:
 
     def _wrap_open(self, real: Callable[..., int]) -> Callable[..., int]:
         def open_(path: Any, flags: int, *args: Any, **options: Any) -> int:
-            name = self._below(path)
+            name = self._relative_path(path)
             existed = name is not None and os.path.exists(path)  # noqa: PTH110 - path may be str or bytes
             descriptor = real(path, flags, *args, **options)
             self._open.pop(descriptor, None)
@@ -235,7 +243,7 @@ class DiskRecorder:
             real(descriptor)
             if descriptor in self._open:
                 name = self._open[descriptor]
-                self._catch_up(name)
+                self._record_missed_writes(name)
                 self.operations.append(DiskOperation("sync", "" if name == "." else name))
 
         return sync
@@ -247,8 +255,8 @@ class DiskRecorder:
 
         return name
 
-    def _catch_up(self, name: str) -> None:
-        """Record writes that bypassed `os.write`: Python's file objects write in C."""
+    def _record_missed_writes(self, name: str) -> None:
+        """Record bytes of a file that were not written by `os.write`: Python's file objects write in C."""
         path = Path(self._root, name)
         if not path.is_file():
             return
@@ -261,6 +269,6 @@ class DiskRecorder:
             self.operations.append(DiskOperation("write", name, data=rest))
 
     def _record(self, kind: Kind, path: Any, to: Any = None) -> None:
-        name, other = self._below(path), self._below(to)
+        name, other = self._relative_path(path), self._relative_path(to)
         if name is not None:
             self.operations.append(DiskOperation(kind, name, other or ""))

@@ -19,7 +19,7 @@ from dibs_conformance.report import Failure
 START = 1_767_225_600_000
 IDS = ("a", "b")
 MAX_ROUNDS = 4
-#: Number of runs after which a shrunk example counts as passing.
+#: Runs of a shrunk example, each with another seed, before it counts as passing.
 SHRINK_TRIES = 20
 #: Seconds spent on shrinking one failure, at most.
 SHRINK_SECONDS = 20.0
@@ -44,7 +44,10 @@ class ClientGroup(Protocol):
 
 @frozen
 class Example:
-    """Rounds of actions for each client. The first round sets up jobs and leases."""
+    """A random test case: several rounds, each with the actions of every client.
+
+    The first round sets up jobs and leases. All clients of a round run at the same time.
+    """
 
     seed: int
     rounds: tuple[RoundActions, ...]
@@ -101,7 +104,7 @@ def random_setup(random: Random) -> tuple[Action, ...]:
 
 @define
 class ExampleCounts:
-    """Numbers of examples, calls and overlaps so far."""
+    """Counters of the examples run so far: their calls, and the pairs of calls that overlapped in time."""
 
     histories: int = 0
     calls: int = 0
@@ -124,7 +127,7 @@ class ExampleCounts:
 
 
 class ExampleRunner:
-    """Runs one example after the other, each in its own queue."""
+    """The runner of examples: one after the other, each in its own queue."""
 
     def __init__(self, clients: ClientGroup) -> None:
         self._clients = clients
@@ -143,10 +146,10 @@ class ExampleRunner:
         queue = f"q{self._examples_run}"
         now = START + 10_000 * self._examples_run
         self._examples_run += 1
-        rounds = self._rounds(example, queue, now)
+        rounds = self._run_rounds(example, queue, now)
         return rounds, linearize(rounds, queue)
 
-    def _rounds(self, example: Example, queue: str, now: int) -> list[Round]:
+    def _run_rounds(self, example: Example, queue: str, now: int) -> list[Round]:
         state, rounds = ClientState(), []
         for at, round_actions in enumerate(example.rounds):
             programs = [Program(actions, queue, state, now) for actions in round_actions]
@@ -164,13 +167,15 @@ class ExampleRunner:
         while found and time.monotonic() < deadline:
             found = False
             for shrunk in example.shrunk():
-                failing = self._fails(shrunk, deadline)
+                failing = self._find_failing_run(shrunk, deadline)
                 if failing is not None:
                     example, (rounds, result), found = shrunk, failing, True
                     break
         return Failure(law="some order explains every answer", why=result.why, story=timeline(rounds))
 
-    def _fails(self, example: Example, deadline: float) -> tuple[list[Round], LinearizeResult] | None:
+    def _find_failing_run(
+        self, example: Example, deadline: float
+    ) -> tuple[list[Round], LinearizeResult] | None:
         for attempt in range(SHRINK_TRIES):
             if time.monotonic() > deadline:
                 break

@@ -1,5 +1,6 @@
-"""Interleaving inside Postgres functions: a second connection locks a table until the calls wait for that
-lock.
+"""Clients whose calls interleave inside Postgres functions.
+
+A second connection locks a table until the calls wait for that lock.
 
 A call that writes to the locked table stops in the middle of its function, at its first write to the table.
 When several calls wait, the lock is released and all continue at the same time. pg_locks shows which calls

@@ -100,7 +100,7 @@ def switch_interval(interval: float) -> Iterator[None]:
 
 
 class ExampleLoop:
-    """Runs examples until the budget or their number is used up, or until one fails."""
+    """The loop that runs examples until the budget or their number is used up, or until one fails."""
 
     def __init__(self, plan: LevelPlan, budget: float, *, all_pairs: bool = False) -> None:
         self._plan, self._all_pairs = plan, all_pairs

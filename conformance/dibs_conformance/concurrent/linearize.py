@@ -1,5 +1,6 @@
-"""Checks linearizability: searches an order of overlapping calls that explains every answer and every
-snapshot.
+"""The linearizability check: a search for an order of overlapping calls that explains all results.
+
+The results are the answers of the calls, and the snapshots taken after each round of calls.
 
 The search is depth-first, round by round. All calls of a round return before its snapshot, so the search only
 reorders calls of one round. A call without an answer may take effect now, later or never. An example not
@@ -24,7 +25,7 @@ READS = frozenset({"get"})
 
 
 class Undecided(Exception):
-    """The search reached `MAX_TRIES`."""
+    """Raised if the search tried `MAX_TRIES` steps and found no order that explains the results."""
 
 
 @define
@@ -121,8 +122,9 @@ class Search:
 
 
 def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
-    """Return the parts that may take effect next: no other open part returned before they began. Earliest
-    answer first.
+    """Return the parts of calls that may take effect next, sorted by the time of their answer.
+
+    A part may be next if no other open part was answered before the call of this part was sent.
     """
     first = min((part.call.returned for part in open_parts), default=0.0)
     ready = [
@@ -135,18 +137,19 @@ def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
 
 
 def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
-    """Return the part with the times of later calls added. An open call may take effect at the time of any
-    later call, because the storage's clock never goes back.
+    """Return the part with the times of later calls added to `times`.
+
+    An unanswered call may take effect at the time of any later call, as the storage's clock never goes back.
     """
     since = {call.now for call in calls if call.now > part.call.now}
     return evolve(part, times=tuple(sorted({*part.times, *since}))) if since else part
 
 
 def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list[CallPart]:
-    """Return all parts of a round's calls, with the ids that overlapping calls touch. Refused calls are left
-    out.
+    """Return the parts of a round's calls, each with the ids that overlapping calls touch.
 
-    `pending` holds unanswered parts of earlier rounds, which may overlap these calls, too.
+    Refused calls are left out, because they have no effect. `pending` holds unanswered parts of
+    earlier rounds, which may overlap these calls, too.
     """
     performed = [call for call in calls if call.completion != "refused"]
     unanswered = {id(part.call): part.call for part in pending}.values()
@@ -214,8 +217,9 @@ def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None
 
 
 def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | object) -> None:
-    """Rename the oracle's fail jobs to their real ids, matched by origin. Raises Mismatch for an extra or
-    missing fail job.
+    """Give the oracle's fail jobs the ids that the storage has generated for them.
+
+    Jobs are matched by the run that failed. Raises Mismatch for an extra or missing fail job.
     """
     assert isinstance(failed, dict)  # noqa: S101
     target = world.oracle.queue(queue + FAIL_SUFFIX)

@@ -1,5 +1,7 @@
-"""A possible world: the oracle's state after one order of the calls, and its mapping to the storage's
-numbers.
+"""A possible world: the state of the oracle after the calls, applied in one of their possible orders.
+
+The oracle is a simple reference implementation of the contract. It draws its own fences and revisions, so a
+world also maps these numbers to those of the storage.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from dibs_conformance.oracle.queue import OracleQueue
 
 
 class ConcurrentNumberMap(NumberMap):
-    """A number map for overlapping calls. Numbers must grow for each id; across ids, they may be drawn in any
-    order.
+    """A number map for overlapping calls.
+
+    The numbers of one id must grow. The storage may draw numbers for different ids in any order.
     """
 
     def copy(self) -> ConcurrentNumberMap:
@@ -51,7 +54,7 @@ def copy_drawn(drawn: DrawnNumbers) -> DrawnNumbers:
 
 
 class PossibleWorld:
-    """The state after the calls applied so far, in one order."""
+    """The oracle after the calls applied so far. The search copies a world before it tries another call."""
 
     def __init__(self) -> None:
         self.oracle = Oracle()

@@ -34,7 +34,7 @@ PRELOADED = ["__main__", __name__]
 
 @frozen
 class SignalPoint:
-    """Makes a process send itself a signal right before the n-th line of storage code in a program."""
+    """An order to a process: send yourself `signal` right before storage line number `line` of a program."""
 
     signal: signal.Signals
     line: int
@@ -42,8 +42,9 @@ class SignalPoint:
 
 @frozen
 class ProgramStats:
-    """Counts of one program: lines of storage code, system calls, and the system call that was made to
-    fail.
+    """The numbers of storage lines and system calls that one program executed.
+
+    `failed` is the name of the system call that was made to fail, or "".
     """
 
     lines: int = 0
@@ -56,8 +57,9 @@ class ClientUnresponsive(Exception):
 
 
 def process_context() -> BaseContext:
-    """Return how to start processes: by a fork server with the code preloaded, or by spawn on other
-    platforms.
+    """Return the start method of client processes.
+
+    This is a fork server with the code preloaded, or spawn on platforms without a fork server.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -90,15 +92,16 @@ class ProcessClient:
         self._pipe.send((program, fault))
 
     def wait(self, timeout: float = TIMEOUT) -> list[Call]:
-        """Wait until the program is done or the process is dead, and return its calls. Raises
-        ClientUnresponsive.
+        """Wait until the program is done or the process is dead, and return its calls.
+
+        Raises ClientUnresponsive if no message arrives for `timeout` seconds.
         """
         while self._running:
             self._receive(timeout)
         return self._calls
 
     def _receive(self, timeout: float = TIMEOUT) -> None:
-        """Receive one message."""
+        """Receive one message: the start or the end of a call, or the counts of a finished program."""
         if not self._pipe.poll(timeout):
             raise ClientUnresponsive(f"client process {self.name} did not answer within {timeout:.0f} s")
         try:
@@ -161,8 +164,9 @@ class ProcessClients:
         self.clients = [ProcessClient(locations.target, self.location, name) for name in names]
 
     def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
-        """Run one program per process, all at the same time. The seed has no effect: the operating system
-        schedules.
+        """Run one program per process, all at the same time.
+
+        The seed has no effect, because the operating system schedules the processes.
         """
         del seed
         pairs = list(zip(self.clients, programs, strict=False))
@@ -195,7 +199,7 @@ def process_clients(locations: Locations, names: Sequence[str]) -> Iterator[Proc
 
 
 class LineCounter:
-    """Counts executed lines of storage code and sends a signal at a chosen line."""
+    """The counter of executed storage lines in a client process. It sends a signal at a chosen line."""
 
     def __init__(self) -> None:
         self.lines = 0

@@ -2,9 +2,11 @@
 
 Each client has its own thread and the threads that its storage starts. At a line of storage code the
 scheduler may pause the running client and resume another, as the seed decides. So calls interleave in the
-middle. A client without a step for a while waits, most often for a lock of a paused client; then another
-client runs, as in the isolation tester of Postgres. A wrong guess changes only the order of steps. The check
-uses only the calls and their timestamps.
+middle.
+
+A client without a step for STEP_TIMEOUT probably waits for a lock of a paused client. Then the scheduler runs
+another client, as the isolation tester of Postgres does. A wrong guess changes only the order of steps: the
+check uses only the calls and their timestamps.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ STEPS_PER_TURN: Final = (3, 10, 40, 150)
 
 
 class Deadlock(Exception):
-    """A round did not end: the clients wait for each other."""
+    """Raised if a round does not end within ROUND_TIMEOUT, as when clients wait for each other."""
 
 
 class Scheduler:
     """Runs one client at a time, and switches clients at lines of storage code."""
 
     def __init__(self, folders: tuple[str, ...]) -> None:
-        self._lines = LineTracer(folders, self._line)
+        self._lines = LineTracer(folders, self._on_line)
         self._condition = threading.Condition()
         self._owners: dict[int, str] = {}
         self._ready: list[str] = []
@@ -63,7 +65,7 @@ class Scheduler:
         with self._lines.trace():
             yield
 
-    def _line(self) -> None:
+    def _on_line(self) -> None:
         owner = self._owners.setdefault(threading.get_ident(), self._running or self._default_owner)
         if self._ready:
             self._step(owner)
@@ -79,7 +81,7 @@ class Scheduler:
         with self._condition:
             if client in self._clients:
                 if self._running == client:
-                    self._next()
+                    self._switch_client()
                 self._await_turn(client)
 
     def _await_turn(self, client: str) -> None:
@@ -88,11 +90,11 @@ class Scheduler:
             if client not in self._ready:
                 self._ready.append(client)
             if not self._running:
-                self._next()
+                self._switch_client()
             else:
                 self._condition.wait(ROUND_TIMEOUT)
 
-    def _next(self) -> None:
+    def _switch_client(self) -> None:
         """Choose the client that runs next, maybe the same."""
         self._steps_left = 1 + int(self._random.expovariate(1 / self._mean_steps))
         chosen = self._random.choice(sorted(self._ready)) if self._ready else ""
@@ -112,7 +114,7 @@ class Scheduler:
             if client in self._ready:
                 self._ready.remove(client)
             if self._running == client:
-                self._next()
+                self._switch_client()
             self._condition.notify_all()
 
     def start_round(self, clients: list[str], seed: int) -> None:
@@ -121,7 +123,7 @@ class Scheduler:
             self._random = Random(seed)
             self._mean_steps = self._random.choice(STEPS_PER_TURN)
             self._clients, self._ready = set(clients), list(clients)
-            self._next()
+            self._switch_client()
 
     def watch_round(self) -> None:
         """Watch the round from the thread that waits for its end. Raises Deadlock."""
@@ -145,4 +147,4 @@ class Scheduler:
         if others:
             self.waits += bool(self._running)
             self._ready = others
-            self._next()
+            self._switch_client()

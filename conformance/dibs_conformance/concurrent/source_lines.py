@@ -40,12 +40,12 @@ class LineTracer:
         is_traced = self._is_traced.get(code)
         if is_traced is None:
             is_traced = self._is_traced[code] = code.co_filename.startswith(self._folders)
-        return self._line if is_traced else None
+        return self._trace_line if is_traced else None
 
-    def _line(self, _: FrameType, event: str, __: Any) -> Trace:
+    def _trace_line(self, _: FrameType, event: str, __: Any) -> Trace:
         if event == "line":
             self._on_line()
-        return self._line
+        return self._trace_line
 
 
 def source_folders(kind: type) -> tuple[str, ...]:

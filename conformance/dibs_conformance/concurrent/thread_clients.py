@@ -70,9 +70,9 @@ class ThreadClients:
         self.scheduler = Scheduler(folders)
         self._scheduled = scheduled
         for client in self.clients:
-            client.submit(self._open_task(client, locations, location)).result()
+            client.submit(self._open_function(client, locations, location)).result()
 
-    def _open_task(self, client: ThreadClient, locations: Locations, location: str) -> Callable[[], None]:
+    def _open_function(self, client: ThreadClient, locations: Locations, location: str) -> Callable[[], None]:
         def open_client() -> None:
             # The first storage was opened to find the folders to trace. Its threads are not traced, so reopen
             # it.
@@ -99,7 +99,7 @@ class ThreadClients:
         pairs = list(zip(self.clients, programs, strict=False))
         start = Barrier(len(pairs))
         futures = [
-            client.submit(self._round_task(client, program.with_own_state(), start))
+            client.submit(self._round_function(client, program.with_own_state(), start))
             for client, program in pairs
         ]
         return lambda: [call for future in futures for call in future.result(ROUND_TIMEOUT)]
@@ -119,7 +119,9 @@ class ThreadClients:
             during()
         return calls()
 
-    def _round_task(self, client: ThreadClient, program: Program, start: Barrier) -> Callable[[], list[Call]]:
+    def _round_function(
+        self, client: ThreadClient, program: Program, start: Barrier
+    ) -> Callable[[], list[Call]]:
         def task() -> list[Call]:
             if not self._scheduled:
                 start.wait()

@@ -1,3 +1,4 @@
-"""Tests of crashed clients and failing disks (level L3): each call in flight takes effect completely or not
-at all.
+"""Tests of crashed clients and failing disks (level L3).
+
+A call in flight during the crash must take effect completely or not at all.
 """

@@ -1,5 +1,6 @@
-"""Cancelled callers: cancels the task at every await of every operation, and then uses the same storage
-again.
+"""Tests that cancel a call at each of its awaits, and then use the same storage object again.
+
+A cancelled call must take effect completely or not at all, and no later call may get its reply.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dibs_conformance.report import Failure, Findings
 from dibs_conformance.target import LevelPlan
 
 T = TypeVar("T")
-#: More awaits than any operation has.
+#: Limit on the awaits tried per scene. No operation has so many.
 MAX_AWAITS = 200
 #: Concurrent reads after a cancellation. Each must get its own answer.
 READERS = 8
@@ -55,8 +56,11 @@ class AwaitCanceller:
 
 
 @frozen
-class Canceller:
-    """Cancels calls on the survivor's own storage, so that later calls share its connections."""
+class CancellationRunner:
+    """The runner of scenes with a cancelled call.
+
+    It cancels calls on the storage object that also makes the later calls. So both share its connections.
+    """
 
     _survivor: ThreadSurvivor
     _campaign: FaultCampaign[str]
@@ -85,8 +89,9 @@ class Canceller:
         return was_cancelled
 
     async def _cancel(self, program: Program, at: int) -> tuple[Call, bool]:
-        """Make the call and cancel it at await number `at` (0: before it starts). Return the call and whether
-        it was cancelled.
+        """Make the call, cancel it at await number `at`, and return it with whether it was cancelled.
+
+        With `at` 0 the call is cancelled before it starts.
         """
         [action] = program.actions
         now = program.now + action.clock_offset
@@ -131,5 +136,5 @@ def try_cancellation(plan: LevelPlan, until: float) -> Findings:
             "cancelled",
             plan.seed,
         )
-        campaign.run(list(SCENES), Canceller(survivor, campaign).cancel_scene, until)
+        campaign.run(list(SCENES), CancellationRunner(survivor, campaign).cancel_scene, until)
         return campaign.findings()

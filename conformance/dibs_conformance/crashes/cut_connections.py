@@ -1,4 +1,4 @@
-"""Connections cut after the n-th byte of a request or of a reply."""
+"""Tests that cut the connection to the server after the n-th byte of a request or of a reply."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPLY_CUT = (
 
 @frozen
 class ConnectionCutter:
-    """Runs scenes on a client behind a proxy that cuts the connection."""
+    """The runner of scenes on a client behind a proxy that cuts the connection."""
 
     _client: ThreadSurvivor
     _proxy: Proxy
@@ -61,7 +61,7 @@ class ConnectionCutter:
 
 
 def try_cut_connections(plan: LevelPlan, until: float) -> Findings:
-    """Cut requests, then replies."""
+    """Cut connections within requests in the first half of the time, and within replies in the second."""
     url, now = plan.locations.new(), time.monotonic()
     with (
         thread_survivor(plan.locations, url) as survivor,

@@ -1,4 +1,4 @@
-"""Processes killed, or stopped and continued, right before any line of storage code."""
+"""Tests that kill a client process, or stop and continue it, right before a line of storage code."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ STOPPED = (
 
 @frozen
 class LineKiller:
-    """Runs scenes in a victim process that is killed or stopped at a line."""
+    """The runner of scenes in a victim process that is killed or stopped at a line of storage code."""
 
     _victim: Victim
     _survivor: ThreadSurvivor
 
     def sizes(self, campaign: FaultCampaign[KillPoint]) -> dict[str, int]:
-        """Return the number of storage lines that each scene executes. Each scene runs twice; the second run
-        counts.
+        """Return the number of storage lines that each scene executes.
+
+        Each scene runs twice, and the second run is counted.
         """
         found: dict[str, int] = {}
         for name, scene in (*SCENES.items(), *SCENES.items()):
@@ -63,7 +64,7 @@ class LineKiller:
         return found
 
     def kill(self, campaign: FaultCampaign[KillPoint], point: KillPoint) -> None:
-        """Kill the victim at a line, recover from the survivor, and check the history."""
+        """Kill the victim at a line, run the recovery actions in the survivor, and check the history."""
         name, line = point
         history, victim = campaign.new_history(), self._victim.process()
         victim.start(history.run_setup(SCENES[name]), SignalPoint(signal.SIGKILL, line))
@@ -76,8 +77,9 @@ class LineKiller:
         campaign.check(history)
 
     def stop(self, campaign: FaultCampaign[KillPoint], point: KillPoint) -> None:
-        """Stop the victim at a line until its lease has expired and the survivor has taken over; then
-        continue it.
+        """Stop the victim at a line, and continue it after its lease has expired.
+
+        In between, the survivor takes over the victim's jobs.
         """
         name, line = point
         history, victim = campaign.new_history(), self._victim.process()

@@ -1,5 +1,6 @@
-"""Errors of the operating system at every system call a storage makes from Python: disk full, I/O error, too
-many files.
+"""Tests that make the system calls of a storage fail, one at a time: disk full, I/O error, too many files.
+
+This covers only the calls that Python code makes. system_call_kills.py covers the calls of C libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FAILED = (
 
 @frozen
 class OsErrorInjector:
-    """Runs scenes in a process in which a system call fails."""
+    """The runner of scenes in a process in which one system call fails."""
 
     _victim: ProcessClient
     _campaign: FaultCampaign[ErrorPoint]

@@ -1,4 +1,7 @@
-"""Power loss at any point: every possible disk state must hold all answered calls, and none by half."""
+"""Tests of a power loss after any file operation of a storage.
+
+Every disk state that the power loss may leave must contain all answered calls, and no call in part.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,10 @@ MIN_POINTS = 40
 
 @frozen
 class PowerLossPoint:
-    """The number of file operations before the power loss, and the number of the disk state among the
-    possible ones.
+    """A moment and a result of a power loss.
+
+    `operations` is the number of file operations before it. `disk` is the index of a disk state that it may
+    leave, in the order of `DiskModel.after_power_loss`.
     """
 
     operations: int
@@ -75,7 +80,7 @@ def try_power_loss(plan: LevelPlan, until: float) -> Findings:
 
 @frozen
 class PowerLossChecker:
-    """Creates disk states, opens a storage on each, and checks its content."""
+    """The check of disk states: it writes each to a folder, opens a storage there, and checks its content."""
 
     _plan: LevelPlan
     _campaign: FaultCampaign[PowerLossPoint]
@@ -125,7 +130,7 @@ class PowerLossChecker:
 
 
 async def read_disk(url: str, now: int) -> Snapshot:
-    """Open a disk state and read it. Also run some calls, which must work."""
+    """Open the storage at `url` and return its content. Also make some calls, which must work."""
     async with open_storage(url, "manual") as storage:
         found = await take_snapshot(storage, QUEUE, IDS, now, log=False)
         await run_program(

@@ -15,7 +15,7 @@ CHUNK = 65536
 
 
 class Proxy:
-    """Forwards connections to a local port, on an event loop in its own thread."""
+    """The proxy: it forwards connections of a local port to a server, on an event loop in its own thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -37,8 +37,9 @@ class Proxy:
         return await asyncio.start_server(self._relay, LOOPBACK, 0)
 
     def arm(self, direction: Direction | None = None, after: int = 0) -> None:
-        """Reset the counts, and cut after this number of bytes in a direction. Without a direction, only
-        count bytes.
+        """Reset the counts, and cut the next connection after `after` bytes in a direction.
+
+        Without a direction, the proxy only counts bytes.
         """
 
         async def set_up() -> None:
@@ -88,7 +89,7 @@ class Proxy:
             await self._close_pair(pair)
 
     async def _close_pair(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
-        """Close both sides. Bytes sent before still arrive."""
+        """Close the connections to the client and to the server. Bytes written before still arrive."""
         for writer in pair:
             self._writers.discard(writer)
             if not writer.is_closing():

@@ -1,5 +1,7 @@
-"""Scenes for faults: for each effect of an operation, the actions that lead there and the action that is
-disturbed.
+"""The scenes of the crash tests, and the campaigns that run them.
+
+A scene prepares a situation, and then runs one action that a fault disturbs. There is a scene for each effect
+an operation can have, for example an enqueue that creates, updates or blocks a job.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ P = TypeVar("P")
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 RUNNING = (*GRANTS, ENQUEUE, CLAIM)
 WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
-#: The run is under the short lease.
+#: As RUNNING, but the job is claimed under the short lease, which can expire within a scene.
 RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 
 
@@ -63,7 +65,7 @@ SCENES: dict[str, Scene] = {
     "report": Scene(RUNNING, Action(operation="report")),
 }
 
-#: Run by other clients after the fault: the storage must still work.
+#: Actions of another client after the fault, which show that the storage still works.
 RECOVERY_ACTIONS = (
     Action(operation="reap", clock_offset=PAST_SHORT_TTL),
     CLAIM,
@@ -79,8 +81,9 @@ class Survivor:
     histories = 0
 
     def run(self, program: Program, timeout: float) -> list[Call] | None:
-        """Run a program. Return None if it takes longer than `timeout` seconds; it then continues before the
-        next program.
+        """Run a program and return its calls, or None if it takes longer than `timeout` seconds.
+
+        After a timeout the program goes on, and the next program waits for its end.
         """
         raise NotImplementedError
 
@@ -231,6 +234,6 @@ def scenes_first(points: Sequence[P], seed: int) -> list[P]:
 
 
 def points(sizes: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield every point of every scene."""
+    """Yield (scene, number) for the numbers 1 to the size of each scene."""
     for name, size in sizes.items():
         yield from ((name, number) for number in range(1, size + 1))

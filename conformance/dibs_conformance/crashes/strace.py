@@ -1,8 +1,7 @@
-"""Runs strace on a client process: lists its system calls below a path, and makes one of them fail or kill
-the process.
+"""strace on a client process: a list of its system calls on files, and faults injected into one of them.
 
-`dibs_conformance.concurrent.system_calls` intercepts the calls that Python makes. It cannot intercept those
-of a library in C, for example SQLite. strace sees all of them, and can replace their results.
+`dibs_conformance.concurrent.system_calls` intercepts the calls that Python makes. It cannot intercept the
+calls of a library in C, for example SQLite. strace sees all of them, and can replace their results.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Trace:
     lines: list[str] = field(factory=list)
 
     def calls_below(self, path: str) -> list[SystemCall]:
-        """Return the calls with a file below a path."""
+        """Return the traced calls whose line names a file below `path`."""
         made: Counter[tuple[str, str]] = Counter()
         found = []
         for line in self.lines:
@@ -74,17 +73,18 @@ class Trace:
 
 @contextmanager
 def trace_process(process: int, call: SystemCall | None = None, *options: str) -> Iterator[Trace]:
-    """Trace a process while the context lasts: all threads, or those that may make `call`. Raises
-    StraceUnavailable.
+    """Trace a process while the context lasts. With `call`, trace only the threads that may make it.
 
-    strace counts the calls of each thread separately. An injection for a thread of the storage must not hit
-    the main thread, which talks to the parent.
+    Raises StraceUnavailable.
+
+    strace counts the calls of each thread separately. An injection for a thread of the storage must not
+    hit the main thread, which talks to the parent.
     """
     strace = shutil.which("strace")
     if strace is None:
         raise StraceUnavailable("strace is not installed")
     names = ",".join(f"?{name}" for name in TRACED_CALLS)
-    targets = [f"--attach={thread}" for thread in threads(process, call)]
+    targets = [f"--attach={thread}" for thread in threads_to_attach(process, call)]
     with TemporaryDirectory() as folder:
         trace, log = Trace(process), Path(folder, "log")
         follow = ["-f"] if call is None else []
@@ -100,8 +100,8 @@ def trace_process(process: int, call: SystemCall | None = None, *options: str) -
             trace.lines += log.read_text("utf-8", "replace").splitlines() if log.exists() else []
 
 
-def threads(process: int, call: SystemCall | None) -> list[int]:
-    """Return the threads to attach to. From the main thread, strace follows the others."""
+def threads_to_attach(process: int, call: SystemCall | None) -> list[int]:
+    """Return the ids of the threads to attach to. From the main thread, strace follows the others."""
     if call is None or call.first:
         return [process]
     return [int(task.name) for task in Path(f"/proc/{process}/task").iterdir() if int(task.name) != process]
@@ -119,8 +119,9 @@ def wait_attached(tracer: subprocess.Popen[bytes], times: int) -> None:
         output += more
 
 
-def injection(call: SystemCall, effect: str) -> Sequence[str]:
-    """Return strace options that change a call: `signal=KILL` before the call, or `error=EIO` in its
-    place.
+def injection_options(call: SystemCall, effect: str) -> Sequence[str]:
+    """Return the strace options that apply an effect to one system call.
+
+    `signal=KILL` kills the process before the call. `error=EIO` fails the call without making it.
     """
     return "-e", f"inject={call.name}:{effect}:when={call.number}"

@@ -1,4 +1,7 @@
-"""The survivor: a client in a thread of this process, with its own storage."""
+"""The survivor of the crash tests: the client that no fault hits, in a thread of this process.
+
+It has its own storage object at the victim's location. It prepares the scenes, and recovers after faults.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from dibs_conformance.target import Locations
 
 
 class ThreadSurvivor(Survivor):
-    """Runs its programs one after the other in its thread."""
+    """A survivor that runs its programs one after the other in one thread."""
 
     def __init__(self, locations: Locations, location: str) -> None:
         self.client = ThreadClient("ann")

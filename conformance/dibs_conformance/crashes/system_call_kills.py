@@ -1,5 +1,6 @@
-"""Processes killed at any system call on their files, and system calls that fail, for code in Python and in
-C.
+"""Tests that kill a client process at a system call on its files, or make the system call fail.
+
+They use strace, so they cover the calls of Python code and of C libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, FaultHistory
-from dibs_conformance.crashes.strace import StraceUnavailable, SystemCall, Trace, injection, trace_process
+from dibs_conformance.crashes.strace import (
+    StraceUnavailable,
+    SystemCall,
+    Trace,
+    injection_options,
+    trace_process,
+)
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Findings, SkippedTest
@@ -37,7 +44,7 @@ FAILED = (
 
 @frozen
 class SystemCallKiller:
-    """Runs scenes in a process under strace."""
+    """The runner of scenes in a process under strace."""
 
     _victim: Victim
     _folder: str
@@ -76,7 +83,7 @@ class SystemCallKiller:
     ) -> Trace:
         """Run a scene under strace. `effect` changes one system call."""
         program, victim = history.run_setup(SCENES[name]), self._victim.process()
-        with trace_process(victim.pid, call, *(injection(call, effect) if call else ())) as trace:
+        with trace_process(victim.pid, call, *(injection_options(call, effect) if call else ())) as trace:
             victim.start(program)
             history.add(victim.wait())
         return trace
@@ -92,7 +99,7 @@ class SystemCallKiller:
 
 
 def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
-    """Kill at each system call, then make each fail with each error."""
+    """Kill the victim at each system call. Then make each system call fail with each of ERRORS."""
     location, now = plan.locations.new(), time.monotonic()
     with thread_survivor(plan.locations, location) as survivor:
         kills, fails = (
@@ -119,8 +126,9 @@ def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:
 def campaign_for(
     texts: tuple[str, str, str], survivor: ThreadSurvivor, queue_prefix: str, plan: LevelPlan
 ) -> FaultCampaign[CallPoint]:
-    """Return a campaign. strace is slow, so it tests `plan.examples` points or one per scene, and more if
-    there is time.
+    """Return a campaign with fewer points to test at least, because strace is slow.
+
+    It tests `plan.examples` points, or one per scene if that is not set, and more if there is time.
     """
     return FaultCampaign(*texts, survivor, queue_prefix, plan.seed, min_points=plan.examples or len(SCENES))
 

@@ -1,4 +1,4 @@
-"""The process that faults hit. A new one is started after it has died."""
+"""The victim of the crash tests: the client process that is killed, stopped or given errors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.target import LevelPlan
 
-#: Run in a new process before anything is counted.
+#: Actions that a new process runs once before its lines and system calls are counted.
 WARM_UP = (*SCENES["settle_and_claim"].setup, SCENES["settle_and_claim"].action)
 
 
 class Victim:
-    """Keeps one client process at a location, and starts a new one on demand."""
+    """The current victim process at a location. A new process is started when the old one was discarded."""
 
     def __init__(self, plan: LevelPlan, location: str) -> None:
         self._target, self._location = plan.locations.target, location

@@ -1,4 +1,4 @@
-"""Level L4: faults of a private server of the same kind as the target's."""
+"""Level L4: outages of a private server of the same kind as the target's server."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Outage:
     after: Callable[[BreakableServer], None] = do_nothing
     #: True if clients also enqueue payloads too large for a full server.
     large: bool = False
-    #: True if a refused or unanswered call is a failure.
+    #: True if clients must not notice the outage: a refused or unanswered call is then a failure.
     unnoticed: bool = False
     #: True if the server must refuse calls during the outage; otherwise the outage was not tested.
     refuses: bool = False
@@ -94,7 +94,7 @@ SCRIPTS_FLUSHED = Outage(
 
 @define
 class OutageRunner:
-    """Runs histories on a server, with one outage in each."""
+    """The runner of histories on a server, with one outage in each."""
 
     server: BreakableServer
     clients: ThreadClients

@@ -1,4 +1,7 @@
-"""Private servers to break: of the same kind as the server a URL names, which is never touched."""
+"""Private servers that the tests break.
+
+A private server is of the same kind as the server of the certified URL, which the tests never touch.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ class BreakableServer(ABC):
 
     @abstractmethod
     def fill(self) -> None:
-        """Prevent the server from growing."""
+        """Make the server refuse to store more data (see `capacity`)."""
 
     @abstractmethod
     def free_space(self) -> None:
-        """Allow the server to grow again."""
+        """Undo `fill`."""
 
     @abstractmethod
     def set_read_only(self) -> None:
@@ -56,22 +59,22 @@ class BreakableRedis(BreakableServer):
 
     def __init__(self, server: RedisServer) -> None:
         super().__init__(server, server.url, f"Redis {server.version}")
-        self._ask = server.execute
+        self._execute = server.execute
 
     def fill(self) -> None:
-        self._ask("CONFIG", "SET", "maxmemory", 1)
+        self._execute("CONFIG", "SET", "maxmemory", 1)
 
     def free_space(self) -> None:
-        self._ask("CONFIG", "SET", "maxmemory", 0)
+        self._execute("CONFIG", "SET", "maxmemory", 0)
 
     def set_read_only(self) -> None:
-        self._ask("REPLICAOF", *UNREACHABLE)
+        self._execute("REPLICAOF", *UNREACHABLE)
 
     def set_writable(self) -> None:
-        self._ask("REPLICAOF", "NO", "ONE")
+        self._execute("REPLICAOF", "NO", "ONE")
 
     def flush_scripts(self) -> bool:
-        self._ask("SCRIPT", "FLUSH")
+        self._execute("SCRIPT", "FLUSH")
         return True
 
 
@@ -98,12 +101,12 @@ class BreakablePostgres(BreakableServer):
         self._postgres = server
 
     def fill(self) -> None:
-        self._start(limited=True)
+        self._restart(limited=True)
 
     def free_space(self) -> None:
-        self._start(limited=False)
+        self._restart(limited=False)
 
-    def _start(self, *, limited: bool) -> None:
+    def _restart(self, *, limited: bool) -> None:
         self._postgres.limited = limited
         self._postgres.stop()
         self._postgres.start()

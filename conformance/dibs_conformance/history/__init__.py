@@ -1,4 +1,7 @@
-"""The history checker. It checks recorded calls, or the event log of a queue, in near-linear time."""
+"""The history checker: it finds contradictions in recorded calls, or in the event log of a queue.
+
+Its time grows nearly linearly with the number of calls.
+"""
 
 from dibs_conformance.history.check import CheckResult as CheckResult
 from dibs_conformance.history.check import check as check

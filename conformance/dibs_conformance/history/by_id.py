@@ -17,7 +17,7 @@ KeyT = TypeVar("KeyT")
 
 #: The outcome that each settle action makes. With other actions the job returns to waiting, or stays active.
 END_OF = {"complete": "completed", "fail": "failed", "cancelled": "cancelled"}
-#: Operations that mark an event and are not calls.
+#: Values of `Step.op` for steps that are not calls.
 MARKS = frozenset({"drained", "partial", "fault"})
 #: The attribute of `IdSteps` that holds the steps of each operation.
 STEP_LISTS = {
@@ -54,8 +54,9 @@ class RecordedRun:
 
 
 def closed_as(step: Step) -> str:
-    """Return how a step closed its run: an outcome, "back" for a return, or "" if the step does not
-    show it.
+    """Return how a step closed its run: the kind of the outcome, or "back" if the job waits again.
+
+    Return "" if the step does not show how it closed the run.
     """
     if step.op == "reap":
         return "cancelled" if step.status == "cancelled" else "back" if not step.unknown else ""

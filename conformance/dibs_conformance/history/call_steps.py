@@ -1,4 +1,7 @@
-"""Converts calls to steps: the arguments before the call is sent, and the answer when it arrives."""
+"""The conversion of storage calls to steps, the records of a history.
+
+The arguments become steps when the call is sent, and the answer is added when it arrives.
+"""
 
 from __future__ import annotations
 

@@ -64,8 +64,9 @@ def check(steps: Iterable[Step], *, deep: bool | None = None) -> CheckResult:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Disable the garbage collector. With a million small objects that all stay alive, collections would take
-    longer than the rules.
+    """Disable the garbage collector while the context lasts.
+
+    With a million small objects that all stay alive, collections would take longer than the rules.
     """
     was_enabled = gc.isenabled()
     gc.disable()

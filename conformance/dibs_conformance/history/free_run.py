@@ -1,5 +1,4 @@
-"""The long part of L2: unscheduled clients make hundreds of random calls, and the checker checks their
-recording.
+"""The long part of level L2: clients make hundreds of random calls, and the history checker checks them.
 
 Clients are processes if the storage claims `shared`, else tasks of one event loop. Afterwards a worker drains
 the queues, and every id is read.
@@ -83,7 +82,10 @@ def run_once(plan: LevelPlan, seed: int) -> CheckResult:
 
 
 def run_in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
-    """Run each client in a process with a file. All share the machine's monotonic clock."""
+    """Run each client in its own process, which writes its steps to a file, and yield all steps.
+
+    All processes share the machine's monotonic clock, so their times are comparable.
+    """
     paths = [folder / f"client-{n}" for n in range(CLIENTS)]
     clients: list[BaseProcess] = [
         process_context().Process(target=client_main, args=(target, location, seed, path))  # type: ignore[attr-defined]

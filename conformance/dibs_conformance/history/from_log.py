@@ -1,4 +1,4 @@
-"""Converts the event log of a queue to a history, followed by a read of every id in it.
+"""The conversion of the event log of a queue to a history, which ends with a read of every id.
 
 At log level `runs` the log shows when attempts began and how they ended. At level `all` it also shows
 enqueues. It contains no clients and no payloads, so rules that need them are not tested.
@@ -16,7 +16,8 @@ from dibs_conformance.history.call_steps import recorded_slot
 from dibs_conformance.history.step import Op, Step
 
 PAGE = 1000
-#: Time between two events. It leaves space for the claim that an event at level `runs` implies.
+#: Time between the steps of two events, in units of the history. A gap is left for the claim that an event at
+#: level `runs` implies.
 TIME_STEP = 4
 
 #: The settle action that makes each kind of event.

@@ -1,4 +1,4 @@
-"""Linearizability for one id by exhaustive search: does any order of the calls explain every answer?
+"""The linearizability check of one id: an exhaustive search for an order of calls that explains all answers.
 
 The search is exponential in the number of overlapping calls. It uses a simple model of one id (`slot_model`),
 which states what each call would answer, and tries every call that may come next. A history is cut at each
@@ -23,7 +23,7 @@ State = tuple[SlotModel, frozenset[int]]
 
 
 class Undecidable(Exception):
-    """Too many calls overlap, or the model does not cover one of them."""
+    """Raised if too many calls overlap to try all orders, or if the model does not cover one of them."""
 
 
 def is_linearizable(history: RecordedHistory, id_steps: IdSteps) -> bool:
@@ -33,7 +33,7 @@ def is_linearizable(history: RecordedHistory, id_steps: IdSteps) -> bool:
     if len(unknown) > MAX_OVERLAP:
         raise Undecidable(f"{len(unknown)} calls have no answer")
     states: set[State] = {(EMPTY_SLOT, frozenset())}
-    for window in windows(step for step in steps if not step.unknown):
+    for window in split_into_windows(step for step in steps if not step.unknown):
         window_end = max(map(answered_at, window))
         started = {n: step for n, step in unknown.items() if step.began <= window_end}
         states = {end for state in states for end in Window(window, started).end_states(state)}
@@ -59,7 +59,7 @@ def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[Step]:
     return sorted(steps, key=lambda step: (step.began, step.op == "claim"))
 
 
-def windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
+def split_into_windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
     """Cut the steps at each time when every call sent before had been answered."""
     window: list[Step] = []
     latest = -inf
@@ -84,8 +84,9 @@ class Window:
         self._predecessors = [self._predecessors_of(step, n) for n, step in enumerate(self._steps)]
 
     def _predecessors_of(self, later: Step, number: int) -> int:
-        """Return the calls that must come before this one, as a bit mask: answered before it was sent, or
-        earlier in its batch.
+        """Return the calls that must come before `later`, as a bit mask of their indexes.
+
+        These are the calls answered before it was sent, and the items before it in its batch.
         """
         return sum(
             1 << n
@@ -103,7 +104,7 @@ class Window:
             done, slot = stack.pop()
             if done & self._known_mask == self._known_mask:
                 found.add((slot, frozenset(self._unknown_in(done))))
-            for number in self._next(done):
+            for number in self._ready_calls(done):
                 for after in slots_after(slot, self._steps[number]):
                     next_state = (done | 1 << number, after)
                     if next_state not in visited:
@@ -113,7 +114,7 @@ class Window:
                 raise Undecidable(f"more than {MAX_STATES} states")
         return found
 
-    def _next(self, done: int) -> list[int]:
+    def _ready_calls(self, done: int) -> list[int]:
         """Return the calls that may take effect next."""
         ready = [
             n

@@ -1,6 +1,6 @@
-"""Clients that make random calls on few ids by the storage's own clock, and a drain at the end.
+"""Clients that make random calls on few ids, and a drain that completes all jobs at the end.
 
-The calls are only recorded here. The checker checks the whole recording later.
+Times come from the storage's own clock. This module does not check answers; the history checker does later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILED = QUEUE + FAIL_SUFFIX
 SHARED_IDS = ("a", "b", "c")
 #: In ms: the lifetimes of a lease that expires during the run, and of a lease that does not.
 SHORT_TTL, LONG_TTL = 30, 600_000
-#: Seconds between two looks of a drain, and until it gives up.
+#: Seconds between two polls of a drain, and until the drain gives up.
 POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 
 ACTIONS: tuple[SettleAction, ...] = (

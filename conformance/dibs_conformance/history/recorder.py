@@ -1,4 +1,6 @@
-"""Records the calls of clients as steps. Wrap the storage of each client with the same recorder:
+"""The recorder of the calls of clients, as steps of a history.
+
+Wrap the storage of each client with the same recorder:
 
     steps: list[Step] = []
     async with open_storage(url) as storage:

@@ -1,5 +1,7 @@
-"""A simple model of one id: the possible answers of each call, and the state after it. Used by
-`linearize`.
+"""A simple model of one id: the possible answers of each call, and the state after it.
+
+The linearizability check (linearize.py) applies the calls of an id to this model. The functions named after
+an effect, such as `enqueued`, take a state and a call. They return each possible answer with the next state.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class CurrentModel(NamedTuple):
 
 
 class SuccessorModel(NamedTuple):
-    """The successor: all blocked updates folded into one."""
+    """The successor: the job that waits for the end of the active run, made of all blocked updates."""
 
     first: int
     revision: int
@@ -181,8 +183,9 @@ def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
 
 
 def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
-    """Yield the effects of a reap or a drop. A drop names only a lease, and may not have reached this run
-    yet.
+    """Yield the effects of a reap or a drop.
+
+    A drop names only a lease, so it may have no effect on this run yet.
     """
     current = slot.current
     if step.op == "drop":
@@ -236,7 +239,7 @@ def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
 
 
 def returned(slot: SlotModel, *, released: bool) -> SlotModel:
-    """Return the state after the run returned to waiting. The successor is folded into the job."""
+    """Return the state after the run returned to waiting. The updates of the successor are applied to it."""
     current, successor = slot.current, slot.successor
     assert current is not None  # noqa: S101 - callers check this
     waiting = CurrentModel(current.first, current.revision, current.payload, current.attempts - released)

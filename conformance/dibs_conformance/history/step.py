@@ -1,5 +1,6 @@
-"""The format of a recorded history: JSON lines, one step each, in any order. docs/reference/history.md lists
-the fields.
+"""The format of a recorded history: JSON lines, one step each, in any order.
+
+docs/reference/history.md lists the fields.
 
 A step is the effect of one call on one id. It has the times at which the call was sent and answered, by one
 clock for all clients. A call without an answer is a step, too: it may have taken effect at any time since, or

@@ -1,4 +1,4 @@
-"""The report of a violation: the steps on its id, with the violating steps marked."""
+"""The timeline of a violation for the report: the steps on its id, with the contradicting steps marked."""
 
 from __future__ import annotations
 

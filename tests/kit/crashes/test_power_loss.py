@@ -104,5 +104,5 @@ def test_a_forgotten_fsync_is_caught(
 def test_a_recorder_ignores_files_outside_its_folder(tmp_path: Path) -> None:
     recorder = DiskRecorder(tmp_path / "here")
 
-    assert "a" == recorder._below(tmp_path / "here" / "a")
-    assert recorder._below(tmp_path / "a") is None
+    assert "a" == recorder._relative_path(tmp_path / "here" / "a")
+    assert recorder._relative_path(tmp_path / "a") is None

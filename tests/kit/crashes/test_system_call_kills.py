@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.strace import SystemCall, Trace, injection
+from dibs_conformance.crashes.strace import SystemCall, Trace, injection_options
 from dibs_conformance.crashes.system_call_kills import try_system_call_kills
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import level_verdict
@@ -61,4 +61,6 @@ def test_calls_are_counted_for_each_thread() -> None:
     assert [SystemCall("read", 1, first=False), SystemCall("read", 2, first=True)] == trace.calls_below(
         "/here"
     )
-    assert ("-e", "inject=read:error=EIO:when=2") == injection(SystemCall("read", 2, first=True), "error=EIO")
+    assert ("-e", "inject=read:error=EIO:when=2") == injection_options(
+        SystemCall("read", 2, first=True), "error=EIO"
+    )

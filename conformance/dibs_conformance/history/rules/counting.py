@@ -48,8 +48,9 @@ class AttemptsRule(Rule):
                 )
 
     def _next_attempts(self, run: RecordedRun) -> set[int] | None:
-        """Return the possible attempt numbers of the next run, or None if it is unknown how this run was
-        closed.
+        """Return the possible attempt numbers of the next run.
+
+        Return None if the history does not show how this run was closed.
         """
         known = [step for _, step in run.closing_steps if not step.unknown]
         if len(known) != len(run.closing_steps) or not known:
@@ -95,7 +96,7 @@ class CountsRule(Rule):
             ):
                 continue
             self.met += 1
-            found = found_in(history, step.queue, drained)
+            found = count_states_read(history, step.queue, drained)
             wrong = {name: n for name, n in found.items() if step.counts.get(name, 0) != n}
             if wrong:
                 known = ", ".join(
@@ -104,7 +105,7 @@ class CountsRule(Rule):
                 yield self.violation((step.queue, ""), f"counted {known}", step)
 
 
-def found_in(history: RecordedHistory, queue: str, since: int) -> Counter[str]:
+def count_states_read(history: RecordedHistory, queue: str, since: int) -> Counter[str]:
     """Return the number of ids read in each live state."""
     found = Counter(waiting=0, active=0, blocked=0)
     for id_steps in history.by_queue.get(queue, ()):

@@ -24,7 +24,7 @@ class FailuresHandledRule(Rule):
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        failed, possible = failures(history)
+        failed, possible = find_handled_failures(history)
         jobs: dict[Origin, dict[str, Step]] = defaultdict(dict)
         for id_steps in history.ids.values():
             for claim in id_steps.claims:
@@ -57,7 +57,7 @@ def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
     return id_steps.runs if id_steps is not None else []
 
 
-def failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
+def find_handled_failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
     """Return the acknowledged handled failures, and all possible ones."""
     failed: dict[Origin, Step] = {}
     possible: set[Origin] = set()

@@ -79,11 +79,10 @@ class LeasesRule(Rule):
 
 
 def renewals(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
-    """Yield the answered renewals in the order they were sent, each with whether no other renewal overlapped
-    it.
+    """Yield (renewal, alone) for the answered renewals in the order they were sent.
 
-    Without overlap, the latest announced end is the end of the lease. With overlap, another renewal may have
-    changed it.
+    `alone` is True if no other renewal overlapped this one. Without overlap, the latest
+    announced end is the end of the lease. With overlap, another renewal may have changed it.
     """
     sent = sorted((step for step in steps if step.op == "renew"), key=began)
     latest = -inf

@@ -1,5 +1,6 @@
-"""The rule that needs no reasoning about the contract: for each id, some order of the calls explains every
-answer.
+"""The linearizability rule: for each id, some order of the calls explains every answer.
+
+Other rules check one sentence of the contract each. This rule tries orders of calls on a model of the id.
 """
 
 from __future__ import annotations

@@ -101,8 +101,9 @@ class StaleFenceRule(Rule):
 
 
 def may_repeat(run: RecordedRun | None, step: Step) -> bool:
-    """Return whether an earlier step may have made the end that this answer repeats. True for an
-    unknown run.
+    """Return whether the answer of `step` may repeat an end that an earlier step made.
+
+    Return True if the run is not in the history.
     """
     closing_steps = run.closing_steps if run else ()
     return run is None or any(
