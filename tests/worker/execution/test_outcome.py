@@ -343,7 +343,12 @@ def test_every_settlement_has_a_counter_in_the_report(name: str, how: SettleActi
 
 def test_a_refused_completion_becomes_a_failure_and_a_refused_failure_has_no_fallback() -> None:
     handler = Handler(
-        queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments, handles_failure=True
+        queue="q",
+        function=print,
+        is_async=False,
+        serde=JSON,
+        decode_arguments=arguments,
+        handles_failure=True,
     )
     run = ActiveRun(fence=1, lease="lease", holder="me", claimed_at=0)
     job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
