@@ -10,15 +10,15 @@ PAGE = (PROJECT / "docs/explanation/fast-paths.md").read_text("utf-8")
 ROWS = [row.split(" | ") for row in PAGE.splitlines() if row.startswith("| `")]
 
 
-def test_every_row_names_a_test_and_its_code() -> None:
-    for code, _, general, tests in ROWS:
-        files = [PROJECT / name for name in re.findall(r"`(tests/\S+\.py)`", tests)]
-        text = "".join(file.read_text("utf-8") for file in files)
-        functions = re.findall(r"`(test_\w+)`", tests)
+def test_every_row_names_a_test_that_exists() -> None:
+    for code, _, _, named in ROWS:
+        files = [PROJECT / name for name in re.findall(r"`(tests/\S+\.py)`", named)]
+        functions = re.findall(r"`(test_\w+)`", named)
+        searched = files or (PROJECT / "tests").rglob("test_*.py")
+        text = "".join(file.read_text("utf-8") for file in searched)
 
         assert files or functions, code
-        assert all(name in text for name in functions) or not files, tests
-        assert general
+        assert [] == [name for name in functions if f"def {name}(" not in text], code
 
 
 def test_the_page_names_every_fast_path_of_lua() -> None:

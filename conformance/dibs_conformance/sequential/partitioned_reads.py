@@ -53,7 +53,7 @@ class BusyQueue:
         await self.storage.settle("q", ends, now=NOW)
 
     async def change(self) -> None:
-        """Remove one job, add one that stays, and add one that runs and ends."""
+        """Change the queue: remove a job, add a job that stays, and add a job that completes."""
         self._changes += 1
         if self._going:
             await self.storage.forget("q", [self._going.pop()], now=NOW)

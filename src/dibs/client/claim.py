@@ -33,6 +33,7 @@ class Claim:
     the lease has ended: the job may run elsewhere then.
     """
 
+    # Long, because it copies the fields of the job that users read, each with its docs for editors.
     def __init__(
         self,
         client: QueueClient,

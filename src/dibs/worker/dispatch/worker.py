@@ -42,6 +42,7 @@ class Worker:
     `notify` with each message for the supervisor. `killable` is whether the supervisor can kill the process.
     """
 
+    # Long, because it creates and connects all parts of the worker: every callback is in sight here.
     def __init__(
         self,
         storage: Storage,

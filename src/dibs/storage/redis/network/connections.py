@@ -118,6 +118,7 @@ class ConnectionPool:
                 return
         self._in_flight -= 1
 
+    # Long, because each of its error branches decides whether the server may have run the command.
     async def _send(
         self,
         command: tuple[Any, ...],
