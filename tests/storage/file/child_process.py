@@ -198,7 +198,8 @@ def say(answer: Any) -> None:
 
 
 async def main(root: str) -> None:
-    storage = FileStorage(root, clock="manual", poll=60.0)
+    allowed = os.environ.get("DIBS_TEST_ALLOW_OTHERS") == "1"
+    storage = FileStorage(root, clock="manual", poll=60.0, allow_others=allowed)
     try:
         await storage.open()
     except DibsError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ def request(id: str, payload: bytes = b"", **rest: Any) -> EnqueueRequest:
     return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload), **rest))
 
 
-async def fill(root: Path, *ids: str, now: int = 1000) -> None:
+async def fill(root: Path, *ids: str, now: int = 1000, **options: Any) -> None:
     """Commit an enqueue for each id."""
-    async with opened(root) as storage:
+    async with opened(root, **options) as storage:
         for id in ids:
             await storage.enqueue("q", [request(id)], now=now)
 
@@ -51,6 +52,22 @@ def flip(path: Path, index: int = -1) -> None:
     content = bytearray(path.read_bytes())
     content[index] ^= 0xFF
     path.write_bytes(content)
+
+
+def place(kind: str, path: Path) -> None:
+    """Create something else than a regular file: a `link`, `fifo`, `folder` or `device`."""
+    match kind:
+        case "link":
+            path.symlink_to("/dev/zero")
+        case "fifo":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            # Like a device, a socket is no regular file, and a test without privileges can create it.
+            with socket.socket(socket.AF_UNIX) as bound:
+                os.chdir(path.parent)
+                bound.bind(path.name)
 
 
 def names(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from dibs.errors import StorageDamaged, StorageError, StorageTooNew, StorageUnavailable
 from dibs.storage.file import FileStorage
 from dibs.storage.file.directory import FORMAT
-from tests.storage.file.folder import commit, fill, flip, ids_in, names, opened, request
+from tests.storage.file.folder import commit, cut, fill, ids_in, names, opened, place, request
 
 
 def modes(root: Path) -> set[tuple[bool, int]]:
@@ -115,16 +115,68 @@ async def test_an_invalid_format_file_is_damage(tmp_path: Path, text: str) -> No
     assert "format" in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}", " " * 5000])
+async def test_a_format_file_that_is_hard_to_read_is_damage(tmp_path: Path, text: str) -> None:
+    await test_an_invalid_format_file_is_damage(tmp_path, text)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "device"])
+async def test_a_format_that_is_not_a_regular_file_is_damage(tmp_path: Path, kind: str) -> None:
+    """It is refused at once: a FIFO without a writer would block, and /dev/zero has no end."""
+    await fill(tmp_path / "jobs", "a")
+    (tmp_path / "jobs" / "format").unlink()
+    place(kind, tmp_path / "jobs" / "format")
+
+    with pytest.raises(StorageDamaged, match="format"):
+        await ids_in(tmp_path / "jobs")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o2775])
+@pytest.mark.parametrize("below", ["", "commits", "tmp"])
+async def test_a_folder_that_others_may_write_is_refused_unless_allowed(
+    tmp_path: Path, mode: int, below: str
+) -> None:
+    await fill(tmp_path / "jobs", "a")
+    (tmp_path / "jobs" / below).chmod(mode)
+
+    with pytest.raises(StorageUnavailable, match="allow_others=1"):
+        await fill(tmp_path / "jobs", "b")
+    await fill(tmp_path / "jobs", "c", allow_others=True)
+
+    assert ["a", "c"] == await ids_in(tmp_path / "jobs", allow_others=True)
+
+
+async def test_an_empty_folder_that_others_may_write_stays_empty(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir(0o700)
+    (tmp_path / "jobs").chmod(0o777)
+
+    with pytest.raises(StorageUnavailable, match="chmod go-w"):
+        await fill(tmp_path / "jobs", "a")
+    assert [] == names(tmp_path / "jobs")
+
+
+async def test_a_folder_of_another_user_is_refused_unless_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path / "jobs", "a")
+    owner = (tmp_path / "jobs").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(StorageUnavailable, match=f"belongs to user {owner}"):
+        await fill(tmp_path / "jobs", "b")
+    await fill(tmp_path / "jobs", "c", allow_others=True)
+
+    assert ["a", "c"] == await ids_in(tmp_path / "jobs", allow_others=True)
+
+
 async def test_a_symlink_among_the_commits_is_not_followed(tmp_path: Path) -> None:
     await fill(tmp_path / "other", "stolen")
     await fill(tmp_path / "jobs", "a")
     commit(tmp_path / "jobs", 2).symlink_to(commit(tmp_path / "other", 1))
 
-    async with opened(tmp_path / "jobs") as storage:
-        assert ["a"] == [id for id, _ in (await storage.list("q", "waiting")).items]
-        await storage.enqueue("q", [request("b")])
+    with pytest.raises(StorageDamaged, match="symbolic link"):
+        await fill(tmp_path / "jobs", "b")
 
-    assert ["a", "b"] == await ids_in(tmp_path / "jobs")
     assert ["stolen"] == await ids_in(tmp_path / "other")
 
 
@@ -155,7 +207,7 @@ async def test_a_file_of_another_name_among_the_commits_is_skipped(tmp_path: Pat
     async with opened(root) as storage:
         storage._write_checkpoint()
     await fill(root, "c")
-    flip(commit(root, 3))
+    cut(commit(root, 3), 40)
 
     assert ["a", "b"] == await ids_in(root)
     assert {name, commit(root, 3).name} == {path.name for path in (root / "commits").iterdir()}

@@ -57,7 +57,7 @@ def _anchor_file_url(project: Path, url: str) -> str:
     All processes of a project then use the same directory, from every working directory.
     """
     scheme, _, path = url.partition(":")
-    if scheme != "file" or path.startswith("/"):
+    if scheme != "file" or path.startswith(("/", "~")):
         return url
     return f"file:{project.parent}/{path.removeprefix('./')}"
 

@@ -16,15 +16,9 @@ import msgspec
 from attrs import define
 
 from dibs.storage.file import commits
+from dibs.storage.file.access import CorruptFile, fsync_folder
 from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import (
-    HEADER,
-    CorruptFile,
-    encode_frame,
-    fsync_folder,
-    read_frames,
-    write_atomically,
-)
+from dibs.storage.file.frames import HEADER, encode_frame, read_frames, write_atomically
 from dibs.storage.indexed.index import Index
 
 #: A checkpoint is due once the commits since the last checkpoint exceed both this size and the size of that
@@ -84,17 +78,16 @@ def file_identity(directory: Directory) -> Identity | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def write(directory: Directory, index: Index, number: int, *, fsync: bool) -> int:
+def write(directory: Directory, index: Index, number: int) -> int:
     """Write the index as the checkpoint of commit `number`, and return its size in bytes.
 
     Then remove the commits up to that number.
     """
     temporary = f"{directory.tmp}/checkpoint"
-    # Sync even without the `fsync` option: a power loss could otherwise leave a checkpoint full of zeros
-    # after the commits that it replaced are removed.
+    # Sync file and folder even without the `fsync` option. Otherwise a power loss could leave a checkpoint
+    # full of zeros, or none, after the commits that it replaced are removed.
     size = write_atomically(str(directory.checkpoint), temporary, _encode_frames(index, number), fsync=True)
-    if fsync:
-        fsync_folder(str(directory.root))
+    fsync_folder(str(directory.root))
     remove_commits(directory, number)
     return size
 

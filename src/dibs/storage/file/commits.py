@@ -66,6 +66,8 @@ class Commit(Struct, frozen=True, gc=False, array_like=True):
     #: The last number that was drawn. All seqs, revisions, fences and log offsets come from one counter.
     number: int
     queues: list[QueueImage]
+    #: Ms by which `now` is ahead of the machine's clock. Commits of earlier versions have no lead.
+    lead: int = 0
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -74,7 +76,8 @@ _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 
 def encode(index: Index, step: Step) -> bytes:
     """Encode a step as the body of a commit. The index must still be in the state after that step."""
-    return _encode(Commit(index.now, index.number, [_queue_image(queue, changes) for queue, changes in step]))
+    images = [_queue_image(queue, changes) for queue, changes in step]
+    return _encode(Commit(index.now, index.number, images, index.lead))
 
 
 def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
@@ -143,6 +146,7 @@ def apply(index: Index, body: bytes) -> None:
     commit = _decode(body)
     index.now = max(index.now, commit.now)
     index.number = max(index.number, commit.number)
+    index.lead = commit.lead
     for image in commit.queues:
         _apply_queue(index.queue(image.name), image)
 
@@ -179,7 +183,7 @@ def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int,
 
 def snapshot(index: Index) -> Iterator[bytes]:
     """Yield the bodies of a checkpoint's frames. Applied to an empty index in order, they rebuild `index`."""
-    yield _encode(Commit(index.now, index.number, []))
+    yield _encode(Commit(index.now, index.number, [], index.lead))
     for queue in index.queues.values():
         if queue.used:
             yield from _snapshot_queue(index, queue)
@@ -202,7 +206,7 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
 
 
 def _encode_queue(index: Index, image: QueueImage) -> bytes:
-    return _encode(Commit(index.now, index.number, [image]))
+    return _encode(Commit(index.now, index.number, [image], index.lead))
 
 
 def _slot_chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]]]:

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dibs.errors import (
     StorageDamaged,
     StorageError,
@@ -28,12 +30,16 @@ from dibs.errors import (
     StorageReadOnly,
     StorageTooNew,
     StorageUnavailable,
+    UnknownOption,
 )
+from dibs.storage.file.access import CorruptFile, check_private, fsync_folder, open_regular_file
 
 #: Version of the format. A version of dibs that knows only lower numbers refuses the directory.
 FORMAT: Final = 1
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+#: Bytes of `format` that are read. dibs writes about 40.
+MAX_FORMAT_BYTES: Final = 4096
 
 _COMMIT: Final = re.compile("[0-9a-f]{16}")
 _READ: Final = os.R_OK | os.X_OK
@@ -41,10 +47,20 @@ _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _READ_ONLY: Final = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
-class Directory:
-    """The directory of one file storage: its paths, its creation and the check of its format."""
+class FormatFile(msgspec.Struct, frozen=True):
+    """The content of `format`, without the fields that are only for people."""
 
-    def __init__(self, root: str) -> None:
+    format: int
+
+
+class Directory:
+    """The directory of one file storage: its paths, its creation and the check of its format.
+
+    With `allow_others`, the directory may belong to another user, and other users may write it.
+    """
+
+    def __init__(self, root: str, *, allow_others: bool = False) -> None:
+        self._allow_others = allow_others
         self.root = Path(root)
         self.format = self.root / "format"
         self.lock = self.root / "lock"
@@ -65,8 +81,9 @@ class Directory:
     def prepare(self) -> bool:
         """Create missing folders and files. Return whether the storage is new (this call created `format`).
 
-        Raise StorageUnavailable for a folder that contains other files, StorageDamaged for a `format` file
-        that cannot be read, and StorageTooNew for a format that a newer dibs wrote.
+        Raise StorageUnavailable for a folder that contains other files or that other users control,
+        StorageDamaged for a `format` file that cannot be read or a missing `commits` folder, and
+        StorageTooNew for a format that a newer dibs wrote.
         """
         try:
             created = self._create_missing()
@@ -87,15 +104,30 @@ class Directory:
 
     def _create_missing(self) -> bool:
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        if not self.format.exists():
+        if not os.access(self.root, _READ):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))
+        self._check_private(self.root)
+        is_new = not os.path.lexists(self.format)
+        if is_new:
             self._refuse_foreign_files()
+        elif not self.commits.is_dir() and not os.path.lexists(self.checkpoint):
+            raise StorageDamaged(
+                f"{self.commits} is missing, and there is no checkpoint: restore the folder from a backup. "
+                "If it had no jobs, create an empty folder there"
+            )
         for folder in (self.commits, self.tmp):
             if not folder.is_dir():
                 folder.mkdir(FOLDER_MODE, exist_ok=True)
-        created = not self.format.exists()
-        if created:
+            self._check_private(folder)
+        if is_new:
+            # Sync the names of the folders first: a power loss may not leave `format` without `commits`.
+            fsync_folder(str(self.root))
             self._write_format()
-        return created
+        return is_new
+
+    def _check_private(self, folder: Path) -> None:
+        if not self._allow_others:
+            check_private(folder)
 
     def _refuse_foreign_files(self) -> None:
         known = {self.lock.name, self.commits.name, self.tmp.name, self.format.name, self.checkpoint.name}
@@ -122,17 +154,45 @@ class Directory:
 
     def _check_format(self) -> None:
         try:
-            found = json.loads(self.format.read_text())["format"]
+            with open_regular_file(str(self.format)) as file:
+                found = msgspec.json.decode(file.read(MAX_FORMAT_BYTES), type=FormatFile).format
         except OSError as error:
             raise to_read_error(error, f"cannot read {self.format}") from error
-        except (ValueError, KeyError, TypeError):
-            found = None
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        except CorruptFile as damage:
+            raise StorageDamaged(str(damage)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = 0
+        if found < 1:
             raise StorageDamaged(
                 f"{self.format} is damaged: it must be one line of JSON with the number of the format"
             )
         if found > FORMAT:
             raise newer_format_error(self.root, found)
+
+
+def parse_path(url: str) -> str:
+    """Return the path in a file: URL without its query, with `~` replaced by the home of the user.
+
+    Raise UnknownOption for a URL with a host, without a path, or with a user that the system does not know.
+    """
+    path = url.partition(":")[2]
+    if path.startswith("//"):
+        host, slash, below = path[2:].partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise UnknownOption(
+                "a file: URL with two slashes names a host, and dibs opens only local files: write "
+                "file:./jobs for a path below the working directory, or file:/var/jobs for an absolute path"
+            )
+        path = "/" + below.lstrip("/")
+    if not path.strip("/"):
+        raise UnknownOption("the URL file: has no path; write file:./jobs")
+    expanded = os.path.expanduser(path) if path.startswith("~") else path
+    if expanded.startswith("~"):
+        raise UnknownOption(
+            "the file: URL begins with ~ and a user that this machine does not know; write file:~/jobs for "
+            "your home, or file:./~jobs for a folder of that name"
+        )
+    return expanded
 
 
 def newer_format_error(path: Path, found: int) -> StorageTooNew:

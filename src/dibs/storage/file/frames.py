@@ -7,16 +7,15 @@ frame with a wrong length or checksum.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO, Final, cast
+from typing import Final, cast
 from zlib import crc32
 
+from dibs.storage.file.access import CorruptFile, open_regular_file
 from dibs.storage.file.directory import FILE_MODE, FORMAT, newer_format_error
 
 MAGIC: Final = b"dibs"
@@ -24,13 +23,10 @@ MAGIC: Final = b"dibs"
 #: format keeps this header, so that a reader can distinguish a newer file from a damaged one.
 HEADER: Final = Struct("<4sIQQI")
 _CHECKED: Final = Struct("<4sIQQ")
-
-
-class CorruptFile(Exception):
-    """Raised for a damaged file; the message names the file and the fault."""
-
-    def __init__(self, path: str, fault: str = "its length or checksum is wrong") -> None:
-        super().__init__(f"{path} is damaged: {fault}")
+#: Size in bytes of the smallest block that a disk writes as a whole. Larger blocks are multiples of it.
+BLOCK: Final = 512
+#: A shorter last block does not count as zeros, because an intact commit may end in a few zeros.
+MIN_ZEROS: Final = 32
 
 
 def encode_frame(number: int, body: bytes) -> bytes:
@@ -40,7 +36,7 @@ def encode_frame(number: int, body: bytes) -> bytes:
 
 def read_frames(path: str) -> Iterator[tuple[int, bytes]]:
     """Yield (commit number, body) of each frame of a file. Raises CorruptFile, StorageTooNew and OSError."""
-    with _open_regular_file(path) as file:
+    with open_regular_file(path) as file:
         left = os.fstat(file.fileno()).st_size
         while header := file.read(HEADER.size):
             magic, format_, number, length, checksum = _unpack_header(path, header)
@@ -54,25 +50,6 @@ def read_frames(path: str) -> Iterator[tuple[int, bytes]]:
             yield number, body
 
 
-def _open_regular_file(path: str) -> BinaryIO:
-    """Open a regular file. Follow no symbolic link, and never block on a FIFO without a writer."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise CorruptFile(path, "it is a symbolic link, which is not followed") from None
-        raise
-    try:
-        is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:
-        os.close(descriptor)
-        raise
-    if not is_regular:
-        os.close(descriptor)
-        raise CorruptFile(path, "it is not a regular file")
-    return os.fdopen(descriptor, "rb")
-
-
 def read_frame(path: str, number: int) -> bytes:
     """Return the body of a file of exactly one frame.
 
@@ -82,6 +59,29 @@ def read_frame(path: str, number: int) -> bytes:
     if len(found) != 1 or found[0][0] != number:
         raise CorruptFile(path)
     return found[0][1]
+
+
+def is_torn(path: str) -> bool:
+    """Return whether a damaged file of one frame may be an unsynced file after a power loss.
+
+    A power loss leaves such a file too short, or with zeros in place of whole blocks. A complete file with a
+    wrong byte has another cause. Raises CorruptFile for a file that is not regular, and OSError.
+    """
+    with open_regular_file(path) as file:
+        content = file.read()
+    if len(content) < HEADER.size or _has_zero_block(content):
+        return True
+    magic, format_, number, length, checksum = _unpack_header(path, content[: HEADER.size])
+    body = content[HEADER.size :]
+    if magic != MAGIC or length <= len(body):
+        return False
+    # If the checksum fits the length of the file, the body is complete and only the header is wrong.
+    return crc32(body, crc32(_CHECKED.pack(magic, format_, number, len(body)))) != checksum
+
+
+def _has_zero_block(content: bytes) -> bool:
+    blocks = (content[start : start + BLOCK] for start in range(0, len(content), BLOCK))
+    return any(not any(block) for block in blocks if len(block) >= MIN_ZEROS)
 
 
 def _unpack_header(path: str, header: bytes) -> tuple[bytes, int, int, int, int]:
@@ -123,12 +123,3 @@ def _write_all(descriptor: int, chunk: bytes) -> int:
         # A disk that fills up writes a part of the bytes first; the next write raises the error.
         written += os.write(descriptor, memoryview(chunk)[written:])
     return written
-
-
-def fsync_folder(path: str) -> None:
-    """Sync a folder, so that new names in it survive a power loss. fsync of a file syncs only its content."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

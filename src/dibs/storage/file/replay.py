@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from dibs.storage.file import checkpoint, commits
+from dibs.storage.file.access import CorruptFile
 from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import CorruptFile, read_frame
+from dibs.storage.file.frames import is_torn, read_frame
 from dibs.storage.indexed.index import Index, Step
 
 log: Final = logging.getLogger("dibs.storage.file")
+_INCOMPLETE: Final = (
+    "it is incomplete, which a power loss cannot cause with fsync=1. If a process without fsync wrote it, "
+    "open the folder once without fsync: that moves the file to tmp/, and the jobs of its step are lost"
+)
 
 
 class Replay:
-    """The index of this process. `number` is the number of the last commit that the index contains."""
+    """The index of this process. `number` is the number of the last commit that the index contains.
 
-    def __init__(self, directory: Directory) -> None:
+    With `fsync`, each commit was synced before its name appeared. So no power loss leaves an incomplete
+    commit, and an incomplete commit is damage.
+    """
+
+    def __init__(self, directory: Directory, *, fsync: bool) -> None:
         self._directory = directory
+        self._fsync = fsync
         self._checkpoint_identity: checkpoint.Identity | None = None
         self.index = Index()
         self.number = 0
@@ -40,51 +50,64 @@ class Replay:
         self._checkpoint_identity = checkpoint.file_identity(self._directory)
         self.checkpoint_trigger.reset(size)
 
-    def replay_new_commits(self, *, locked: bool) -> Iterator[Step]:
+    def replay_new_commits(self, *, locked: bool) -> Generator[Step, None, bool]:
         """Apply the new commits one by one, and yield the step of each. Raises CorruptFile and OSError.
 
-        A power loss may leave a damaged last commit: stop before it. With `locked` (this process holds the
-        commit lock), also move the damaged file to `tmp`. Without the lock, another process may just have
-        replaced it by a valid commit of the same name.
+        Stop before incomplete last commits, as a power loss leaves them, and return True in this case. With
+        `locked` (this process holds the commit lock), also move these files to `tmp`. Without the lock,
+        another process may just have replaced them by valid commits of the same names.
         """
         while True:
             try:
                 body = self._read_commit(self.number + 1, locked=locked)
             except FileNotFoundError:
                 if not self._load_newer_checkpoint():
-                    return
+                    return False
                 continue
             if body is None:
-                return
+                return True
             yield self._apply_commit(body)
 
-    def replay_all_commits(self) -> Iterator[Step]:
+    def replay_all_commits(self) -> Generator[Step, None, None]:
         """Apply the checkpoint and all commits to the empty index, and yield the step of each commit.
 
         Raise CorruptFile if a commit is missing while later commits exist and no newer checkpoint replaces
         it. dibs itself removes a commit only after a checkpoint that contains it is in place, so another
         program removed the file.
         """
-        highest = max(self._directory.commit_numbers(), default=0)
         while True:
-            before = self.number
-            yield from self.replay_new_commits(locked=False)
-            if self.number + 1 >= highest:
+            before, highest = self.number, max(self._directory.commit_numbers(), default=0)
+            torn = yield from self.replay_new_commits(locked=False)
+            if torn or self.number >= highest:
                 return
-            if self.number == before:
+            if self.number == before and self._is_missing(before + 1):
                 raise CorruptFile(
                     self._directory.commit_path(before + 1), "it is missing, but later commits exist"
                 )
 
+    def _is_missing(self, number: int) -> bool:
+        """Return whether later commits exist without this one.
+
+        Another process may have moved incomplete commits aside since the last look at the folder.
+        """
+        numbers = set(self._directory.commit_numbers())
+        return number not in numbers and max(numbers, default=0) > number
+
     def _read_commit(self, number: int, *, locked: bool) -> bytes | None:
+        """Return the body of a commit, or None if it and all later ones are incomplete."""
         path = self._directory.commit_path(number)
         try:
             return read_frame(path, number)
         except CorruptFile:
-            if not self._is_last_commit(number):
+            last = sorted(other for other in self._directory.commit_numbers() if other >= number)
+            if not all(is_torn(self._directory.commit_path(other)) for other in last):
                 raise
+            if self._fsync:
+                raise CorruptFile(path, _INCOMPLETE) from None
             if locked:
-                self._set_aside(path)
+                # From the highest number down. If this process is killed meanwhile, no gap is left.
+                for other in reversed(last):
+                    self._set_aside(self._directory.commit_path(other))
             return None
 
     def _apply_commit(self, body: bytes) -> Step:
@@ -114,15 +137,11 @@ class Replay:
         self.index, self.number, self.reloaded = index, number, True
         return True
 
-    def _is_last_commit(self, number: int) -> bool:
-        """Return whether no commit has a higher number, so that no later step depends on this commit."""
-        return all(other <= number for other in self._directory.commit_numbers())
-
     def _set_aside(self, path: str) -> None:
         aside = self._directory.tmp / f"torn-{Path(path).name}"
         os.rename(path, aside)
         log.error(
-            "%s is damaged, most likely by a power loss: it was moved to %s, and its step has no effect",
+            "%s is incomplete, most likely by a power loss: it was moved to %s, and its step has no effect",
             path,
             aside,
         )

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged, UnknownOption
+from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged
 from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits
-from dibs.storage.file.directory import Directory, to_read_error, to_write_error
-from dibs.storage.file.frames import CorruptFile, encode_frame, fsync_folder, write_atomically
+from dibs.storage.file.access import CorruptFile, fsync_folder
+from dibs.storage.file.directory import Directory, parse_path, to_read_error, to_write_error
+from dibs.storage.file.frames import encode_frame, write_atomically
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
 from dibs.storage.file.replay import Replay
@@ -41,18 +42,17 @@ from dibs.storage.registry import read_flag, read_options
 log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
 
-_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"fsync": read_flag, "poll": float}
+_OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "fsync": read_flag,
+    "poll": float,
+    "allow_others": read_flag,
+}
 
 
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> FileStorage:
     """Return the storage for file:PATH. A path without a leading slash starts at the working directory."""
     plain_url, named = read_options(url, _OPTIONS, options)
-    path = plain_url.partition(":")[2]
-    if path.startswith("//"):
-        path = "/" + path.lstrip("/")
-    if not path:
-        raise UnknownOption("the URL file: has no path; write file:./jobs")
-    return FileStorage(path, clock=clock, **named)
+    return FileStorage(parse_path(plain_url), clock=clock, **named)
 
 
 class FileStorage(IndexedStorage):
@@ -60,18 +60,28 @@ class FileStorage(IndexedStorage):
 
     With `fsync`, each commit survives a power loss; without it, commits survive only the death of processes.
     `poll` is the interval in seconds at which a wait looks for commits, in case their notification was lost.
+    With `allow_others`, the directory may belong to another user, and other users may write it.
     """
 
     capabilities = Capabilities(
         durable=True, shared=True, cross_queue=True, push_wakeups=True, manual_clock=True
     )
 
-    def __init__(self, path: str, *, clock: Clock = "system", fsync: bool = False, poll: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock = "system",
+        fsync: bool = False,
+        poll: float = 1.0,
+        allow_others: bool = False,
+    ) -> None:
         super().__init__(clock)
         if isinstance(poll, bool) or not isinstance(poll, int | float) or not 0 < poll < float("inf"):
             raise ConfigurationError(f"poll is {poll!r}; it must be a number of seconds above 0")
-        if fsync not in (True, False):
-            raise ConfigurationError(f"fsync is {fsync!r}; it must be True or False")
+        for name, flag in (("fsync", fsync), ("allow_others", allow_others)):
+            if flag not in (True, False):
+                raise ConfigurationError(f"{name} is {flag!r}; it must be True or False")
         if "\0" in path:
             raise ConfigurationError("the path of a file storage holds a NUL character; leave it out")
         self.url = f"file:{path}"
@@ -82,12 +92,12 @@ class FileStorage(IndexedStorage):
         )
         self._fsync = fsync
         self._poll = poll
-        self._directory = Directory(path)
+        self._directory = Directory(path, allow_others=allow_others)
         self._reset_state()
 
     def _reset_state(self) -> None:
         self._lock = CommitLock(self._directory)
-        self._replay = Replay(self._directory)
+        self._replay = Replay(self._directory, fsync=self._fsync)
         self._wakeups = Wakeups()
         self._watch: CommitWatch | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -159,11 +169,9 @@ class FileStorage(IndexedStorage):
 
     def _index_at_time(self, now: int | None) -> Index:
         """Return the index, with its clock advanced to the time of this step."""
-        index, at = self._replay.index, self._time_of_verb(now)
-        if at > index.now:
-            index.now = at
-            if self._manual:
-                self._wakeups.wake_all()
+        index = self._replay.index
+        if self._advance_clock(index, now):
+            self._wakeups.wake_all()
         return index
 
     def _run_and_commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
@@ -212,7 +220,7 @@ class FileStorage(IndexedStorage):
     def _write_checkpoint(self) -> None:
         replay = self._replay
         try:
-            size = checkpoint.write(self._directory, replay.index, replay.number, fsync=self._fsync)
+            size = checkpoint.write(self._directory, replay.index, replay.number)
         except OSError as error:
             # No data is lost: the commits are still there, and a checkpoint only makes opening faster.
             log.warning(

@@ -9,6 +9,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from dibs.storage.file.directory import parse_path
+
 
 def temporary_url(url: str, name: str) -> str:
     """Return the URL of the subfolder `name`: `file:./jobs?fsync=1` and `a` give `file:./jobs/a?fsync=1`."""
@@ -18,6 +20,6 @@ def temporary_url(url: str, name: str) -> str:
 
 async def remove_url(url: str) -> None:
     """Delete the folder of a URL with all its files. Keep it if it is not the directory of a file storage."""
-    path = Path(url.partition("?")[0].partition(":")[2])
+    path = Path(parse_path(url.partition("?")[0]))
     if (path / "commits").is_dir():
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

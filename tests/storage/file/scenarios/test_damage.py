@@ -1,13 +1,15 @@
-"""Damaged files: a damaged last commit is set aside, any other damage is an error that names the file."""
+"""Damaged files: incomplete last commits are set aside, any other damage is an error that names the file."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dibs.errors import StorageDamaged
-from tests.storage.file.folder import commit, cut, fill, flip, ids_in, opened, request
+from tests.storage.file.folder import commit, cut, fill, flip, ids_in, opened, place, request
 
 
 @pytest.mark.parametrize("length", [0, 1, 27, 28, 40, -1])
@@ -27,10 +29,130 @@ async def test_a_torn_last_commit_is_set_aside_and_earlier_ones_are_kept(tmp_pat
 async def test_a_reader_leaves_a_torn_last_commit_where_it_is(tmp_path: Path) -> None:
     """Without the lock, another process may already have replaced it by a valid commit."""
     await fill(tmp_path, "a", "b")
-    flip(commit(tmp_path, 2))
+    cut(commit(tmp_path, 2), 40)
 
     assert ["a"] == await ids_in(tmp_path)
     assert commit(tmp_path, 2).exists()
+
+
+async def large_commit(root: Path) -> bytes:
+    """Commit an enqueue of several blocks after a small one, and return the file of the large one."""
+    await fill(root, "a")
+    async with opened(root) as storage:
+        await storage.enqueue("q", [request("b", os.urandom(5000))])
+    return commit(root, 2).read_bytes()
+
+
+LOST_BLOCKS = {
+    "all": slice(0, None),
+    "the first sector": slice(0, 512),
+    "a sector in the middle": slice(1024, 1536),
+    "the second page": slice(4096, None),
+}
+
+
+@pytest.mark.parametrize("lost", LOST_BLOCKS.values(), ids=LOST_BLOCKS)
+async def test_a_last_commit_with_zeros_in_place_of_blocks_is_set_aside(tmp_path: Path, lost: slice) -> None:
+    """A file system may store the new size of a file before its blocks: it reads as zeros."""
+    content = bytearray(await large_commit(tmp_path))
+    content[lost] = bytes(len(content[lost]))
+    commit(tmp_path, 2).write_bytes(content)
+    await fill(tmp_path, "c")
+
+    assert ["a", "c"] == await ids_in(tmp_path)
+    assert bytes(content) == (tmp_path / "tmp" / f"torn-{commit(tmp_path, 2).name}").read_bytes()
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+async def test_each_flipped_byte_of_the_last_commit_is_damage(tmp_path: Path, fsync: bool) -> None:  # noqa: FBT001
+    """A power loss does not flip a byte. Setting the commit aside would lose an answered call in silence."""
+    await fill(tmp_path, "a", "b")
+    last = commit(tmp_path, 2)
+    content = last.read_bytes()
+    for index in range(len(content)):
+        last.write_bytes(content)
+        flip(last, index)
+        for attempt in (ids_in(tmp_path, fsync=fsync), fill(tmp_path, "c", fsync=fsync)):
+            with pytest.raises(StorageDamaged) as caught:
+                await attempt
+            assert str(last) in str(caught.value)
+    last.write_bytes(content)
+
+    assert ["a", "b"] == await ids_in(tmp_path)
+
+
+@pytest.mark.parametrize("index", [0, 20, 600, 4500, -1])
+async def test_a_flipped_byte_of_a_large_last_commit_is_damage(tmp_path: Path, index: int) -> None:
+    await large_commit(tmp_path)
+    flip(commit(tmp_path, 2), index)
+
+    with pytest.raises(StorageDamaged):
+        await fill(tmp_path, "c")
+
+
+@pytest.mark.parametrize("length", [0, 40, 4096])
+async def test_with_fsync_an_incomplete_last_commit_is_damage(tmp_path: Path, length: int) -> None:
+    """It was synced before its rename, so a power loss is not the cause. A process without fsync opens it."""
+    await large_commit(tmp_path)
+    cut(commit(tmp_path, 2), length)
+
+    for attempt in (ids_in(tmp_path, fsync=True), fill(tmp_path, "c", fsync=True)):
+        with pytest.raises(StorageDamaged, match="once without fsync"):
+            await attempt
+    await fill(tmp_path, "c")
+    assert ["a", "c"] == await ids_in(tmp_path, fsync=True)
+
+
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (40, 0, 30), (0, 40, 28)])
+async def test_several_incomplete_last_commits_are_set_aside(
+    tmp_path: Path, lengths: tuple[int, int, int]
+) -> None:
+    """Without fsync, a power loss may leave all commits of the last seconds empty."""
+    await fill(tmp_path, "a", "b", "c", "d")
+    for number, length in enumerate(lengths, 2):
+        cut(commit(tmp_path, number), length)
+
+    assert ["a"] == await ids_in(tmp_path)
+    await fill(tmp_path, "e")
+
+    assert ["a", "e"] == await ids_in(tmp_path)
+    assert 3 == len(list((tmp_path / "tmp").glob("torn-*")))
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "device"])
+async def test_a_last_commit_that_is_not_a_regular_file_is_damage(tmp_path: Path, kind: str) -> None:
+    await fill(tmp_path, "a", "b")
+    commit(tmp_path, 2).unlink()
+    place(kind, commit(tmp_path, 2))
+
+    for attempt in (ids_in(tmp_path), fill(tmp_path, "c")):
+        with pytest.raises(StorageDamaged):
+            await attempt
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+async def test_a_missing_folder_of_commits_without_a_checkpoint_is_damage(
+    tmp_path: Path,
+    fsync: bool,  # noqa: FBT001
+) -> None:
+    await fill(tmp_path / "jobs", "a")
+    shutil.rmtree(tmp_path / "jobs" / "commits")
+
+    with pytest.raises(StorageDamaged, match="commits is missing"):
+        await fill(tmp_path / "jobs", "b", fsync=fsync)
+    assert not (tmp_path / "jobs" / "commits").exists()
+
+
+async def test_a_missing_empty_folder_of_commits_beside_a_checkpoint_is_created(tmp_path: Path) -> None:
+    """Tools that copy only files leave out empty folders."""
+    await fill(tmp_path, "a")
+    async with opened(tmp_path) as storage:
+        storage._write_checkpoint()
+    (tmp_path / "commits").rmdir()
+    (tmp_path / "tmp").rmdir()
+    await fill(tmp_path, "b")
+
+    assert ["a", "b"] == await ids_in(tmp_path)
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "missing"])

@@ -74,7 +74,21 @@ async def test_a_user_without_rights_may_not_read(shared: Path) -> None:
     assert "may not read it" in answer["message"]
 
 
-async def test_a_user_who_may_only_read_reads(shared: Path) -> None:
+async def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
+    await fill(shared / "jobs", "a")
+    for path in [shared / "jobs", *(shared / "jobs").rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with Child(shared / "jobs", user="nobody") as child:
+        answer = child.answer()
+
+    assert "StorageUnavailable" == answer["error"]
+    assert "allow_others=1" in answer["message"]
+
+
+async def test_a_user_who_may_only_read_reads_if_allowed(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIBS_TEST_ALLOW_OTHERS", "1")
     await fill(shared / "jobs", "a")
     for path in [shared / "jobs", *(shared / "jobs").rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
