@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -28,6 +29,10 @@ class ClusterNode(RedisServer):
                 return
         raise ServerUnavailable(f"a cluster node does not start: {self.last_output()}")
 
+    @property
+    def node_id(self) -> str:
+        return str(self.execute("CLUSTER", "MYID"))
+
 
 class RedisCluster:
     """Three primaries without replicas. Each one has a third of the hash slots."""
@@ -42,9 +47,47 @@ class RedisCluster:
             node.password = self.nodes[0].password
 
     @property
+    def password(self) -> str:
+        return self.nodes[0].password
+
+    @property
     def url(self) -> str:
         first = self.nodes[0]
         return f"redis+cluster://:{first.password}@{LOOPBACK}:{first.port}"
+
+    @property
+    def url_of_all(self) -> str:
+        """The URL with every node as a seed."""
+        seeds = ",".join(f"{LOOPBACK}:{node.port}" for node in self.nodes)
+        return f"redis+cluster://:{self.password}@{seeds}"
+
+    def slot_of(self, key: str) -> int:
+        return int(self.nodes[-1].execute("CLUSTER", "KEYSLOT", key))
+
+    def owner_of(self, slot: int) -> ClusterNode:
+        """Return the node that has a slot, by the map of the last node."""
+        for first, last, primary, *_ in self.nodes[-1].execute("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == primary[1])
+        raise LookupError(f"no node has slot {slot}")
+
+    def move_slot(self, slot: int, to: ClusterNode, step: Callable[[], None] = lambda: None) -> None:
+        """Move a slot to another node while clients use it, one key at a time, as redis-cli's reshard does.
+
+        Call `step` before each key and before the end. Raise RedisError if the target has a key already.
+        """
+        source = self.owner_of(slot)
+        if source is to:
+            return
+        to.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source.node_id)
+        source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", to.node_id)
+        step()
+        while keys := source.execute("CLUSTER", "GETKEYSINSLOT", slot, 1):
+            source.execute("MIGRATE", LOOPBACK, to.port, "", 0, 5000, "AUTH", to.password, "KEYS", *keys)
+            step()
+        # The target first: otherwise no node would have the slot for a moment.
+        for node in (to, source, *(one for one in self.nodes if one not in (to, source))):
+            node.execute("CLUSTER", "SETSLOT", slot, "NODE", to.node_id)
 
     def start(self) -> None:
         for node in self.nodes:

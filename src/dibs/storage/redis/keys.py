@@ -29,6 +29,16 @@ def queue_prefix(prefix: str, queue: str) -> str:
     return f"{prefix}:{{{escape(queue)}}}:"
 
 
+def declared_keys(prefixes: list[str], *, cluster: bool) -> list[str]:
+    """Return the keys that the call of a script declares: prefixes of queues, and one more in a cluster.
+
+    None of these keys exists. While a slot moves to another node, each node has a part of the queue's keys. A
+    script with two declared keys that do not exist gets ASK from the one node and TRYAGAIN from the other,
+    so it runs on neither. With one such key, the receiving node would run it on a part of the queue.
+    """
+    return [*prefixes, f"{prefixes[0]}moving"] if cluster else prefixes
+
+
 def escape(name: str) -> str:
     """Return a queue name with special bytes as %XX: `a:b` becomes `a%3Ab`."""
     # A valid queue name has no lone surrogate. A read of such a queue must still find it empty, not fail.

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from dibs.errors import NotRunning
 from dibs.model.limits import LIMITS
-from dibs.storage import checks
+from dibs.storage import checks, clock
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
@@ -125,6 +125,11 @@ class RedisSession:
                 self._waits.wake_all()
         return str(self._manual_now)
 
+    def _report_leads(self, queues: Sequence[str], leads: Sequence[Any]) -> None:
+        """Warn of each queue whose time is ahead of its server's clock, once in this process."""
+        for queue, lead in zip(queues, leads, strict=True):
+            clock.report_lead(f"queue {queue!r} of {self.url}", int(lead))
+
     # -- run scripts ---------------------------------------------------------------------------------
 
     async def _run_script(
@@ -145,17 +150,18 @@ class RedisSession:
         if servers is None:
             raise self._not_open_error()
         prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
+        declared = keys.declared_keys(prefixes, cluster=self._cluster)
         return await run_script(
-            servers, self.url, script(name), prefixes, [at, *arguments], repeatable=repeatable
+            servers, self.url, script(name), declared, [at, *arguments], repeatable=repeatable
         )
 
     async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
         if self._servers is None:
             raise self._not_open_error()
-        prefixes = [self._queue_prefix(queue)]
+        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
         return await run_script(
-            self._servers, self.url, script(name), prefixes, [*arguments], repeatable=True
+            self._servers, self.url, script(name), declared, [*arguments], repeatable=True
         )
 
     async def _run_on_each(

@@ -89,8 +89,8 @@ class RedisStorage(RedisSession):
         if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
         claim = ["", codec.encode_lease(lease), min(limit, STEP)]
-        prefix = self._queue_prefix(queue)
-        reply, pause = await blocking_claim(self._servers, self.url, prefix, claim_id, timeout, claim)
+        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
+        reply, pause = await blocking_claim(self._servers, self.url, declared, claim_id, timeout, claim)
         if pause:
             self._allow_blocking_claims(allowed=False)
         if 0 < pause < math.inf:
@@ -181,7 +181,8 @@ class RedisStorage(RedisSession):
         await self._register(*queues)
         lease = secrets.token_hex(16)
         granted = await self._run_on_each("grant", queues, now, lease, ttl, holder)
-        times = [(int(at), int(expires_at)) for at, expires_at in granted] or [(0, 0)]
+        self._report_leads(queues, [lead for _, _, lead in granted])
+        times = [(int(at), int(expires_at)) for at, expires_at, _ in granted] or [(0, 0)]
         # Each queue has its own end, by its own server. Until the earliest of them, the lease is alive in
         # all.
         at, expires_at = min(times, key=lambda pair: pair[1])
@@ -192,6 +193,7 @@ class RedisStorage(RedisSession):
     ) -> dict[str, RenewResult]:
         checks.check_renew(queues, ttl, self.limits)
         replies = await self._run_on_each("renew", queues, now, codec.encode_lease(lease), ttl)
+        self._report_leads(queues, [lead for _, lead, *_ in replies])
         return {queue: codec.decode_renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
 
     async def drop(
@@ -304,9 +306,10 @@ class RedisStorage(RedisSession):
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
         checks.check_counts(queues, self.limits)
         replies = await self._run_on_each("counts", queues, now)
+        self._report_leads(queues, [lead for lead, *_ in replies])
         names = Counts.__struct_fields__
         return {
-            queue: Counts(**dict(zip(names, reply, strict=False)))
+            queue: Counts(**dict(zip(names, reply[1:], strict=False)))
             for queue, reply in zip(queues, replies, strict=True)
         }
 

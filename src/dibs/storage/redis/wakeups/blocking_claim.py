@@ -14,7 +14,14 @@ import logging
 import math
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.scripts import script
@@ -24,6 +31,8 @@ log: Final = logging.getLogger("dibs.storage.redis")
 
 #: Start of the error reply to a BLPOP when its server becomes a replica. Later blocking claims may succeed.
 DEMOTED: Final = "UNBLOCKED"
+#: Error replies to a BLPOP while the slot of its queue moves to another node of a cluster.
+REDIRECTIONS: Final = (AskError, ClusterDownError, TryAgainError)
 #: Part of the error reply to a command that the server does not have, for example a renamed BLPOP.
 UNKNOWN: Final = "unknown command"
 #: Shortest timeout in seconds: Redis 6.2 rounds 0.001 to 0, and BLPOP with 0 never ends.
@@ -34,15 +43,17 @@ REFUSED_PAUSE: Final = 60.0
 
 
 async def blocking_claim(
-    servers: Servers, url: str, prefix: str, claim_id: str, timeout: float, arguments: list[Any]
+    servers: Servers, url: str, keys: list[str], claim_id: str, timeout: float, arguments: list[Any]
 ) -> tuple[list[Any] | None, float]:
     """Send a blocking claim. Return its reply, and a pause: seconds in which to send no other blocking claim.
 
+    `keys` are the keys that the claim declares; the first one is the prefix of the queue's keys.
     The reply is None if the claim did not run; the caller must then claim without blocking. Raise
     StorageError, or OutcomeUnknown if the reply was lost.
     """
+    prefix = keys[0]
     blpop = ("BLPOP", prefix + "parked", f"{prefix}parked:{claim_id}", f"{max(timeout, MIN_TIMEOUT):.3f}")
-    claim = ("EVALSHA", script("claim").sha, 1, prefix, *arguments)
+    claim = ("EVALSHA", script("claim").sha, len(keys), *keys, *arguments)
     try:
         popped, reply = await servers.call_blocking(prefix, blpop, claim, timeout)
     except ERROR_REPLIES:
@@ -59,6 +70,8 @@ async def blocking_claim(
 def pause_after(popped: Any) -> float:
     """Return the seconds until the next blocking claim, from the reply to BLPOP; math.inf for never."""
     if not isinstance(popped, ResponseError) or str(popped).startswith(DEMOTED):
+        return 0.0
+    if isinstance(popped, REDIRECTIONS):
         return 0.0
     permanent = isinstance(popped, NoPermissionError) or UNKNOWN in str(popped)
     return math.inf if permanent else REFUSED_PAUSE
