@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.client.calls.handler import HandlerLimits
 from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
         RetryLater(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
     ),
     "a permanent error fails at once": (
-        Fail(error=ERROR, handled=True), job(), raised(permanent=True), None
+        Fail(error=replace(ERROR, kind="permanent"), handled=True), job(), raised(permanent=True), None
     ),
     "an error may say how long to wait": (
         RetryLater(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
@@ -85,13 +86,13 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
         Fail(error=ERROR, handled=True), job(retries=2), raised(delay=7), None
     ),
     "a timeout is retried": (
-        RetryLater(delay=2000, cause="timeout", error=ERROR), job(retries=2), raised(), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=replace(ERROR, kind="timeout")), job(retries=2), raised(), "timeout"
     ),
     "timeouts have their own limit": (
-        Fail(error=ERROR, handled=True), job(timeouts=1), raised(), "timeout"
+        Fail(error=replace(ERROR, kind="timeout"), handled=True), job(timeouts=1), raised(), "timeout"
     ),
     "a permanent error counts although the time was over": (
-        Fail(error=ERROR, handled=True), job(), raised(permanent=True), "timeout"
+        Fail(error=replace(ERROR, kind="permanent"), handled=True), job(), raised(permanent=True), "timeout"
     ),
     "who was asked to stop is cancelled": (
         Cancelled(), job(), raised(), "cancel"
@@ -100,13 +101,13 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
         Release(), job(), raised(), "release"
     ),
     "a process that died is a stall": (
-        RetryLater(delay=2000, cause="stall", error=ERROR), job(retries=2), Died(ERROR), None
+        RetryLater(delay=2000, cause="stall", error=replace(ERROR, kind="stall")), job(retries=2), Died(ERROR), None
     ),
     "it comes back whatever its stalls: the next claim decides": (
-        RetryLater(delay=32_000, cause="stall", error=ERROR), job(stalls=4), Died(ERROR), None
+        RetryLater(delay=32_000, cause="stall", error=replace(ERROR, kind="stall")), job(stalls=4), Died(ERROR), None
     ),
     "a process that was ended at the deadline is a timeout": (
-        RetryLater(delay=2000, cause="timeout", error=ERROR), job(), Died(ERROR), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=replace(ERROR, kind="timeout")), job(), Died(ERROR), "timeout"
     ),
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from dibs.model.job import FAIL_SUFFIX, Origin, Slot
+from dibs.model.job import FAIL_SUFFIX, Job, Origin, Slot
 from dibs.model.requests import Complete, Fail
 from dibs.model.results import EnqueueResult
 from dibs_conformance.laws.law import Law
@@ -169,7 +169,7 @@ class FailJobs(Law):
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: dict[tuple[str, str, int], bytes] = {}
+        self.failed: dict[tuple[str, str, int], Job] = {}
         self.jobs: dict[tuple[str, str, int], str] = {}
 
     def begin(self) -> None:
@@ -182,7 +182,7 @@ class FailJobs(Law):
             run, how = history.history_of(call.queue, settlement.id).open, settlement.action
             handled = isinstance(how, Fail) and how.handled and answer.status == "done"
             if handled and run is not None and run.fence == settlement.fence:
-                self.failed[call.queue, settlement.id, run.fence] = run.job.data.payload
+                self.failed[call.queue, settlement.id, run.fence] = run.job
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
         for job in claimed_jobs(call):
@@ -192,15 +192,16 @@ class FailJobs(Law):
     def _check_fail_job(self, id: str, origin: Origin | None, payload: bytes) -> None:
         self.check(origin is not None, "the fail job {!r} has no origin", id)
         key = (origin.queue, origin.id, origin.fence) if origin else ("", "", 0)
-        if key in self.failed:
-            self.check(payload == self.failed[key], "the fail job of {} carries {!r}", key, payload)
-            self.check(
-                self.jobs.setdefault(key, id) == id,
-                "{} has the fail jobs {!r}, {!r}",
-                key,
-                self.jobs[key],
-                id,
-            )
+        failed = self.failed.get(key)
+        if failed is None or origin is None:
+            return
+        self.check(payload == failed.data.payload, "the fail job of {} carries {!r}", key, payload)
+        self.check(origin.run_at == failed.run_at, "the origin of {} has run_at {}", key, origin.run_at)
+        # An amend may have added attributes during the run.
+        lost = failed.data.attributes.keys() - origin.attributes.keys()
+        self.check(not lost, "the origin of {} lacks the attributes {}", key, lost)
+        known = self.jobs.setdefault(key, id)
+        self.check(known == id, "{} has the fail jobs {!r}, {!r}", key, known, id)
 
 
 class ResultsKept(Law):

@@ -133,6 +133,8 @@ def make_origin(queue: OracleQueue, job: Job, error: Error) -> Origin:
         timeouts=job.timeouts,
         enqueued_at=job.enqueued_at,
         error=error,
+        run_at=job.run_at,
+        attributes=job.data.attributes,
     )
 
 

@@ -102,6 +102,7 @@ def error_fields(value: Error | None) -> dict[str, Any] | None:
         return None
     return {
         "type": value.type,
+        "kind": value.kind,
         "message": value.message,
         "traceback": value.traceback,
         "cause": error_fields(value.cause),
@@ -113,7 +114,12 @@ def origin_fields(value: Origin | None) -> dict[str, Any] | None:
     if value is None:
         return None
     fields: dict[str, Any] = {name: getattr(value, name) for name in value.__struct_fields__}
-    return fields | {"enqueued_at": format_time(value.enqueued_at), "error": error_fields(value.error)}
+    return fields | {
+        "enqueued_at": format_time(value.enqueued_at),
+        "error": error_fields(value.error),
+        "run_at": format_time(value.run_at),
+        "attributes": {name: decode_stored(raw)["value"] for name, raw in value.attributes.items()},
+    }
 
 
 def run_fields(value: ActiveRun | None) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ def cut_error(error: Error, limit: int = LIMITS.error) -> Error:
     kind = _cut_middle(error.type, 512)
     message = _cut_middle(error.message, limit // 2)
     rest = limit - len(kind.encode()) - len(message.encode())
-    return Error(type=kind, message=message, traceback=_cut_middle(error.traceback, rest))
+    return Error(type=kind, message=message, traceback=_cut_middle(error.traceback, rest), kind=error.kind)
 
 
 def _error_size(error: Error | None) -> int:

@@ -22,6 +22,7 @@ from msgspec import UNSET, Struct, UnsetType
 from dibs.model.retry import Backoff
 
 EndKind = Literal["completed", "failed", "cancelled"]
+ErrorKind = Literal["error", "permanent", "timeout", "stall"]
 
 #: The retention of an outcome that never expires. It is None because JSON and SQL have that value, too.
 FOREVER: Final = None
@@ -114,6 +115,9 @@ class Error(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The formatted traceback; may be empty."""
     cause: Error | None = None
     """The exception that caused this one, or None."""
+    kind: ErrorKind = "error"
+    """The reason why the run ended: "error", an error of the handler; "permanent", an error that allows no
+    retry; "timeout", the run exceeded its timeout; "stall", its worker process died or its lease expired."""
 
 
 class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -132,6 +136,9 @@ class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     timeouts: int
     enqueued_at: int
     error: Error
+    #: 0 and empty in fail jobs that an earlier version of dibs has stored.
+    run_at: int = 0
+    attributes: Mapping[str, bytes] = NO_ATTRIBUTES
 
 
 class ActiveRun(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
@@ -90,7 +91,7 @@ def settle_action(
     if isinstance(verdict, Died):
         return _after_death(job, limits, verdict, stop, handled=handled, jitter_factor=jitter_factor)
     if verdict.permanent:
-        return Fail(error=verdict.error, handled=handled)
+        return Fail(error=replace(verdict.error, kind="permanent"), handled=handled)
     if stop == "timeout":
         return _after_timeout(job, limits, verdict.error, handled=handled, jitter_factor=jitter_factor)
     return _after_error(job, limits, verdict, handled=handled, jitter_factor=jitter_factor)
@@ -101,12 +102,14 @@ def _after_death(
 ) -> SettleAction:
     if stop == "timeout":
         return _after_timeout(job, limits, died.error, handled=handled, jitter_factor=jitter_factor)
-    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", jitter_factor), error=died.error)
+    error = replace(died.error, kind="stall")
+    return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", jitter_factor), error=error)
 
 
 def _after_timeout(
     job: Job, limits: RetryLimits, error: Error, *, handled: bool, jitter_factor: float
 ) -> SettleAction:
+    error = replace(error, kind="timeout")
     if is_exhausted(job.timeouts, limits.max_timeouts):
         return Fail(error=error, handled=handled)
     return RetryLater(cause="timeout", delay=retry_delay(job, limits, "timeout", jitter_factor), error=error)
@@ -139,7 +142,8 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = 
         return None
     last = f"; last: {job.error.message}" if job.error is not None else ""
     message = f"stalled {job.stalls} times, more than max_stalls={limits.max_stalls} allows{last}"
-    return Fail(error=Error(type="TooManyStalls", message=message), handled=handled)
+    error = Error(type="TooManyStalls", message=message, kind="stall")
+    return Fail(error=error, handled=handled)
 
 
 def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
@@ -147,5 +151,6 @@ def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
 
     A retry of the completion would be refused again.
     """
-    error = Error(type="CompletionRefused", message=f"the storage refused the completion: {reason}")
+    message = f"the storage refused the completion: {reason}"
+    error = Error(type="CompletionRefused", message=message, kind="permanent")
     return Fail(error=error, handled=handled)

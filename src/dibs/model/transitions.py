@@ -237,6 +237,8 @@ def make_fail_job(queue: str, job: Job, error: Error, id: str, now: int, number:
         timeouts=job.timeouts,
         enqueued_at=job.enqueued_at,
         error=error,
+        run_at=job.run_at,
+        attributes=job.data.attributes,
     )
     return Job(
         id=id,

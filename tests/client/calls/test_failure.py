@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -86,6 +87,34 @@ async def test_a_failure_tells_the_whole_story(app: Dibs) -> None:
     assert (failed.error.type, failed.error.message) == ("ValueError", "no such file")
     assert (failed.attempts, failed.retries, failed.stalls, failed.timeouts) == (1, 0, 0, 0)
     assert failed.enqueued_at.tzinfo is not None
+
+
+async def test_a_failure_has_the_time_and_the_attributes_of_the_failed_job(app: Dibs) -> None:
+    task = app.task(handlers.thumbnail)
+    at = datetime(2024, 5, 17, 12, tzinfo=UTC)
+    await task.options(id="a", run_at=at, attributes={"order": 7, "to": ["ä", None]}).enqueue("a.png")
+
+    (failed,) = await failure(app, task, handlers.alert)
+
+    assert (failed.run_at, failed.attributes, failed.kind) == (at, {"order": 7, "to": ["ä", None]}, "error")
+
+
+async def test_a_failed_job_in_a_fail_queue_can_be_retried_with_its_attributes(app: Dibs) -> None:
+    """The origin passes through an outcome and back."""
+    task = app.task(handlers.thumbnail)
+    await task.options(id="a", attributes={"order": 7}).enqueue("a.png")
+    task.on_failure(handlers.alert)
+    async with claimed(task.queue) as claim:
+        await claim.fail("no such file")
+    fail_queue = app.queue(f"{task.queue.name}!fail")
+    async with claimed(fail_queue) as claim:
+        id = claim.id
+        await claim.fail("the alert failed, too")
+    await fail_queue.retry_failed(id)
+
+    async with claimed(fail_queue) as claim:
+        (failed,), _ = arguments(app, app.handlers[fail_queue.name], claim)
+    assert failed.attributes == {"order": 7}
 
 
 async def test_a_failure_handler_may_take_the_job_too(app: Dibs) -> None:

@@ -203,6 +203,16 @@ def the_fail_job_loses_its_payload(patch: Patch) -> None:
     )
 
 
+@breaks("a failure is handled once")
+def the_fail_job_loses_the_attributes_of_the_failed_job(patch: Patch) -> None:
+    changed(
+        patch,
+        transitions,
+        "make_fail_job",
+        lambda job, *_: replace(job, origin=replace(job.origin, attributes={})),
+    )
+
+
 @breaks("results are kept unchanged")
 def the_result_is_not_kept(patch: Patch) -> None:
     changed(patch, transitions, "make_outcome", lambda outcome, *_: replace(outcome, result=None))

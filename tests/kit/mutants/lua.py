@@ -77,6 +77,12 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "(ended.kind == 2 and request.reject_mode < 2)",
         "ended.kind == 2",
     ),
+    "lua_the_origin_has_no_attributes": (
+        "a failure is handled once",
+        "include/settle_run",
+        "sized(split_data(job.data) or '')",
+        "sized('')",
+    ),
     "lua_handed_off_jobs_count_for_max_active": (
         "max_active is exact",
         "include/claim_step",

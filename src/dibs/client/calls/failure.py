@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from dibs.client.calls.signature import CallSignature, decode_task_payload
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import Serde
 from dibs.errors import PermanentError
-from dibs.model.job import Error, Job
+from dibs.model.job import Error, ErrorKind, Job
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -27,8 +28,10 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Keyword arguments of a failed task."""
     data: Any = None
     """Data of a failed job of a queue without a task; bytes if the queue's serde cannot decode them."""
+    attributes: dict[str, Any] = {}
+    """Attributes of the failed job; empty if an earlier version of dibs has stored the failure."""
     error: Error
-    """Type, message, traceback and cause of the error, as text."""
+    """Type, message, traceback, cause and kind of the error, as text."""
     attempts: int
     """Number of times the job was claimed."""
     retries: int
@@ -39,6 +42,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Number of times the job returned to the queue after a timeout."""
     enqueued_at: datetime
     """Time of the enqueue, in UTC."""
+    run_at: datetime
+    """Time from which the last run might start, in UTC; 1970 if an earlier version of dibs has stored the
+    failure."""
+
+    @property
+    def kind(self) -> ErrorKind:
+        """Reason of the failure: "error", "permanent", "timeout" or "stall"; see Error.kind."""
+        return self.error.kind
 
 
 def build_failure(job: Job, serde: Serde, task: CallSignature | None) -> Failure:
@@ -64,6 +75,8 @@ def build_failure(job: Job, serde: Serde, task: CallSignature | None) -> Failure
         stalls=origin.stalls,
         timeouts=origin.timeouts,
         enqueued_at=utc_datetime(origin.enqueued_at),
+        run_at=utc_datetime(origin.run_at),
+        attributes={name: msgspec.json.decode(raw) for name, raw in origin.attributes.items()},
         **(
             _decode_data(serde, job.data.payload)
             if task is None

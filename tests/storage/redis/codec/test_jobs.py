@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +22,7 @@ from dibs.model.job import (
 )
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
-from dibs.storage.redis.codec.jobs import decode_retention, encode_retention
+from dibs.storage.redis.codec.jobs import decode_origin, decode_retention, encode_error, encode_retention
 from dibs.storage.redis.codec.requests import encode_request, encode_requests
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
@@ -33,7 +35,8 @@ datas = st.sampled_from(DATA)
 errors = st.none() | st.sampled_from([Error(type="E", message=e.message[:100]) for e in ERRORS])
 origins = st.none() | st.builds(
     Origin, queue=texts, id=texts, revision=numbers, fence=numbers, attempts=counts, retries=counts,
-    stalls=counts, timeouts=counts, enqueued_at=numbers, error=st.sampled_from(ERRORS),
+    stalls=counts, timeouts=counts, enqueued_at=numbers, error=st.sampled_from(ERRORS), run_at=numbers,
+    attributes=st.dictionaries(texts, st.binary(max_size=40), max_size=3),
 )  # fmt: skip
 runs = st.none() | st.builds(
     ActiveRun, fence=numbers, lease=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
@@ -120,3 +123,14 @@ def test_a_plain_job_is_small() -> None:
         )
         - 63
     )
+
+
+def test_an_origin_of_an_earlier_version_is_read() -> None:
+    """It has neither run_at nor attributes."""
+    numbers = struct.pack(">QQQIIII", 5, 6, 7, 1, 2, 3, 4)
+    raw = b"\0\1q" + b"\0\1a" + numbers + encode_error(Error(type="E"))
+
+    assert decode_origin(raw) == Origin(
+        queue="q", id="a", revision=5, fence=6, enqueued_at=7, attempts=1, retries=2, stalls=3, timeouts=4,
+        error=Error(type="E"),
+    )  # fmt: skip

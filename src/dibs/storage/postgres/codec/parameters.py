@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 
 from dibs.errors import Refused
 from dibs.model import check_arguments, rules
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.error_text import to_storable_error
-from dibs.model.job import ActiveRun, Job, JobData, Outcome, Slot, Successor
+from dibs.model.job import ActiveRun, Job, JobData, Origin, Outcome, Slot, Successor
 from dibs.model.limits import Limits
 from dibs.model.requests import (
     DEFAULT_UPDATE,
@@ -242,6 +242,14 @@ def _encode_data(data: JobData | None) -> dict[str, Any]:
     return {**asdict(data), "payload": _to_bytea_text(data.payload), "attributes": attributes}
 
 
+def _encode_origin(origin: Origin | None) -> list[Any] | None:
+    """Return an origin as the array that rows.decode_origin reads; its attributes are the last element."""
+    if origin is None:
+        return None
+    *fields, attributes = astuple(origin)
+    return [*fields, {name: Raw(item) for name, item in attributes.items()} or None]
+
+
 def _to_bytea_text(value: bytes | None) -> str | None:
     return None if value is None else "\\x" + value.hex()
 
@@ -251,7 +259,13 @@ def _encode_job(job: Job, successor: Successor | None) -> dict[str, Any]:
     after = (
         None if successor is None else {**_fields_without(successor, "data"), **_encode_data(successor.data)}
     )
-    fields = {**_fields_without(job, "data", "run"), **_encode_data(job.data), "next": after, "state": "w"}
+    fields = {
+        **_fields_without(job, "data", "run"),
+        **_encode_data(job.data),
+        "origin": _encode_origin(job.origin),
+        "next": after,
+        "state": "w",
+    }
     return fields if run is None else {**fields, **_encode_run(run)}
 
 
@@ -265,6 +279,7 @@ def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         **_fields_without(outcome, "data"),
         **_encode_data(outcome.data),
+        "origin": _encode_origin(outcome.origin),
         "result": _to_bytea_text(outcome.result),
     }
 

@@ -35,6 +35,9 @@ _overrides: Final = msgspec.json.Decoder(Overrides).decode
 _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
+_origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
+#: Position of the attributes in the JSON array of an origin, the order of the fields of Origin.
+_ORIGIN_ATTRIBUTES: Final = Origin.__struct_fields__.index("attributes")
 
 #: How many columns of sql/columns.sql a job, a run, a successor and an outcome have.
 JOB: Final = 18
@@ -79,9 +82,22 @@ def decode_job(row: Row, run: ActiveRun | None) -> Job:
         stalls=stalls,
         timeouts=timeouts,
         error=None if error is None else _error(error),
-        origin=None if origin is None else _origin(origin),
+        origin=None if origin is None else decode_origin(origin),
         run=run,
     )
+
+
+def decode_origin(text: str) -> Origin:
+    """Return the origin of a fail job from its JSON array, whose attributes are a JSON object or null.
+
+    Arrays that an earlier version of dibs has stored end before run_at and attributes.
+    """
+    parts: list[Any] = _origin_parts(text)
+    attributes = NO_ATTRIBUTES
+    if len(parts) > _ORIGIN_ATTRIBUTES:
+        raw = bytes(parts.pop())
+        attributes = NO_ATTRIBUTES if raw == b"null" else decode_attributes(raw.decode())
+    return replace(_origin(b"[" + b",".join(parts) + b"]"), attributes=attributes)
 
 
 def decode_run(row: Row) -> ActiveRun | None:
@@ -140,7 +156,7 @@ def decode_outcome(row: Row) -> Outcome:
         stalls=stalls,
         timeouts=timeouts,
         data=None if payload is None else decode_data(payload, attributes, priority, overrides, kept),
-        origin=None if origin is None else _origin(origin),
+        origin=None if origin is None else decode_origin(origin),
     )
 
 

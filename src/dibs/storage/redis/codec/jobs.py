@@ -39,6 +39,9 @@ _RUN: Final = Layout(">QQ32s")
 _CLAIMED: Final = Layout(">BhQQQQQIIIIIQQ32sI")
 _SIZE: Final = Layout(">I")
 _ORIGIN: Final = Layout(">QQQIIII")
+#: Flag in the size of the name at the start of an origin: run_at and attributes follow the numbers. An origin
+#: that an earlier version of dibs has stored has neither.
+_ORIGIN_HAS_TIME: Final = 0x8000
 
 encode_error: Final = Encoder().encode
 decode_error: Final = Decoder(Error).decode
@@ -288,17 +291,23 @@ def encode_origin(origin: Origin) -> bytes:
         origin.revision, origin.fence, origin.enqueued_at,
         origin.attempts, origin.retries, origin.stalls, origin.timeouts,
     )  # fmt: skip
-    return b"".join(
-        (len(queue).to_bytes(2), queue, len(id).to_bytes(2), id, numbers, encode_error(origin.error))
-    )
+    return b"".join((
+        (len(queue) | _ORIGIN_HAS_TIME).to_bytes(2), queue, len(id).to_bytes(2), id, numbers,
+        _TIME.pack(origin.run_at), with_size(encode_attributes(origin.attributes)), encode_error(origin.error),
+    ))  # fmt: skip
 
 
 def decode_origin(raw: bytes) -> Origin:
-    at = 2 + int.from_bytes(raw[:2])
+    size = int.from_bytes(raw[:2])
+    at = 2 + (size & ~_ORIGIN_HAS_TIME)
     queue = raw[2:at].decode()
     end = at + 2 + int.from_bytes(raw[at : at + 2])
     id = raw[at + 2 : end].decode()
     revision, fence, enqueued_at, attempts, retries, stalls, timeouts = _ORIGIN.unpack_from(raw, end)
+    at, run_at, attributes = end + _ORIGIN.size, 0, b""
+    if size & _ORIGIN_HAS_TIME:
+        (run_at,) = _TIME.unpack_from(raw, at)
+        attributes, at = read_sized(raw, at + _TIME.size)
     return Origin(
         queue=queue,
         id=id,
@@ -309,5 +318,7 @@ def decode_origin(raw: bytes) -> Origin:
         stalls=stalls,
         timeouts=timeouts,
         enqueued_at=enqueued_at,
-        error=decode_error(raw[end + _ORIGIN.size :]),
+        error=decode_error(raw[at:]),
+        run_at=run_at,
+        attributes=decode_attributes(attributes),
     )
