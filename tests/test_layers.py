@@ -26,6 +26,7 @@ LAYERS = {
         "dibs.storage.protocol",
         "dibs.storage.capabilities",
         "dibs.storage.checks",
+        "dibs.storage.clock",
         "dibs.storage.offsets",
         "dibs.storage.registry",
         "dibs.storage.sleeper",

@@ -98,28 +98,24 @@ class MemoryStorage(IndexedStorage):
     async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         shared = self._shared
         with shared.lock:
-            self._advance_clock(now)
+            if self._advance_clock(shared.index, now):
+                shared.wakeups.wake_all()
             answer, step = shared.index.run_step(lambda index: verb(index, *args, **kwargs))
             if step:
                 shared.wakeups.notify(step)
         return answer
 
     async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._shared.lock:
-            self._advance_clock(now)
-            return verb(self._shared.index, *args, **kwargs)
-
-    def _advance_clock(self, now: int | None) -> None:
-        at = self._time_of_verb(now)
-        if at > self._shared.index.now:
-            self._shared.index.now = at
-            if self._manual:
-                self._shared.wakeups.wake_all()
+        shared = self._shared
+        with shared.lock:
+            if self._advance_clock(shared.index, now):
+                shared.wakeups.wake_all()
+            return verb(shared.index, *args, **kwargs)
 
     async def _wait(self, waiter: Waiter, since: Mapping[str, str], timeout: float | None) -> WaitResult:
         shared = self._shared
         with shared.lock:
-            self._advance_clock(None)
+            self._advance_clock(shared.index, None)
             woken = shared.wakeups.has_changed(waiter, shared.index, since)
             if not woken:
                 shared.wakeups.add(waiter)

@@ -22,6 +22,8 @@ class Index:
         self.queues: dict[str, QueueIndex] = {}
         #: The time in ms since the epoch; it never steps back.
         self.now = 0
+        #: Ms by which `now` is ahead of the machine's clock (src/dibs/storage/clock.py).
+        self.lead = 0
         #: The last number drawn for a seq, revision, fence or log entry.
         self.number = 0
         self._changed: list[QueueIndex] = []

@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from dibs.errors import NotRunning
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.results import WaitResult
-from dibs.storage import checks
+from dibs.storage import checks, clock
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.waiters import Waiter
@@ -37,6 +37,7 @@ class IndexedSession(ABC):
     def __init__(self, clock: Clock, limits: Limits = LIMITS) -> None:
         self.limits = limits
         self._manual = clock == "manual"
+        self._reported_lead = 0
         self._open = False
         self._process = 0
 
@@ -86,13 +87,24 @@ class IndexedSession(ABC):
         if self._is_forked:
             raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
 
-    def _time_of_verb(self, now: int | None) -> int:
-        """Check that the storage is open, and return the time of a verb in ms.
+    def _advance_clock(self, index: Index, now: int | None) -> bool:
+        """Check that the storage is open, and set `index.now` to the time of a verb.
 
-        The result may be before the time of an earlier verb; the index then keeps the later time.
+        Return whether a manual clock has moved.
         """
         self._check_open()
         checks.check_now(now, manual=self._manual)
         if self._manual:
-            return now or 0
-        return time.time_ns() // 1_000_000
+            before = index.now
+            index.now = max(before, now or 0)
+            return index.now > before
+        time_ms = time.time_ns() // 1_000_000
+        if time_ms >= index.now:
+            index.now = time_ms
+            index.lead = 0
+        else:
+            index.now, index.lead = clock.advance(time_ms, index.now, index.lead)
+        if index.lead != self._reported_lead:
+            self._reported_lead = index.lead
+            clock.report_lead(self.url, index.lead)
+        return False

@@ -165,14 +165,14 @@ def _has_work(queue: QueueIndex, token: str | None) -> bool:
 
 
 def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
-    """Return the seconds until a scheduled job of the waiter's queues falls due.
+    """Return the seconds from `index.now` until a scheduled job of the waiter's queues falls due.
 
     Return None if no job is scheduled, and for a wait for events or ids.
     """
     if waiter.watch != "work":
         return None
     due = [at for name in waiter.queues if (at := index.find_queue(name).next_due()) is not None]
-    return max(0.0, min(due) / 1000 - time.time()) if due else None
+    return max(0, min(due) - index.now) / 1000 if due else None
 
 
 async def sleep_until(waiter: Waiter, *seconds: float | None) -> bool:

@@ -11,7 +11,7 @@ from psycopg import BaseConnection
 
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
-from dibs.storage import checks
+from dibs.storage import checks, clock
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
@@ -60,6 +60,10 @@ class PostgresSession:
         self._server.check_open()
         checks.check_now(now, manual=self._manual)
         return (now or 0) if self._manual else None
+
+    def _report_lead(self, lead: int) -> None:
+        """Warn if the time of the storage is ahead of its server's clock, once in this process."""
+        clock.report_lead(self.url, lead)
 
     def _check_common(
         self, queue: str, now: int | None, limit_: int | None = None, *, ids: Sequence[str] = ()

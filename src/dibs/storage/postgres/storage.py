@@ -134,7 +134,8 @@ class PostgresStorage(PostgresSession):
             "holder": holder,
             "now": self._time_parameter(now),
         }
-        at: int = await self._run_for_value("grant", params)
+        [(at, lead)] = await self._run_write("grant", params)
+        self._report_lead(lead)
         return GrantResult(lease=lease, now=at, expires_at=at + ttl)
 
     async def renew(
@@ -147,10 +148,11 @@ class PostgresStorage(PostgresSession):
             "ttl": ttl,
             "now": self._time_parameter(now),
         }
-        (_, at, *_), *found = await self._run_write("renew", params)
+        (_, at, *_, lead), *found = await self._run_write("renew", params)
+        self._report_lead(lead)
         alive = {
             name: RenewResult(alive=True, now=at, expires_at=ends, cancel_requested=tuple(asked))
-            for name, _, ends, asked in found
+            for name, _, ends, asked, _ in found
         }
         return {name: alive.get(name) or RenewResult(alive=False, now=at) for name in queues}
 
@@ -271,9 +273,11 @@ class PostgresStorage(PostgresSession):
         found = rows.rows_by_name(
             await self._run_read("counts", {"queues": list(queues), "now": self._time_parameter(now)})
         )
+        for row in found.values():
+            self._report_lead(row[-1])
         names = Counts.__struct_fields__
         return {
-            name: Counts(**dict(zip(names, found[name][1:], strict=True))) if name in found else Counts()
+            name: Counts(**dict(zip(names, found[name][1:-1], strict=True))) if name in found else Counts()
             for name in queues
         }
 

@@ -56,11 +56,13 @@ SELECT {schema}.finish(
 SELECT {schema}.report(%(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(now)s::bigint)
 
 -- name: grant
+-- Returns one row: the time, and the lead of the storage in ms.
 SELECT {schema}.grant_lease(
-    %(queues)b::text[], %(lease)s::uuid, %(ttl)s::bigint, %(holder)s::text, %(now)s::bigint)
+    %(queues)b::text[], %(lease)s::uuid, %(ttl)s::bigint, %(holder)s::text, %(now)s::bigint),
+    (SELECT last_value FROM {schema}.lead)
 
 -- name: renew
-SELECT r.name, r.now_ms, r.ends_at, r.asked
+SELECT r.name, r.now_ms, r.ends_at, r.asked, (SELECT last_value FROM {schema}.lead)
 FROM {schema}.renew(%(queues)b::text[], %(lease)s::uuid, %(ttl)s::bigint, %(now)s::bigint) r
 
 -- name: drop
@@ -96,7 +98,7 @@ SELECT {schema}.import_ids(
 
 -- name: counts
 SELECT c.name, c.waiting, c.scheduled, c.active, c.handed_off, c.blocked, c.completed, c.failed, c.cancelled,
-       c.approximate
+       c.approximate, (SELECT last_value FROM {schema}.lead)
 FROM {schema}.counts(%(queues)b::text[], %(now)s::bigint) c
 
 -- name: watch

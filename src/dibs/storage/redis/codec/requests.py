@@ -10,6 +10,7 @@ from msgspec import UNSET, convert
 from msgspec.structs import asdict
 
 from dibs.model.check_jobs import CheckedBatch
+from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     EnqueueRequest,
     JobPatch,
@@ -159,7 +160,7 @@ def decode_reaped(reply: list[Any]) -> list[ReapedJob]:
 
 
 def decode_renewed(reply: list[Any]) -> RenewResult:
-    now, expires_at, *cancel_requested = reply
+    now, _, expires_at, *cancel_requested = reply
     if not expires_at:
         return RenewResult(alive=False, now=int(now))
     ids = tuple(sorted(id.decode() for id in cancel_requested))
@@ -217,7 +218,7 @@ def encode_patch(patch: JobPatch) -> list[Argument]:
     for name in ("payload", "priority", "run_at", "delay"):
         value = getattr(patch, name)
         if value is not UNSET:
-            arguments += [name, value]
+            arguments += [name, value if type(value) is bytes else to_plain(value)]
     if patch.retention is not UNSET:
         arguments += ["retention", jobs.encode_retention(patch.retention)]
     if patch.attributes is not UNSET:

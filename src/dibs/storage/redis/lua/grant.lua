@@ -5,7 +5,7 @@
 -- ARGV[2]  lease
 -- ARGV[3]  ttl in ms
 -- ARGV[4]  holder
--- Returns  {now, expires_at}
+-- Returns  {now, expires_at, lead of the queue in ms}
 
 -- @include leases
 -- @include commit
@@ -14,4 +14,4 @@ local queue = open_queue(KEYS[1], ARGV[1])
 local expires_at = queue.now + tonumber(ARGV[3])
 write_lease(queue, ARGV[2], expires_at, false, ARGV[4])
 commit()
-return {decimal(queue.now), decimal(expires_at)}
+return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}

@@ -11,15 +11,36 @@ local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
 local SETTINGS = {'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age'}
 -- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
 local CHUNK = 2000
+-- Ms by which the clock may step back without a lead, as in src/dibs/storage/clock.py.
+local TOLERANCE = 1000
 
 local opened = {}
 
--- Return the time in ms and in µs: the manual time, or the server's if `manual` is ''.
-local function clock(manual)
-  if manual ~= '' then return tonumber(manual), tonumber(manual) * 1000 end
+-- Store the lead of a queue. A script that only reads stores it, too: otherwise a queue that is only read would stand
+-- still. DEL is the first write, so that a full server stores the lead (see `commit`); it then also accepts the writes
+-- of this one step. pcall: on a server that refuses to write, the next step calls this function again.
+local function store_lead(prefix, lead)
+  redis.pcall('DEL', prefix .. 'nothing')
+  redis.pcall('HSET', prefix .. 'meta', 'lead', string.format('%.0f', lead))
+end
+
+-- Return the time in ms and in µs, and the lead: the ms by which this time is ahead of the server's clock.
+-- src/dibs/storage/clock.py has the same rule. `manual` is a manual time, '' for the server's clock; `highest` is the
+-- highest time of the queue, and `lead` its stored lead.
+local function clock(prefix, manual, highest, lead)
+  if manual ~= '' then return math.max(tonumber(manual), highest), tonumber(manual) * 1000, 0 end
   local time = call('TIME')
   local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  return math.floor(us / 1000), us
+  local now = math.floor(us / 1000)
+  if now >= highest - TOLERANCE then
+    if lead ~= 0 then store_lead(prefix, 0) end
+    return math.max(now, highest), us, 0
+  end
+  if now + lead < highest - TOLERANCE then
+    lead = highest - now
+    store_lead(prefix, lead)
+  end
+  return math.max(now + lead, highest), us + lead * 1000, lead
 end
 
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
@@ -38,17 +59,16 @@ end
 -- log_written    true if this step added an entry to the log
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
-  local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed',
+  local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead',
     unpack(SETTINGS))
-  local now, us = clock(manual)
-  now = math.max(now, tonumber(known[1] or 0))
+  local now, us, lead = clock(prefix, manual, tonumber(known[1] or 0), tonumber(known[7] or 0))
   local queue = {
-    prefix = prefix, now = now, us = math.max(us, now * 1000), number = tonumber(known[2] or 0),
+    prefix = prefix, now = now, us = math.max(us, now * 1000), lead = lead, number = tonumber(known[2] or 0),
     work = tonumber(known[3] or 0), ended = tonumber(known[4] or 0),
     log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    paused = known[7] == '1', max_active = tonumber(known[8] or ''), retention = known[9] or ',,,',
-    log_level = known[10] or 'runs', log_age = tonumber(known[11] or 86400000),
-    log_bytes = tonumber(known[12] or 67108864), request_key_age = tonumber(known[13] or 3600000),
+    paused = known[8] == '1', max_active = tonumber(known[9] or ''), retention = known[10] or ',,,',
+    log_level = known[11] or 'runs', log_age = tonumber(known[12] or 86400000),
+    log_bytes = tonumber(known[13] or 67108864), request_key_age = tonumber(known[14] or 3600000),
     plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
     ended_ids = {},
   }

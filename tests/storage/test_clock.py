@@ -1,0 +1,205 @@
+"""The time of a storage whose clock was ahead once: it goes on, in each storage and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest
+from dibs.storage import clock
+from dibs.storage.clock import TOLERANCE, advance
+from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage, remove_storage
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+#: A time limit for waits that end soon, unless time stands still.
+SECONDS = 20
+
+
+def real_time() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue of this test alone: Redis reports the lead of each queue once in a process."""
+    return f"q-{os.urandom(4).hex()}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_reported() -> Iterator[None]:
+    clock._reported.clear()
+    yield
+    clock._reported.clear()
+
+
+async def use_ahead(url: str, queue: str, ahead: int, jobs: tuple[NewJob, ...] = (NewJob(id="a"),)) -> int:
+    """Write to a storage once, at a time that lies `ahead` ms after the real one. Return this time."""
+    at = real_time() + ahead
+    async with open_storage(url, "manual") as storage:
+        await storage.enqueue(queue, [EnqueueRequest(job=job) for job in jobs], now=at)
+    return at
+
+
+async def read_now(storage: Storage, queue: str) -> int:
+    return (await storage.grant([queue], 1, "kit")).now
+
+
+# -- the rule ----------------------------------------------------------------------------------------
+
+
+def test_a_right_clock_is_the_time() -> None:
+    assert (5_000, 0) == advance(5_000, 4_000, 0)
+
+
+@pytest.mark.parametrize("lead", [0, HOUR])
+def test_a_small_step_back_stands_still_and_leaves_no_lead(lead: int) -> None:
+    """Many small steps of NTP must not add up."""
+    highest = 10 * HOUR
+
+    assert (highest, lead) == advance(highest - lead - TOLERANCE, highest, lead)
+
+
+def test_a_clock_far_behind_gets_a_lead() -> None:
+    assert (10 * HOUR, HOUR) == advance(9 * HOUR, 10 * HOUR, 0)
+
+
+def test_the_time_goes_on_by_the_lead() -> None:
+    assert (10 * HOUR + 7, HOUR) == advance(9 * HOUR + 7, 10 * HOUR, HOUR)
+
+
+def test_a_second_jump_raises_the_lead() -> None:
+    assert (20 * HOUR, 11 * HOUR) == advance(9 * HOUR, 20 * HOUR, HOUR)
+
+
+def test_a_clock_that_has_caught_up_ends_the_lead() -> None:
+    """A clock that was behind once and was corrected does not jump ahead by the old lead."""
+    assert (10 * HOUR, 0) == advance(10 * HOUR - 5, 10 * HOUR, HOUR)
+    assert (10 * HOUR + 5, 0) == advance(10 * HOUR + 5, 10 * HOUR, HOUR)
+
+
+# -- every storage -----------------------------------------------------------------------------------
+
+
+async def test_leases_end_and_delays_pass_after_a_clock_was_ahead(any_new_url: str, queue: str) -> None:
+    jobs = (NewJob(id="due"), NewJob(id="delayed", delay=50))
+    at = await use_ahead(any_new_url, queue, 10 * DAY, jobs)
+
+    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+        lease = await storage.grant([queue], 50, "dead")
+        assert at <= lease.now < at + DAY
+        while True:
+            if (await storage.claim(queue, lease.lease, 1)).lost:
+                break
+            await asyncio.sleep(0.02)
+        lease = await storage.grant([queue], HOUR, "alive")
+        found: set[str] = set()
+        while found != {"due", "delayed"}:
+            await storage.reap(queue, 10)
+            found |= {job.id for job in (await storage.claim(queue, lease.lease, 10)).jobs}
+            await asyncio.sleep(0.02)
+    await remove_storage(any_new_url)
+
+
+async def test_a_wait_ends_when_a_delayed_job_falls_due(any_new_url: str, queue: str) -> None:
+    """A wait counts from the time of the storage, not from the clock."""
+    await use_ahead(any_new_url, queue, HOUR, (NewJob(id="delayed", delay=300),))
+
+    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+        lease = (await storage.grant([queue], HOUR, "kit")).lease
+        claimed = await storage.claim(queue, lease, 1)
+        while not claimed.jobs:
+            await storage.wait([queue], since={queue: claimed.token})
+            claimed = await storage.claim(queue, lease, 1)
+
+    assert "delayed" == claimed.jobs[0].id
+
+
+async def test_the_time_goes_on_while_the_storage_is_closed(any_new_url: str, queue: str) -> None:
+    await use_ahead(any_new_url, queue, HOUR)
+    memory = open_storage(any_new_url)  # keeps a storage in memory
+    async with memory, open_storage(any_new_url) as storage:
+        before, began = await read_now(storage, queue), time.time_ns()
+    await asyncio.sleep(0.1)
+    async with open_storage(any_new_url) as storage:
+        slept = (time.time_ns() - began) // 1_000_000
+        after = await read_now(storage, queue)
+
+    assert after - before >= slept - 1
+
+
+async def test_two_processes_agree_on_the_time(any_new_url: str, queue: str) -> None:
+    at = await use_ahead(any_new_url, queue, HOUR)
+    async with open_storage(any_new_url) as one, open_storage(any_new_url) as other:
+        times = [await read_now(storage, queue) for storage in (one, other, one, other)]
+
+    assert times == sorted(times)
+    assert at <= times[0]
+    assert times[-1] - times[0] < HOUR
+
+
+async def test_reading_alone_lets_the_time_go_on(any_new_url: str, queue: str) -> None:
+    await use_ahead(any_new_url, queue, HOUR, (NewJob(id="delayed", delay=50),))
+
+    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+        while True:
+            if not (await storage.counts([queue]))[queue].scheduled:
+                break
+            await asyncio.sleep(0.02)
+
+
+async def test_a_small_step_back_stands_still(any_new_url: str, queue: str) -> None:
+    at = await use_ahead(any_new_url, queue, TOLERANCE - 200)
+    async with open_storage(any_new_url) as storage:
+        now = await read_now(storage, queue)
+        ahead = now - real_time()
+
+    # The tolerance has an end: on a slow machine the clock may have passed the time of the job.
+    assert now == at or ahead <= 0
+    assert not clock._reported
+
+
+async def test_fences_and_revisions_grow_across_the_jump(any_new_url: str, queue: str) -> None:
+    await use_ahead(any_new_url, queue, HOUR)
+    async with open_storage(any_new_url) as storage:
+        [before] = await storage.get(queue, ["a"])
+        [answer] = await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="a"))])
+        lease = (await storage.grant([queue], HOUR, "kit")).lease
+        [job] = (await storage.claim(queue, lease, 1)).jobs
+
+    assert before.current is not None
+    assert job.run is not None
+    assert before.current.revision < answer.revision < job.run.fence
+    assert job.run.fence >= job.run.claimed_at * 1000
+
+
+async def test_the_lead_is_reported_once(
+    any_new_url: str, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await use_ahead(any_new_url, queue, 10 * DAY)
+    with caplog.at_level(logging.WARNING, "dibs.storage.clock"):
+        for _ in range(2):
+            async with open_storage(any_new_url) as storage:
+                granted = await storage.grant([queue], HOUR, "kit")
+                await storage.renew([queue], granted.lease, HOUR)
+                await storage.counts([queue])
+
+    [message] = [record.getMessage() for record in caplog.records if record.name == "dibs.storage.clock"]
+    assert "9 days, 23:59:" in message or "10 days, 0:00:" in message
+    assert "correct_the_clock" in message
+
+
+async def test_a_right_clock_is_not_reported(any_new_url: str, queue: str) -> None:
+    await use_ahead(any_new_url, queue, 0)
+    async with open_storage(any_new_url) as storage:
+        await storage.counts([queue])
+        await read_now(storage, queue)
+
+    assert not clock._reported
