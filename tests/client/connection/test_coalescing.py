@@ -199,6 +199,25 @@ async def test_a_refusal_without_an_index_fails_every_call_of_the_batch() -> Non
     assert [type(answer) for answer in answers] == [BatchRefused, BatchRefused]
 
 
+@pytest.mark.parametrize("error", [TypeError("cannot encode"), Refused("the server refuses a value")])
+async def test_an_error_of_one_item_does_not_fail_its_neighbours(error: Exception) -> None:
+    """The storage cannot say which item is bad, so each item is sent alone."""
+
+    class OneBadItem(FakeStorage):
+        async def send(self, items: list[int]) -> Sequence[int]:
+            if 2 in items:
+                self.sent.append(items)
+                raise error
+            return await super().send(items)
+
+    storage = OneBadItem()
+    coalescer = Coalescer(storage.send)
+    answers = await asyncio.gather(*(coalescer.add(item) for item in (1, 2, 3)), return_exceptions=True)
+
+    assert [2, type(error), 6] == [answers[0], type(answers[1]), answers[2]]
+    assert storage.sent == [[1, 2, 3], [1], [2], [3]]
+
+
 async def test_calls_fail_when_the_loop_ends() -> None:
     storage = FakeStorage()
     storage.replies.clear()

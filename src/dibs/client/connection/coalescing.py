@@ -32,6 +32,8 @@ MAX_BATCH_ITEMS: Final = 1000
 #: Most bytes of a batch, so that a round trip stays short.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
+#: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
+_OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
 _NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
 
 
@@ -130,6 +132,8 @@ class Coalescer(Generic[Item, Answer]):
             answers = await self._send([call.item for call in batch])
         except BatchRefused as error:
             await self._flush_without_refused(batch, error)
+        except _OF_ONE_ITEM as error:
+            await self._flush_one_by_one(batch, error)
         except Exception as error:  # noqa: BLE001 - each caller must get the error
             _fail_calls(batch, error)
         except BaseException:
@@ -139,6 +143,14 @@ class Coalescer(Generic[Item, Answer]):
             for call, answer in zip(batch, answers, strict=True):
                 if not call.answer.done():
                     call.answer.set_result(answer)
+
+    async def _flush_one_by_one(self, batch: list[PendingCall[Item, Answer]], error: Exception) -> None:
+        """Send each item alone, so that the bad item of one caller fails no other call."""
+        if len(batch) == 1:
+            _fail_calls(batch, error)
+            return
+        for call in batch:
+            await self._flush([call])
 
     async def _flush_without_refused(
         self, batch: list[PendingCall[Item, Answer]], error: BatchRefused

@@ -18,6 +18,7 @@ from dibs.errors import BatchRefused, DibsError, Refused
 from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_request
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.limits import Limits
+from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage
@@ -39,7 +40,7 @@ class QueueClient:
     """One queue of an app: its name, its serde, and the calls of the storage for this queue."""
 
     storage_handle: StorageHandle
-    name: str
+    name: str = field(converter=to_plain_text)
     serde: Serde
     _retention: OutcomeRetention = field(factory=OutcomeRetention, init=False)
     #: The storage that `_retention` was read from.

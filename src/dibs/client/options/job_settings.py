@@ -14,6 +14,7 @@ from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob, Overrides
+from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict
 from dibs.model.retry import Backoff
 
@@ -82,14 +83,14 @@ def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool =
         data = JobData(payload=payload, attributes=NO_ATTRIBUTES)
         return EnqueueRequest(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
     job = NewJob(
-        id=settings.get("id") or _generated_id(settings),
+        id=to_plain_text(settings.get("id")) or _generated_id(settings),
         data=build_data(payload, settings),
         **due_fields(settings),
     )
     return EnqueueRequest(
         job=job,
         on_conflict=settings.get("on_conflict", DEFAULT_UPDATE),
-        request_key=settings.get("request_key"),
+        request_key=to_plain_text(settings.get("request_key")),
         want_outcome=want_outcome,
     )
 
@@ -133,7 +134,9 @@ def encode_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, byte
         raise Refused(
             f"attributes is {attributes!r}; pass a mapping of text to JSON values", field="attributes"
         )
-    return {name: _encode_attribute(name, value) for name, value in attributes.items()} or NO_ATTRIBUTES
+    return {
+        to_plain_text(name): _encode_attribute(name, value) for name, value in attributes.items()
+    } or NO_ATTRIBUTES
 
 
 def _encode_attribute(name: str, value: Any) -> bytes:
@@ -155,6 +158,18 @@ def build_overrides(settings: JobSettings) -> Overrides | None:
         backoff=settings.get("backoff", UNSET),
         lease=check_duration_limit("lease", settings["lease"]) or UNSET if "lease" in settings else UNSET,
     )
+
+
+def own_limits(overrides: Overrides | None) -> dict[str, Any]:
+    """Return the limits that a job sets itself, by setting name: durations in seconds, None for no limit."""
+    if overrides is None:
+        return {}
+    limits = {name: getattr(overrides, name) for name in _OVERRIDE_SETTINGS}
+    return {
+        name: limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
+        for name, limit in limits.items()
+        if limit is not UNSET
+    }
 
 
 def check_duration_limit(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:

@@ -8,6 +8,7 @@ from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.job_settings import check_setting_names
 from dibs.client.options.retention import Retention, build_retention
 from dibs.model.check_values import check_optional_number
+from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import LogLevel, SettingsPatch
 
 
@@ -42,6 +43,8 @@ def build_patch(changes: QueueSettings) -> SettingsPatch:
     for name in ("log_age", "request_key_age"):
         if name in patch:
             patch[name] = duration_ms(name, patch[name])
+    if "log_level" in patch:
+        patch["log_level"] = to_plain_text(patch["log_level"])
     if "retention" in patch:
         patch["retention"] = build_retention(patch["retention"])
     return SettingsPatch(**patch)

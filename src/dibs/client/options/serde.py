@@ -10,6 +10,7 @@ import msgspec
 from dibs.errors import Refused
 from dibs.model.check_values import check_json_value
 from dibs.model.limits import LIMITS
+from dibs.model.plain_values import to_plain
 
 
 @runtime_checkable
@@ -91,13 +92,16 @@ def needs_value_check(raw: bytes) -> bool:
 
 
 def enc_hook(value: Any) -> Any:
-    """Return a path as text and a Pydantic model as builtins, for msgspec. Raises TypeError otherwise."""
+    """Return a path as text, a Pydantic model as builtins, and a subclass of str or a number as that type.
+
+    For msgspec. Raises TypeError for any other type.
+    """
     if isinstance(value, _path_type()):
         return str(value)
     if isinstance(value, _model_type()):
         # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise TypeError(f"a value of type {type(value).__qualname__} is not supported; pass plain data instead")
+    return to_plain(value)
 
 
 def dec_hook(kind: Any, value: Any) -> Any:

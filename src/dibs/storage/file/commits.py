@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.model.job import EMPTY, Job, JobData, Outcome, Slot, Successor
+from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.storage.indexed.event_log import Entry
 from dibs.storage.indexed.index import Index, Step
@@ -70,7 +71,7 @@ class Commit(Struct, frozen=True, gc=False, array_like=True):
     lead: int = 0
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 
 

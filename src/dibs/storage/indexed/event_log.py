@@ -13,11 +13,12 @@ import msgspec
 from msgspec import Struct
 
 from dibs.model.events import LogEvent
+from dibs.model.plain_values import to_plain
 from dibs.model.results import EventPage
 from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
 from dibs.storage.protocol import LATEST
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode: Final = msgspec.msgpack.Decoder(list[LogEvent]).decode
 
 

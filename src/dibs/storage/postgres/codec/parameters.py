@@ -18,6 +18,7 @@ from dibs.model.check_jobs import CheckedBatch
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import ActiveRun, Job, JobData, Origin, Outcome, Slot, Successor
 from dibs.model.limits import Limits
+from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     Cancelled,
@@ -37,7 +38,7 @@ from dibs.model.requests import (
 
 Params = dict[str, Any]
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 _RULES: Final = {"always": 0, "never": 1, "later": 2, "earlier": 3}
 KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED = 4, 8, 16, 32
 KINDS: Final[dict[type, str]] = {

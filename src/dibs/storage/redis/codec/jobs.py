@@ -25,6 +25,7 @@ from dibs.model.job import (
     OutcomeRetention,
     Overrides,
 )
+from dibs.model.plain_values import to_plain
 
 LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
 OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
@@ -45,7 +46,7 @@ _ORIGIN_HAS_TIME: Final = 0x8000
 
 encode_error: Final = Encoder().encode
 decode_error: Final = Decoder(Error).decode
-_encode_overrides: Final = Encoder().encode
+_encode_overrides: Final = Encoder(enc_hook=to_plain).encode
 _decode_overrides: Final = Decoder(Overrides).decode
 
 

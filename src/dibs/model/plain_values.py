@@ -1,0 +1,29 @@
+"""Conversion of subclasses of str, bytes, int and float, which msgspec does not encode, to the plain types.
+
+Such values come from other libraries: texts of a template engine, numbers of numpy, members of an Enum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def to_plain(value: Any) -> Any:
+    """Return the str, bytes, int or float of a subclass, whatever `__str__` it defines.
+
+    It is an `enc_hook` of msgspec. Raise TypeError for any other type.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return b"".join((value,))
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(f"a value of type {type(value).__qualname__} is not supported; pass plain data instead")
+
+
+def to_plain_text(value: Any) -> Any:
+    """Return a str subclass as a plain str, and any other value unchanged, for the checks that follow."""
+    return value if type(value) is str or not isinstance(value, str) else str.__str__(value)
