@@ -16,7 +16,10 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("options",),
         ("calls",),
         ("connection",),
-        ("app", "claim", "feed", "queue", "receiver", "status", "task", "ticket", "work_report"),
+        (
+            *("app", "claim", "feed", "listing", "queue", "receiver"),
+            *("status", "stored_queue", "task", "ticket", "work_report"),
+        ),
         ("sync",),
     ),
     "dibs.worker": (
@@ -55,6 +58,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 # that is allowed, because each of the two is the other half of one class.
 TWINS = {
     "dibs.client.app": "dibs.client.sync.app",
+    "dibs.client.listing": "dibs.client.sync.listing",
     "dibs.client.queue": "dibs.client.sync.queue",
     "dibs.client.task": "dibs.client.sync.task",
     "dibs.client.ticket": "dibs.client.sync.ticket",

@@ -28,6 +28,8 @@ TARGET = CLIENT / "sync"
 #: Module -> its handles in the order in which they are written, each with its type parameters.
 HANDLES = {
     "app": {"Dibs": ""},
+    "listing": {"Listing": ""},
+    "stored_queue": {"StoredQueue": ""},
     "queue": {"Queue": ""},
     "task": {"TaskEnqueuer": "[P, R]", "Task": "[P, R]"},
     "ticket": {"Ticket": "[R]"},
@@ -37,7 +39,7 @@ HANDLES = {
 }
 PARAMETERS = {name: parameters for handles in HANDLES.values() for name, parameters in handles.items()}
 #: Handle -> the variable that stands for it in error messages, where it is not the class name in lower case.
-VARIABLES = {"Dibs": "app", "TaskEnqueuer": "task"}
+VARIABLES = {"Dibs": "app", "TaskEnqueuer": "task", "StoredQueue": "queue"}
 #: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 LEFT_OUT = {
     *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),

@@ -11,6 +11,7 @@ from dibs.client.calls.handler_registry import HandlerSettings
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.claim import Claim
 from dibs.client.feed import Event, Feed
+from dibs.client.listing import Listing
 from dibs.client.options.ids import content_id
 from dibs.client.options.job_settings import CallSettings, JobSettings
 from dibs.client.options.queue_settings import QueueSettings
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
     from dibs.client.sync.claim import BlockingClaim
     from dibs.client.sync.feed import BlockingFeed
+    from dibs.client.sync.listing import BlockingListing
     from dibs.client.sync.queue import BlockingQueue
     from dibs.client.sync.receiver import BlockingReceiver
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
@@ -77,6 +79,7 @@ __all__ = [
     "BlockingClaim",
     "BlockingDibs",
     "BlockingFeed",
+    "BlockingListing",
     "BlockingQueue",
     "BlockingReceiver",
     "BlockingTask",
@@ -107,6 +110,7 @@ __all__ = [
     "JobSettings",
     "JsonSerde",
     "LeaseLost",
+    "Listing",
     "MessagePackSerde",
     "NoStorage",
     "NotRunning",

@@ -96,3 +96,14 @@ def test_every_public_name_is_there_and_listed() -> None:
     names: Any = dibs.__all__
     assert sorted(names) == names
     assert all(hasattr(dibs, name) for name in names)
+
+
+async def test_the_queues_of_a_storage_are_named(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app:
+        await app.queue("b").enqueue(1)
+        await app.queue("a").configure(max_active=2)
+
+        queues = await app.queues()
+
+        assert sorted(queue.name for queue in queues) == ["a", "b"]
+        assert [await queue.get("x") for queue in queues] == [None, None]

@@ -147,6 +147,14 @@ class Dibs:
         task = self._tasks.get(name)
         return task.queue if task and serde is None else Queue(self._get_client(name, serde), self.handlers)
 
+    async def queues(self) -> Sequence[Queue]:
+        """Return the queues that the storage knows, also those of other apps and failure handlers.
+
+        A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
+        """
+        storage = (await self._storage_handle.ensure_open()).storage
+        return [self.queue(info.name) for info in await storage.queues()]
+
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
     @overload

@@ -11,10 +11,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
-from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
+from dibs.client.options.retention import Retention
+from dibs.model.job import Error, Job, JobData, Outcome, Overrides, Slot, Successor
 from dibs.model.results import State
 from dibs.model.ticket_state import ticket_state
 
@@ -59,6 +61,21 @@ class Status(Struct, frozen=True, kw_only=True):
     """Priority, -1000 to 1000; a higher number starts first."""
     attributes: Mapping[str, Any] = {}
     """Attributes of the job."""
+    data: Any = None
+    """Data of the job, decoded by the queue's serde; bytes if the serde cannot decode it.
+
+    For a task {"args": [...], "kwargs": {...}}. None after the end of the job, unless the outcome keeps the
+    data; see Retention.keep_payload."""
+    result: Any = None
+    """Result of a completed job, decoded by the queue's serde. `ticket.result()` also converts it to the
+    return type of the task."""
+    limits: Mapping[str, Any] = {}
+    """Limits that the job itself sets, by the names of the settings of `enqueue`: `timeout` and `lease` in
+    seconds, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`. Limits of the handler are absent."""
+    retention: Retention | None = None
+    """Retention that the job itself sets, in seconds; None for the retention of its queue."""
+    lease: str = ""
+    """Id of the lease that holds an active job; empty in other states and after a hand-off."""
     holder: str = ""
     """Name of the worker of the latest run."""
     fence: int = 0
@@ -70,46 +87,67 @@ class Status(Struct, frozen=True, kw_only=True):
     error: Error | None = None
     """Error of a failed job, or of the latest run of a job that returned to the queue."""
 
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Positional arguments of a task, without conversion to type hints; empty for other data."""
+        return tuple(self.data["args"]) if _is_call(self.data) else ()
 
-def slot_status(queue: str, id: str, slot: Slot) -> Status | None:
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of a task, without conversion to type hints; empty for other data."""
+        return dict(self.data["kwargs"]) if _is_call(self.data) else {}
+
+
+def _is_call(data: Any) -> bool:
+    return (
+        isinstance(data, dict)
+        and data.keys() == {"args", "kwargs"}
+        and isinstance(data["args"], list)
+        and isinstance(data["kwargs"], dict)
+    )
+
+
+def slot_status(client: QueueClient, id: str, slot: Slot) -> Status | None:
     """Return the status of the current job, else of the outcome; None for a slot without both."""
     if slot.current is not None:
-        return _job_status(queue, slot.current)
-    return None if slot.outcome is None else _outcome_status(queue, id, slot.outcome)
+        return _job_status(client, slot.current)
+    return None if slot.outcome is None else _outcome_status(client, id, slot.outcome)
 
 
-def listed_status(queue: str, id: str, slot: Slot, state: State) -> Status:
+def listed_status(client: QueueClient, id: str, slot: Slot, state: State) -> Status:
     """Return the status of an id in a listing of `state`.
 
     The id may have an active job, a blocked successor and an outcome at the same time; `state` selects one.
     """
     if state == "blocked" and slot.successor is not None:
-        return _successor_status(queue, id, slot.successor)
+        return _successor_status(client, id, slot.successor)
     if state in ("completed", "failed", "cancelled") and slot.outcome is not None:
-        return _outcome_status(queue, id, slot.outcome)
-    return _job_status(queue, slot.current) if slot.current else Status(queue=queue, id=id, state="not_kept")
+        return _outcome_status(client, id, slot.outcome)
+    if slot.current is not None:
+        return _job_status(client, slot.current)
+    return Status(queue=client.name, id=id, state="not_kept")
 
 
-def enqueue_status(queue: str, id: str, slot: Slot, revision: int) -> Status:
+def enqueue_status(client: QueueClient, id: str, slot: Slot, revision: int) -> Status:
     """Return the status of the enqueue with the number `revision` (contract 1, Done).
 
     It differs from the status of the id if the id was enqueued again after this enqueue had ended.
     """
     found = ticket_state(slot, revision)
     if found.outcome is not None:
-        return _outcome_status(queue, id, found.outcome)
+        return _outcome_status(client, id, found.outcome)
     if found.kind != "pending":
-        return Status(queue=queue, id=id, state=found.kind, revision=revision)
+        return Status(queue=client.name, id=id, state=found.kind, revision=revision)
     if slot.current is not None and revision <= slot.current.revision:
-        return _job_status(queue, slot.current)
+        return _job_status(client, slot.current)
     assert slot.successor is not None, "bug in dibs: neither job contains the pending revision"  # noqa: S101
-    return _successor_status(queue, id, slot.successor)
+    return _successor_status(client, id, slot.successor)
 
 
-def _job_status(queue: str, job: Job) -> Status:
+def _job_status(client: QueueClient, job: Job) -> Status:
     run = job.run
     return Status(
-        queue=queue,
+        queue=client.name,
         id=job.id,
         state="waiting" if run is None else "active" if run.lease is not None else "handed_off",
         revision=job.revision,
@@ -121,33 +159,32 @@ def _job_status(queue: str, job: Job) -> Status:
         retries=job.retries,
         stalls=job.stalls,
         timeouts=job.timeouts,
-        priority=job.data.priority,
-        attributes=decode_attributes(job.data),
+        lease=run.lease or "" if run else "",
         holder=run.holder if run else "",
         fence=run.fence if run else 0,
         progress=msgspec.json.decode(run.progress) if run and run.progress is not None else None,
         cancel_requested=bool(run and run.cancel_requested),
         error=job.error,
+        **_data_fields(client, job.data),
     )
 
 
-def _successor_status(queue: str, id: str, successor: Successor) -> Status:
+def _successor_status(client: QueueClient, id: str, successor: Successor) -> Status:
     return Status(
-        queue=queue,
+        queue=client.name,
         id=id,
         state="blocked",
         revision=successor.revision,
         run_at=utc_datetime(successor.run_at),
         enqueued_at=utc_datetime(successor.enqueued_at),
         enqueues=successor.enqueues,
-        priority=successor.data.priority,
-        attributes=decode_attributes(successor.data),
+        **_data_fields(client, successor.data),
     )
 
 
-def _outcome_status(queue: str, id: str, outcome: Outcome) -> Status:
+def _outcome_status(client: QueueClient, id: str, outcome: Outcome) -> Status:
     return Status(
-        queue=queue,
+        queue=client.name,
         id=id,
         state=outcome.kind,
         revision=outcome.revision,
@@ -161,12 +198,42 @@ def _outcome_status(queue: str, id: str, outcome: Outcome) -> Status:
         retries=outcome.retries,
         stalls=outcome.stalls,
         timeouts=outcome.timeouts,
-        priority=outcome.data.priority if outcome.data else 0,
-        attributes=decode_attributes(outcome.data) if outcome.data else {},
         holder=outcome.holder,
         fence=outcome.fence,
         error=outcome.error,
+        result=None if outcome.result is None else _decode(client, outcome.result),
+        **_data_fields(client, outcome.data),
     )
+
+
+def _data_fields(client: QueueClient, data: JobData | None) -> dict[str, Any]:
+    if data is None:
+        return {}
+    return {
+        "data": _decode(client, data.payload),
+        "attributes": decode_attributes(data),
+        "priority": data.priority,
+        "limits": _own_limits(data.overrides),
+        "retention": None if data.retention is None else Retention.from_model(data.retention),
+    }
+
+
+def _own_limits(overrides: Overrides | None) -> dict[str, Any]:
+    if overrides is None:
+        return {}
+    limits = {name: getattr(overrides, name) for name in overrides.__struct_fields__}
+    return {
+        name: limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
+        for name, limit in limits.items()
+        if limit is not UNSET
+    }
+
+
+def _decode(client: QueueClient, raw: bytes) -> Any:
+    try:
+        return client.serde.decode(raw)
+    except ValueError:
+        return raw
 
 
 def decode_attributes(data: JobData) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class Ticket(Generic[R]):
 
     async def status(self) -> Status:
         """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
-        return enqueue_status(self.queue, self.id, await self._client.get(self.id), self.revision)
+        return enqueue_status(self._client, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
         """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""

@@ -45,7 +45,7 @@ def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(make_blocking, "TARGET", tmp_path)
     assert make_blocking.main(["--check"]) == 0
 
-    stale = tmp_path / "queue.py"
+    stale = tmp_path / "stored_queue.py"
     stale.write_text(stale.read_text("utf-8").replace("def counts", "def count"), "utf-8")
     assert make_blocking.main(["--check"]) == 1
     stale.unlink()
@@ -70,6 +70,9 @@ def test_every_kind_of_method_has_a_twin(here: BlockingDibs) -> None:
 
     assert [ticket.verdict for ticket in tickets] == ["queued"] * 3
     assert sorted(status.id for status in queue.list("waiting")) == sorted(ticket.id for ticket in tickets)
+    page = queue.list("waiting", limit=2)
+    assert len([*page, *queue.list("waiting", after=page.cursor)]) == 3
+    assert [one.name for one in here.queues()] == ["q"]
     assert queue.cancel("c") == "cancelled"
     assert queue.counts().waiting == 2
     with queue.events("") as events:

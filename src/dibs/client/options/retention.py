@@ -41,6 +41,16 @@ class Retention(Struct, frozen=True, kw_only=True):
             keep_payload=self.keep_payload,
         )
 
+    @classmethod
+    def from_model(cls, stored: model.OutcomeRetention) -> Retention:
+        """Return a stored retention in seconds."""
+        return cls(
+            completed=_age_seconds(stored.completed),
+            failed=_age_seconds(stored.failed),
+            cancelled=_age_seconds(stored.cancelled),
+            keep_payload=stored.keep_payload,
+        )
+
 
 def build_retention(value: Retention | Seconds | None) -> model.OutcomeRetention:
     """Return the value of a `retention=` parameter in ms. Seconds and None apply to every kind of end."""
@@ -110,3 +120,7 @@ def _age_ms(kind: EndKind, age: Seconds | UnsetType | None) -> int | UnsetType |
             f"retention.{kind} is {age}; pass 0 or more seconds, or None for ever", field="retention"
         )
     return ms
+
+
+def _age_seconds(age: int | UnsetType | None) -> float | UnsetType | None:
+    return age if age is None or age is UNSET else age / 1000

@@ -12,6 +12,7 @@ MODULES: Final = {
     "BlockingClaim": "claim",
     "BlockingDibs": "app",
     "BlockingFeed": "feed",
+    "BlockingListing": "listing",
     "BlockingQueue": "queue",
     "BlockingReceiver": "receiver",
     "BlockingTask": "task",

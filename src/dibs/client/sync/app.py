@@ -73,6 +73,16 @@ class BlockingDibs:
         """
         return BlockingQueue(self._source.queue(name, serde=serde))
 
+    def queues(self) -> Sequence[BlockingQueue]:
+        """Return the queues that the storage knows, also those of other apps and failure handlers.
+
+        A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
+        """
+        return [
+            BlockingQueue(one)
+            for one in run(self._storage_handle, "await app.queues(...)", self._source.queues())
+        ]
+
     def get_task(self, name: str) -> BlockingTask[Any, Any]:
         """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
         return BlockingTask(self._source.get_task(name))

@@ -7,37 +7,23 @@ Written by tools/make_blocking.py from the async module: change that one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
-
-from msgspec import UNSET, UnsetType
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.feed import FeedKind
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import JobSettings
-from dibs.client.options.queue_settings import QueueSettings
-from dibs.client.options.retention import Retention
 from dibs.client.queue import Queue
-from dibs.client.status import Status
-from dibs.client.sync.background_loop import iterate, run, run_with_connection
+from dibs.client.sync.background_loop import run, run_with_connection
 from dibs.client.sync.feed import BlockingFeed
 from dibs.client.sync.receiver import BlockingReceiver
+from dibs.client.sync.stored_queue import BlockingStoredQueue
 from dibs.client.sync.ticket import BlockingTicket
 from dibs.client.ticket import DEFAULT_WAIT
-from dibs.model.results import (
-    AmendStatus,
-    CancelStatus,
-    Counts,
-    FinishStatus,
-    PruneResult,
-    RetryFailedStatus,
-    State,
-)
 
 
-class BlockingQueue:
+class BlockingQueue(BlockingStoredQueue):
     """Blocking form of Queue, returned by its property `sync`.
 
     A named queue of jobs, returned by `app.queue(name)` and by `task.queue`.
@@ -47,16 +33,8 @@ class BlockingQueue:
     """
 
     def __init__(self, source: Queue) -> None:
-        self._source = source
-        self._storage_handle = source._client.storage_handle
-
-    def __repr__(self) -> str:
-        return f"<Blocking{repr(self._source)[1:]}"
-
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self._source.name
+        super().__init__(source)
+        self._source: Queue = source
 
     def enqueue(
         self, data: Any, *, connection: Any = None, **settings: Unpack[JobSettings]
@@ -149,135 +127,6 @@ class BlockingQueue:
         Raises Refused for a value that is not allowed.
         """
         return BlockingReceiver(self._source.receive(max_jobs, lease, wait))
-
-    def get(self, id: str) -> Status | None:
-        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
-        return run(self._storage_handle, "await queue.get(...)", self._source.get(id))
-
-    def list(self, state: State) -> Iterator[Status]:
-        """Yield the status of every job in a state, in any order.
-
-        A job that stays in the state during the listing is yielded exactly once.
-        """
-        return iterate(self._storage_handle, "async for ... in queue.list(...)", self._source.list(state))
-
-    def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
-        """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
-
-        Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
-        `running` is False; "completed" or "failed" if it ended before; "not_found".
-        """
-        return run(self._storage_handle, "await queue.cancel(...)", self._source.cancel(id, running=running))
-
-    def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
-        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
-        return run(
-            self._storage_handle,
-            "await queue.cancel_many(...)",
-            self._source.cancel_many(ids, running=running),
-        )
-
-    def amend(
-        self,
-        id: str,
-        *,
-        attributes: Mapping[str, Any] | None = None,
-        data: Any = UNSET,
-        run_at: datetime | None = None,
-        delay: Seconds | None = None,
-        priority: int | UnsetType = UNSET,
-        retention: Retention | Seconds | UnsetType | None = UNSET,
-    ) -> AmendStatus:
-        """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
-
-        - `attributes`: merged into the attributes of the job.
-        - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
-        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
-
-        Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
-        """
-        return run(
-            self._storage_handle,
-            "await queue.amend(...)",
-            self._source.amend(
-                id,
-                attributes=attributes,
-                data=data,
-                run_at=run_at,
-                delay=delay,
-                priority=priority,
-                retention=retention,
-            ),
-        )
-
-    def finish(
-        self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
-    ) -> FinishStatus:
-        """End a job that was handed off: complete it with `result`, or fail it with `error`.
-
-        `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
-        "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
-        job waits or has a lease; "not_found".
-        """
-        return run(
-            self._storage_handle,
-            "await queue.finish(...)",
-            self._source.finish(id, revision, result, error=error),
-        )
-
-    def retry_failed(self, id: str) -> RetryFailedStatus:
-        """Return a failed job to the queue, with its counts of attempts and retries at 0.
-
-        Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
-        "completed" or "cancelled" if it did not fail; "not_found".
-        """
-        return run(self._storage_handle, "await queue.retry_failed(...)", self._source.retry_failed(id))
-
-    def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
-        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
-        return run(
-            self._storage_handle, "await queue.retry_failed_many(...)", self._source.retry_failed_many(ids)
-        )
-
-    def forget(self, id: str) -> bool:
-        """Remove the job and the outcome of an id in any state; return whether there were any."""
-        return run(self._storage_handle, "await queue.forget(...)", self._source.forget(id))
-
-    def pause(self) -> None:
-        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
-        return run(self._storage_handle, "await queue.pause(...)", self._source.pause())
-
-    def resume(self) -> None:
-        """Allow claims of this queue again."""
-        return run(self._storage_handle, "await queue.resume(...)", self._source.resume())
-
-    def counts(self) -> Counts:
-        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
-        return run(self._storage_handle, "await queue.counts(...)", self._source.counts())
-
-    def configure(self, **changes: Unpack[QueueSettings]) -> None:
-        """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
-
-        - `paused`: whether claims are stopped. Default False.
-        - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
-          Default None.
-        - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
-          Retention. Default: completed and cancelled 1 hour, failed 7 days.
-        - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
-        - `log_age`: seconds that events are kept. Default 86,400.
-        - `log_bytes`: size of the log in bytes. Default 64 MiB.
-        - `request_key_age`: seconds that a request_key is remembered. Default 3,600.
-
-        Raises Refused naming the setting at fault.
-        """
-        return run(self._storage_handle, "await queue.configure(...)", self._source.configure(**changes))
-
-    def prune(self) -> PruneResult:
-        """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
-
-        Returns the number of removed records of each kind.
-        """
-        return run(self._storage_handle, "await queue.prune(...)", self._source.prune())
 
     def events(
         self,

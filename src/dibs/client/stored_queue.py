@@ -1,0 +1,194 @@
+"""The stored jobs of a queue, read and changed by id, and the settings of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.handler_registry import HandlerRegistry
+from dibs.client.connection.queue_client import QueueClient, split_ids
+from dibs.client.listing import Listing
+from dibs.client.options.durations import Seconds
+from dibs.client.options.job_settings import due_fields, encode_attributes
+from dibs.client.options.queue_settings import QueueSettings, build_patch
+from dibs.client.options.retention import Retention, build_retention
+from dibs.client.status import Status, slot_status
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import Complete, End, Fail, JobPatch
+from dibs.model.results import (
+    AmendStatus,
+    CancelStatus,
+    Counts,
+    FinishStatus,
+    PruneResult,
+    RetryFailedStatus,
+    State,
+)
+
+#: Most records that one step of `StoredQueue.prune` removes, so that other calls can run between two steps.
+PRUNE_BATCH = 1000
+
+
+class StoredQueue:
+    """The base class of Queue: everything but enqueue, handlers, claims and events."""
+
+    def __init__(self, client: QueueClient, handlers: HandlerRegistry) -> None:
+        self._client = client
+        self._handlers = handlers
+        self.name: str = client.name
+        """Name of the queue."""
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._client.label}>"
+
+    def _encode_payload(self, data: Any) -> bytes:
+        payload = self._client.serde.encode(data)
+        handler = self._handlers.get(self.name)
+        if handler is not None and handler.check_data is not None:
+            handler.check_data(data, payload)
+        return payload
+
+    # -- by id ---------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> Status | None:
+        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
+        return slot_status(self._client, id, await self._client.get(id))
+
+    def list(self, state: State, *, limit: int | None = None, after: str | None = None) -> Listing:
+        """Return the jobs in a state, in any order: `async for status in queue.list("failed"):`.
+
+        - `limit`: most statuses to yield. Default None: all of them.
+        - `after`: `Listing.cursor` of an earlier listing of this state, which continues there. Default None:
+          from the beginning.
+
+        A job that stays in the state during the listing, over all pages, is yielded exactly once.
+        """
+        return Listing(self._client, state, limit, after)
+
+    async def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
+        """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
+
+        Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
+        `running` is False; "completed" or "failed" if it ended before; "not_found".
+        """
+        return (await self.cancel_many([id], running=running))[0]
+
+    async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
+        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
+        storage = await self._client.storage()
+        return [
+            answer
+            for batch in split_ids(ids)
+            for answer in await storage.cancel(self.name, batch, running=running)
+        ]
+
+    async def amend(
+        self,
+        id: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        data: Any = UNSET,
+        run_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | UnsetType = UNSET,
+        retention: Retention | Seconds | UnsetType | None = UNSET,
+    ) -> AmendStatus:
+        """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
+
+        - `attributes`: merged into the attributes of the job.
+        - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
+
+        Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
+        """
+        patch = JobPatch(
+            attributes=UNSET if attributes is None else encode_attributes(attributes),
+            payload=UNSET if data is UNSET else self._encode_payload(data),
+            priority=priority,
+            retention=UNSET if retention is UNSET else build_retention(retention),
+            **due_fields({"run_at": run_at, "delay": delay}),
+        )
+        return await (await self._client.storage()).amend(self.name, id, patch)
+
+    async def finish(
+        self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
+    ) -> FinishStatus:
+        """End a job that was handed off: complete it with `result`, or fail it with `error`.
+
+        `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
+        "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
+        job waits or has a lease; "not_found".
+        """
+        end: End = Complete(result=self._client.serde.encode(result))
+        if error is not None:
+            end = Fail(
+                error=error_from_exception(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers
+            )
+        return await (await self._client.storage()).finish(self.name, id, end, revision)
+
+    async def retry_failed(self, id: str) -> RetryFailedStatus:
+        """Return a failed job to the queue, with its counts of attempts and retries at 0.
+
+        Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
+        "completed" or "cancelled" if it did not fail; "not_found".
+        """
+        return (await self.retry_failed_many([id]))[0]
+
+    async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
+        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
+        storage = await self._client.storage()
+        return [answer for batch in split_ids(ids) for answer in await storage.retry_failed(self.name, batch)]
+
+    async def forget(self, id: str) -> bool:
+        """Remove the job and the outcome of an id in any state; return whether there were any."""
+        return (await (await self._client.storage()).forget(self.name, [id]))[0]
+
+    # -- the queue -----------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
+        await self.configure(paused=True)
+
+    async def resume(self) -> None:
+        """Allow claims of this queue again."""
+        await self.configure(paused=False)
+
+    async def counts(self) -> Counts:
+        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
+        return (await (await self._client.storage()).counts([self.name]))[self.name]
+
+    async def configure(self, **changes: Unpack[QueueSettings]) -> None:
+        """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
+
+        - `paused`: whether claims are stopped. Default False.
+        - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
+          Default None.
+        - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
+          Retention. Default: completed and cancelled 1 hour, failed 7 days.
+        - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
+        - `log_age`: seconds that events are kept. Default 86,400.
+        - `log_bytes`: size of the log in bytes. Default 64 MiB.
+        - `request_key_age`: seconds that a request_key is remembered. Default 3,600.
+
+        Raises Refused naming the setting at fault.
+        """
+        await (await self._client.storage()).configure(self.name, build_patch(changes))
+
+    async def prune(self) -> PruneResult:
+        """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
+
+        Returns the number of removed records of each kind.
+        """
+        storage = await self._client.storage()
+        steps = [await storage.prune(self.name, PRUNE_BATCH)]
+        while steps[-1].more:
+            steps.append(await storage.prune(self.name, PRUNE_BATCH))
+        return PruneResult(
+            outcomes=sum(step.outcomes for step in steps),
+            request_keys=sum(step.request_keys for step in steps),
+            events=sum(step.events for step in steps),
+        )
