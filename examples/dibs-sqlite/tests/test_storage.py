@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,44 @@ def test_a_file_of_layout_1_is_upgraded(tmp_path: Path) -> None:
         waiting=6, scheduled=2, active=4, handed_off=1, blocked=1, completed=1, failed=2, cancelled=1
     )
     assert [expected, expected] == [asyncio.run(counted()), asyncio.run(counted())]
+
+
+def test_a_file_of_layout_2_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    asyncio.run(opened(path))
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE storage DROP COLUMN lead")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+
+    asyncio.run(opened(path))
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT * FROM storage").fetchall() == [(1, 0, 0, 0)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
+    connection.close()
+
+
+def test_time_goes_on_after_a_clock_was_ahead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A lease ends although the file has a time ten days ahead, and a reopened file goes on from there."""
+    url = f"sqlite:{tmp_path}/jobs.db"
+    ahead = time.time_ns() // 1_000_000 + 10 * 24 * 3_600_000
+
+    async def lease_ends() -> int:
+        async with open_url(url, clock="manual") as storage:
+            await storage.enqueue("q", [JOB], now=ahead)
+        async with open_url(url) as storage, asyncio.timeout(20):
+            granted = await storage.grant(["q"], 50, "dead")
+            await storage.claim("q", granted.lease, 1)
+            while True:
+                if await storage.reap("q", 1):
+                    break
+                await asyncio.sleep(0.02)
+        async with open_url(url) as storage:
+            again = await storage.grant(["q"], 50, "alive")
+            return again.now - granted.now
+
+    assert 50 <= asyncio.run(lease_ends()) < 24 * 3_600_000
+    assert sum("ahead of its clock" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -22,13 +22,14 @@ from dibs.errors import (
     StorageTooNew,
     StorageUnavailable,
 )
+from dibs.storage import clock
 from dibs_sqlite.queries import queries, script
 from dibs_sqlite.transaction import Transaction
 
 #: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 #: The most seconds that a transaction waits for the write lock. Any step takes far less time.
 LOCK_TIMEOUT: Final = 30.0
 #: Oldest SQLite that this package works with: STRICT tables came with 3.37.
@@ -52,11 +53,14 @@ class Database:
     """One SQLite file, its connection, and the clock of its transactions.
 
     With `manual`, the clock is the highest `now` that a caller has given; otherwise it is the system's clock.
+    `name` is the name of the storage in log messages.
     """
 
-    def __init__(self, path: Path, *, fsync: bool, manual: bool) -> None:
-        self._path, self._fsync, self._manual = path, fsync, manual
+    def __init__(self, path: Path, *, name: str, fsync: bool, manual: bool) -> None:
+        self._path, self._name, self._fsync, self._manual = path, name, fsync, manual
         self._highest_now = 0
+        #: Ms by which the time is ahead of the system's clock. The file has it, too, after the next write.
+        self._lead = 0
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
@@ -91,7 +95,8 @@ class Database:
                 "upgrade dibs-sqlite"
             )
         elif layout < LAYOUT:
-            _execute_script(connection, "upgrade_1")
+            for old in range(layout, LAYOUT):
+                _execute_script(connection, f"upgrade_{old}")
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")
 
@@ -125,10 +130,16 @@ class Database:
                 raise
 
     def _begin_transaction(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
-        stored_now, number = connection.execute(queries()["storage"]).fetchone()
-        clock = (now or 0) if self._manual else time.time_ns() // 1_000_000
-        self._highest_now = max(stored_now, self._highest_now, clock)
-        return Transaction(connection, self._highest_now, stored_now, number)
+        stored = connection.execute(queries()["storage"]).fetchone()
+        stored_now, number, stored_lead = stored
+        highest = max(stored_now, self._highest_now)
+        lead = stored_lead or self._lead
+        if self._manual:
+            self._highest_now, self._lead = max(highest, now or 0), lead
+        else:
+            self._highest_now, self._lead = clock.advance(time.time_ns() // 1_000_000, highest, lead)
+            clock.report_lead(self._name, self._lead)
+        return Transaction(connection, self._highest_now, number, self._lead, stored)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:

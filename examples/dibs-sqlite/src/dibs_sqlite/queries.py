@@ -19,5 +19,5 @@ def queries() -> dict[str, str]:
 
 @cache
 def script(name: str) -> str:
-    """Return the text of a file in sql/: "schema" creates the tables, "upgrade_1" upgrades from layout 1."""
+    """Return the text of a file in sql/: "schema" creates the tables, "upgrade_1" upgrades layout 1 to 2."""
     return (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")

@@ -88,7 +88,7 @@ class SqliteStorage:
         )
         self.limits = LIMITS
         self._manual = clock == "manual"
-        self._database = Database(Path(path), fsync=fsync, manual=self._manual)
+        self._database = Database(Path(path), name=self.url, fsync=fsync, manual=self._manual)
         self._changes = wait.ChangeNotifier(self._data_version, poll)
         self._thread: ThreadPoolExecutor | None = None
         self._process = 0

@@ -39,12 +39,17 @@ class Lease(Struct, frozen=True):
 class Transaction:
     """One open SQLite transaction, with its time, its counter and its queues."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int, stored_now: int, number: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, now: int, number: int, lead: int, stored: tuple[int, int, int]
+    ) -> None:
         #: The time of every change in this transaction, ms since the epoch.
         self.now = now
         #: The last number drawn. All seqs, revisions, fences and log offsets come from one counter.
         self.number = number
-        self._stored = (stored_now, number)
+        #: Ms by which `now` is ahead of the system's clock.
+        self._lead = lead
+        #: `now`, `number` and the lead as the file has them.
+        self._stored = stored
         self._connection = connection
         self._changes_before = connection.total_changes
         self._queues: dict[str, StoredQueue] = {}
@@ -76,8 +81,9 @@ class Transaction:
         """Write the changed rows of the tables `queues` and `storage`. Called right before the commit."""
         for queue in self._queues.values():
             queue.flush()
-        if self.has_written and (self.now, self.number) != self._stored:
-            self.execute("save_storage", now=self.now, number=self.number)
+        values = (self.now, self.number, self._lead)
+        if self.has_written and values != self._stored:
+            self.execute("save_storage", now=self.now, number=self.number, lead=self._lead)
 
     @property
     def has_written(self) -> bool:

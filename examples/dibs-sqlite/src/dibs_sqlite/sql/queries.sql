@@ -1,10 +1,10 @@
 -- Every query of the storage. A section `-- name: NAME` is one statement; comments below the name explain it.
 
 -- name: storage
-SELECT now, number FROM storage;
+SELECT now, number, lead FROM storage;
 
 -- name: save_storage
-UPDATE storage SET now = :now, number = :number;
+UPDATE storage SET now = :now, number = :number, lead = :lead;
 
 -- name: queue
 SELECT settings, work, removal, log_bytes, trimmed FROM queues WHERE queue = :queue;

@@ -11,10 +11,12 @@ CREATE TABLE storage (
     -- The highest time of any step. It makes sure that the clock of the storage never steps back.
     now INTEGER NOT NULL,
     -- The last number drawn.
-    number INTEGER NOT NULL
+    number INTEGER NOT NULL,
+    -- Ms by which `now` is ahead of the system's clock; 0 for a right clock.
+    lead INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-INSERT INTO storage VALUES (1, 0, 0);
+INSERT INTO storage VALUES (1, 0, 0, 0);
 
 CREATE TABLE queues (
     queue TEXT PRIMARY KEY,
