@@ -28,6 +28,7 @@ BUILT_IN: Final = {
     "rediss": "dibs.storage.redis:open_url",
     "unix": "dibs.storage.redis:open_url",
     "redis+cluster": "dibs.storage.redis:open_url",
+    "rediss+cluster": "dibs.storage.redis:open_url",
     "postgresql": "dibs.storage.postgres:open_url",
     "postgres": "dibs.storage.postgres:open_url",
 }

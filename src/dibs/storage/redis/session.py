@@ -16,6 +16,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec.requests import encode_id
+from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url, keep_address
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.opening import check_servers, display_url, servers_for
 from dibs.storage.redis.network.scripts import script
@@ -45,16 +46,20 @@ class RedisSession:
         prefix: str = "dibs",
         poll: float = 1.0,
         allow_eviction: bool = False,
+        max_connections: int = MAX_CONNECTIONS,
+        address_map: Remap = keep_address,
     ) -> None:
         self.url = display_url(url)
         self.limits = LIMITS
         self.durability = "known once it is open"
         # A closure, so that no repr and no traceback shows the password in the URL.
-        self._make_servers: Callable[[], Servers] = lambda: servers_for(url)
+        self._make_servers: Callable[[], Servers] = lambda: servers_for(
+            url, max_connections=max_connections, address_map=address_map
+        )
         self._manual = clock == "manual"
         self._prefix = keys.check_prefix(prefix)
         self._poll, self._allow_eviction = poll, allow_eviction
-        self._cluster = url.startswith("redis+cluster:")
+        self._cluster = is_cluster_url(url)
         self.capabilities = Capabilities(
             durable=True,
             shared=True,
@@ -99,7 +104,7 @@ class RedisSession:
             await servers.close()
             raise
         self._servers = servers
-        subscription = Subscription(servers.subscriber())
+        subscription = Subscription(servers)
         self._waits = RedisWaits(subscription, self._read_state, self._queue_prefix, self._poll, self._manual)
 
     async def close(self) -> None:

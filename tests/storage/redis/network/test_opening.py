@@ -20,7 +20,7 @@ from dibs.errors import (
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis import RedisStorage, open_url
-from dibs.storage.redis.network import connections, opening
+from dibs.storage.redis.network import cluster, connections, opening
 from dibs_conformance.servers import RedisServer, start_redis
 
 SECRET = "open-sesame"
@@ -36,8 +36,8 @@ async def error_of(url: str, kind: type[DibsError], **options: Any) -> str:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECT_PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(connections.ConnectionPool.connect, "__defaults__", ((0.0, 0.0),))
+    for module in (cluster, connections):
+        monkeypatch.setattr(module, "CONNECT_PAUSES", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
@@ -69,7 +69,7 @@ async def test_no_secret_is_shown(redis_server: RedisServer) -> None:
 async def test_an_unknown_option_is_refused_and_the_known_are_listed(query: str) -> None:
     text = await error_of(f"redis://:{SECRET}@127.0.0.1:1?{query}", UnknownOption)
 
-    assert "allow_eviction, poll, prefix" in text
+    assert "address_map, allow_eviction, max_connections, poll, prefix" in text
 
 
 async def test_an_unknown_keyword_is_refused() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attrs import define, field
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -22,6 +22,9 @@ from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.storage.redis.network.driver import AbstractConnection
 from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
 from dibs.storage.redis.network.wire import WireConnection
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 #: Seconds before each attempt to connect. In total they bridge a restart or a failover of about a second.
 CONNECT_PAUSES: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
@@ -215,32 +218,39 @@ class ConnectionPool:
             self._discard(connection)
         return await self.connect()
 
-    async def connect(self, pauses: tuple[float, ...] = CONNECT_PAUSES) -> WireConnection:
+    async def connect(self) -> WireConnection:
         """Return a new connection.
 
-        Try once after each pause; raise StorageUnavailable if all attempts fail.
+        Try once after each of CONNECT_PAUSES; raise StorageUnavailable if all attempts fail.
         """
-        reason, attempts, started = "", 0, time.monotonic()
-        for pause in pauses:
-            await asyncio.sleep(pause)
-            connection = self._new_connection()
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT):
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                return WireConnection(connection)
-            except LOST as error:
-                reason = _describe_connect_error(error, self.url)
-            except BaseException:
-                await connection.disconnect(nowait=True)
-                raise
-            await connection.disconnect(nowait=True)
-            attempts += 1
-            if time.monotonic() - started > CONNECT_TIMEOUT:
-                break  # the server accepts connections and does not answer: more attempts only take longer
-        elapsed = time.monotonic() - started
-        raise StorageUnavailable(
-            f"cannot reach {self.url}: {reason}; tried {attempts} times in {elapsed:.1f} s"
+        return await first_that_answers(
+            [(None, self)], lambda _, pool: pool.connect_once(), self.url, CONNECT_PAUSES
         )
+
+    async def connect_once(self) -> WireConnection:
+        """Return a new connection. Raise one of LOST if the server does not answer."""
+        connection = self._new_connection()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await connection.connect()  # type: ignore[no-untyped-call]
+            return WireConnection(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def call_on_new_connection(self, *command: Any) -> Any:
+        """Send one command on a new connection, and keep the connection for later requests.
+
+        Raise one of LOST if the server does not answer, ResponseError for an error reply.
+        """
+        connection = await self.connect_once()
+        try:
+            reply = await connection.request(command, REPLY_TIMEOUT)
+        except BaseException:
+            self._discard(connection)
+            raise
+        self._release(connection)
+        return reply
 
     async def close(self) -> None:
         """Close idle connections now, and each busy one when its request ends."""
@@ -252,6 +262,31 @@ class ConnectionPool:
         await asyncio.gather(
             *(connection.aclose() for connection in {*self._closing, *(connection for connection, _ in idle)})
         )
+
+
+async def first_that_answers(
+    pools: Sequence[tuple[K, ConnectionPool]],
+    attempt: Callable[[K, ConnectionPool], Awaitable[T]],
+    url: str,
+    pauses: tuple[float, ...],
+) -> T:
+    """Call `attempt` with each pair in `pools` until one call raises none of LOST, and return its result.
+
+    Try all pairs after each pause in seconds. Raise StorageUnavailable, with `url`, if all attempts fail.
+    """
+    reason, attempts, started = "", 0, time.monotonic()
+    for pause in pauses:
+        await asyncio.sleep(pause)
+        for key, pool in pools:
+            try:
+                return await attempt(key, pool)
+            except LOST as error:
+                reason = _describe_connect_error(error, url)
+        attempts += 1
+        if time.monotonic() - started > CONNECT_TIMEOUT:
+            break  # the server accepts connections and does not answer: more attempts only take longer
+    elapsed = time.monotonic() - started
+    raise StorageUnavailable(f"cannot reach {url}: {reason}; tried {attempts} times in {elapsed:.1f} s")
 
 
 def _describe_connect_error(error: BaseException, url: str) -> str:

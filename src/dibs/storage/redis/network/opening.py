@@ -9,16 +9,31 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dibs.errors import StorageReadOnly, StorageTooNew, StorageUnavailable, UnknownOption
 from dibs.storage.redis import keys
+from dibs.storage.redis.network.address import (
+    MAX_CONNECTIONS,
+    Remap,
+    is_cluster_url,
+    keep_address,
+    parse_cluster_url,
+    read_address_map,
+    read_max_connections,
+)
+from dibs.storage.redis.network.cluster import Cluster
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.driver import AbstractConnection, connection_factory
-from dibs.storage.redis.network.servers import Cluster, OneServer, Servers
+from dibs.storage.redis.network.servers import OneServer, Servers
 from dibs.storage.registry import read_flag
 
 #: The URL options of dibs. Any other option belongs to redis-py.
-OPTIONS: Final[dict[str, Callable[[str], Any]]] = {"prefix": str, "poll": float, "allow_eviction": read_flag}
-#: The most requests in flight to one server, and so the most connections. Blocking claims and the
-#: subscription have further connections.
-MAX_IN_FLIGHT: Final = 64
+OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
+    "prefix": str,
+    "poll": float,
+    "allow_eviction": read_flag,
+    "max_connections": read_max_connections,
+    "address_map": read_address_map,
+}
+#: The options whose value is also checked and converted if it is passed by name.
+CHECKED: Final = {"max_connections", "address_map"}
 MIN_VERSION: Final = (6, 2)
 #: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
 LAYOUT: Final = 1
@@ -40,14 +55,23 @@ def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, An
         if name not in OPTIONS:
             rest.append((name, text))
             continue
-        try:
-            options[name] = OPTIONS[name](text)
-        except ValueError:
-            raise UnknownOption(
-                f"option {name!r} has the invalid value {text!r}; write prefix=NAME, poll=SECONDS or "
-                "allow_eviction=1"
-            ) from None
-    return urlunsplit(parts._replace(query=urlencode(rest))), {**options, **named}
+        options[name] = _read_option(name, text)
+    options |= {
+        name: _read_option(name, value) if name in CHECKED else value for name, value in named.items()
+    }
+    if "address_map" in options and not is_cluster_url(url):
+        raise UnknownOption("option 'address_map' is only for clusters; remove it, or write redis+cluster://")
+    return urlunsplit(parts._replace(query=urlencode(rest))), options
+
+
+def _read_option(name: str, value: Any) -> Any:
+    try:
+        return OPTIONS[name](value)
+    except (TypeError, ValueError):
+        raise UnknownOption(
+            f"option {name!r} has the invalid value {value!r}; write prefix=NAME, poll=SECONDS, "
+            "allow_eviction=1, max_connections=NUMBER or address_map=HOST:PORT=HOST:PORT,..."
+        ) from None
 
 
 def display_url(url: str) -> str:
@@ -57,19 +81,24 @@ def display_url(url: str) -> str:
     return f"{parts.scheme}://{address}{parts.path}"
 
 
-def servers_for(url: str) -> Servers:
+def servers_for(
+    url: str, *, max_connections: int = MAX_CONNECTIONS, address_map: Remap = keep_address
+) -> Servers:
     """Return the server or the cluster of a URL, not yet connected.
 
     Raise UnknownOption for a wrong option.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "redis+cluster":
-        make = _checked_factory(urlunsplit(parts._replace(scheme="redis")))
-        seed = (parts.hostname or "localhost", parts.port or 6379)
+    if is_cluster_url(url):
+        seeds, single = parse_cluster_url(url)
+        make = _checked_factory(single)
         return Cluster(
-            lambda address: make(host=address[0], port=address[1]), seed, parts.scheme, MAX_IN_FLIGHT
+            lambda address: make(host=address[0], port=address[1]),
+            seeds,
+            display_url(url),
+            max_connections,
+            address_map,
         )
-    return OneServer(ConnectionPool(_checked_factory(url), display_url(url), MAX_IN_FLIGHT))
+    return OneServer(ConnectionPool(_checked_factory(url), display_url(url), max_connections))
 
 
 def _checked_factory(url: str) -> Callable[..., AbstractConnection]:

@@ -20,7 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
 from dibs.storage.redis.codec.jobs import read_sized
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.wait_loop import QueueWait
 
@@ -65,7 +65,7 @@ class EndedMessage:
 class Subscription:
     """The connection that subscribes to the channels of queues, and the waits that its messages wake."""
 
-    _connections: ConnectionPool
+    _servers: Servers
     _connection: WireConnection | None = field(default=None, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: For each channel, a future that is done once the server has confirmed its subscription.
@@ -82,10 +82,11 @@ class Subscription:
     #: dictionary.
     latest: dict[str, int] = field(factory=dict, init=False)
 
-    async def listen(self, channels: Iterable[str], wait: Wait) -> None:
+    async def listen(self, channels: Iterable[str], wait: Wait) -> bool:
         """Subscribe to these channels, so that each message that concerns `wait` wakes it.
 
-        Return when the server has confirmed the subscriptions, or after 1 s without a confirmation.
+        Return when the server has confirmed the subscriptions, or after 1 s without a confirmation: True if
+        all of them were confirmed when the call began.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_listening(), name="dibs-redis-subscription")
@@ -101,6 +102,7 @@ class Subscription:
         if unconfirmed:
             # Without a server, no confirmation arrives, and the wait polls instead.
             await asyncio.wait(unconfirmed, timeout=1.0)
+        return not unconfirmed
 
     def leave(self, channels: Iterable[str], wait: Wait) -> None:
         for channel in channels:
@@ -135,7 +137,7 @@ class Subscription:
                 await asyncio.sleep(pause)
                 await self._listen_until_lost()
             except (RedisError, StorageError, OSError, TimeoutError) as error:
-                log.warning("no wake-ups from %s, polling until it is back: %s", self._connections.url, error)
+                log.warning("no wake-ups from %s, polling until it is back: %s", self._servers.url, error)
             # All messages until the next confirmation are lost.
             self._confirmed = {channel: asyncio.get_running_loop().create_future() for channel in self._waits}
             self._missed = {*self._confirmed}
@@ -145,7 +147,7 @@ class Subscription:
             pause = min(1.0, pause * 2 or 0.05)
 
     async def _listen_until_lost(self) -> None:
-        connection = await self._connections.connect()
+        connection = await self._servers.connect_subscriber()
         try:
             self._connection = connection
             connection.listen(self._receive)
