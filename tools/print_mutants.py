@@ -72,7 +72,7 @@ where all code runs in the process with the bug, and L1 also on the commit log.
 {by_level}
 
 The bug that L0 needed longest to find: {slowest}.
-The higher levels use fewer verbs than L0. They find [other bugs](#bugs-that-one-call-at-a-time-cannot-show).
+The higher levels use fewer verbs than L0. They find [other bugs](#bugs-that-random-calls-do-not-show).
 
 On L0, the comparison with the oracle was the first to find {by_oracle} bugs, and a law was the first to
 find {by_law}. The laws are checked before the comparison.
@@ -89,12 +89,13 @@ pages, or amend an outcome.
 <!-- Printed by tools/print_mutants.py from tests/kit/mutants. -->
 """  # noqa: RUF001 - a dash
 CONCURRENT = """
-## Bugs that one call at a time cannot show
+## Bugs that random calls do not show
 
 Every single call is correct with these bugs. Each has a test of its own, and must be found on its level.
 
 | bug | found on | by | test in `tests/kit/` |
 |---|---|---|---|
+| time stands still after a clock was ahead | L0 | a storage opened again after a later time | `sequential` |
 | memory without its lock | L1 | lines of two verbs in turn | `concurrent` |
 | the file storage without its lock | L1 | lines of two verbs in turn | `concurrent` |
 | a settlement in two steps with an await between | L3 | a caller cancelled at each await | `crashes` |

@@ -11,6 +11,7 @@ from dibs_conformance.laws import LAWS, Law
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.report.story import CallRecorder
+from dibs_conformance.sequential import jumped_clock
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.probes import PROBES, Probe
@@ -38,6 +39,7 @@ class SequentialRun:
         self._ends = time.monotonic() + plan.budget
         self._laws: tuple[Law, ...] = tuple(law() for law in LAWS)
         self._failures: list[Failure] = []
+        self._spared: list[SkippedTest] = []
 
     def findings(self) -> Findings:
         session = self._create_session()
@@ -45,6 +47,8 @@ class SequentialRun:
         walked, ran_examples = session.examples, True
         # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
         probed = [self._run_probe(probe) for probe in PROBES if not self._failures]
+        if not self._failures:
+            probed += self._check_clock()
         if not self._failures:
             self._add_failure(self._run_examples(session))
             ran_examples = session.examples > walked
@@ -54,6 +58,7 @@ class SequentialRun:
             laws=(*map(self._report_law, self._laws), *probed),
             failures=tuple(self._failures),
             untested=(*self._plan.untested, *(() if ran_examples else (no_example_gap(self._plan.budget),))),
+            spared=tuple(self._spared),
         )
 
     def _add_failure(self, failure: Failure | None) -> None:
@@ -79,6 +84,18 @@ class SequentialRun:
         met, wrong = self._runner.run(run_probe(self._plan.locations, probe))
         self._failures += [Failure(law=probe.name, why=text) for text in wrong]
         return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
+
+    def _check_clock(self) -> list[LawReport]:
+        checking = jumped_clock.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
+        checked = self._runner.run(checking)
+        if checked is None:
+            why = "a second opening of a location has a time of its own"
+            self._spared.append(SkippedTest(name=jumped_clock.NAME, why=why))
+            return []
+        met, wrong = checked
+        self._failures += [Failure(law=jumped_clock.NAME, why=text) for text in wrong]
+        law = (jumped_clock.NAME, jumped_clock.SECTION, jumped_clock.SENTENCE)
+        return [law_report(*law, met, broken=bool(wrong))]
 
     def _report_law(self, law: Law) -> LawReport:
         broken = any(failure.law == law.name for failure in self._failures)
