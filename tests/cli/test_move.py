@@ -145,6 +145,21 @@ async def test_active_jobs_are_refused_or_waited_for() -> None:
         assert {"q": MoveCounts(1)} == await moving
 
 
+async def test_jobs_of_a_dead_worker_do_not_stop_a_move() -> None:
+    source = open_storage("memory:", clock="manual")
+    async with source, open_storage("memory:") as target:
+        await source.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))], now=1000)
+        lease = (await source.grant(["q"], 10, "dead", now=1000)).lease
+        assert (await source.claim("q", lease, 1, now=1000)).jobs
+        assert not (await source.renew(["q"], lease, 10, now=2000))["q"].alive
+
+        assert {"q": MoveCounts(1)} == await move(source, target, ["q"], wait=False, progress=silent)
+
+        (moved,) = await target.get("q", ["a"])
+        assert moved.current is not None
+        assert moved.current.stalls == 1
+
+
 async def test_another_job_with_the_same_id_stays_in_the_source() -> None:
     async with open_storage("memory:") as source, open_storage("memory:") as target:
         await source.enqueue(

@@ -261,3 +261,31 @@ async def test_a_block_may_outlive_its_app(storage_url: str) -> None:
 async def test_what_makes_no_sense_is_refused(queue: Queue, wrong: Any) -> None:
     with pytest.raises(Refused):
         queue.receive(**wrong)
+
+
+async def abandon(queue: Queue) -> None:
+    """Claim a job under a lease that nobody renews, as a holder that died, and wait until it has expired."""
+    storage, jobs = await queue._client.storage(), ()
+    while not jobs:
+        lease = (await storage.grant([queue.name], 100, "dead")).lease
+        jobs = (await storage.claim(queue.name, lease, 1)).jobs
+    while not (await storage.claim(queue.name, lease, 1)).lost:
+        await asyncio.sleep(0.02)
+
+
+async def test_a_receiver_that_does_not_wait_brings_back_the_job_of_a_dead_holder(any_queue: Queue) -> None:
+    await any_queue.enqueue(1, id="a")
+    await abandon(any_queue)
+
+    async with any_queue.receive(wait=0) as claims:
+        assert [(claim.id, claim.stalls) async for claim in claims] == [("a", 1)]
+
+
+async def test_a_reaped_job_of_a_paused_queue_stays(any_queue: Queue) -> None:
+    await any_queue.enqueue(1, id="a")
+    await abandon(any_queue)
+    await any_queue.pause()
+
+    async with any_queue.receive(wait=0) as claims:
+        assert [claim.id async for claim in claims] == []
+    assert await state(any_queue) == "waiting"

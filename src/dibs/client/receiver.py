@@ -71,8 +71,8 @@ class Receiver:
     """The claims of one queue: `async with queue.receive() as claims: async for claim in claims:`.
 
     It holds at most `max_jobs` claims: the iteration waits until one of them is settled. The lease of the
-    claims is renewed in the background, and expired jobs of other holders return to the queue at the same
-    time. The end of the block releases all claims that are not settled.
+    claims is renewed in the background. Jobs under expired leases of other holders return to the queue at each
+    renewal, and whenever there is no other job. The end of the block releases all claims that are not settled.
     """
 
     def __init__(
@@ -143,7 +143,9 @@ class Receiver:
                 continue
             storage = await self._client.storage()
             token = await self._claim_jobs(storage)
-            if not self._buffer:
+            # A short receiver may end before its first heartbeat, so it must reap before it says that there
+            # is no job. A reap without work costs the storage O(1).
+            if not self._buffer and not await self._reap(storage):
                 await self._wait_for_jobs(storage, token, _seconds_left(deadline))
         return self._buffer.popleft()
 
@@ -189,6 +191,12 @@ class Receiver:
         claim = Claim(self._client, job, held.lease, on_settled, handles_failure=self._handles_failure)
         held.claims[claim.fence] = claim
         self._buffer.append(claim)
+
+    async def _reap(self, storage: Storage) -> bool:
+        """Return whether jobs of expired leases have returned to the queue."""
+        with suppress(StorageError, OutcomeUnknown):
+            return len(await storage.reap(self._client.name, BATCH_SIZE)) > 0
+        return False
 
     async def _wait_for_jobs(self, storage: Storage, token: str, seconds_left: float | None) -> None:
         if seconds_left is not None and seconds_left <= 0:

@@ -56,8 +56,9 @@ def assert_enqueued(
 ) -> Coroutine[Any, Any, Status] | Status:
     """Assert that a queue has a job with these arguments, data, attributes or id.
 
-    Example: `await assert_enqueued(send, args=("ada@example.org",), attributes={"order": 7})`. A blocking task or queue (`send.sync`) needs no `await`. A job that has ended is not found, so assert
-    before the jobs run. Each argument that is left out matches every job.
+    Example: `await assert_enqueued(send, args=("ada@example.org",), attributes={"order": 7})`. A blocking
+    task or queue (`send.sync`) needs no `await`. A job that has ended is not found, so assert before the jobs
+    run. Each argument that is left out matches every job.
 
     - `target`: the task or the queue of the job.
     - `args`, `kwargs`: the arguments of the call of a task. They match however the call was written:

@@ -20,6 +20,7 @@ from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines, print_table, print_warning
 from dibs.cli.storage_access import connect
 from dibs.errors import Refused
+from dibs.maintenance.reap import reap
 from dibs.model.job import JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, Reject, Settings, SettingsPatch
 from dibs.model.results import ExportRecord
@@ -129,20 +130,23 @@ async def restore_settings(source: Storage, target: Storage, queue: str, setting
 
 
 async def wait_until_idle(source: Storage, queues: Sequence[str], *, wait: bool) -> None:
-    """Wait until no worker holds a job of the queues.
+    """Wait until no worker holds a job of the queues. Return jobs of dead workers to their queues first.
 
     With `wait` false, raise Refused at once if a worker holds a job. Handed-off jobs have no worker.
     """
-    while busy := await active_counts(source, queues):
+    while True:
+        # Jobs under expired leases count as active until they are reaped.
+        for name in queues:
+            await reap(source, name)
+        busy = await active_counts(source, queues)
+        if not busy:
+            return
         if not wait:
             shown = ", ".join(f"{name}: {count}" for name, count in busy.items())
             raise Refused(
                 f"jobs are active ({shown}) and no job was moved: use --wait to wait for them, "
                 "or `dibs resume` to continue without a move"
             )
-        for name in busy:
-            # Jobs of a worker that died stay active until they are reaped.
-            await source.reap(name, BATCH_SIZE)
         await asyncio.sleep(POLL_INTERVAL)
 
 
