@@ -67,14 +67,13 @@ HEADER = '''"""Blocking form of dibs.client.{module}.
 Written by tools/make_blocking.py from the async module: change that one.
 """
 
-# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
-
-from __future__ import annotations
+{lint}from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Generic, ParamSpec, TypeVar
 
 '''
+LINT = "# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle\n\n"
 TYPE_VARIABLES = {"P": 'P = ParamSpec("P")', "R": 'R = TypeVar("R")'}
 
 
@@ -99,7 +98,8 @@ def generated(module: str) -> str:
     body = "\n\n".join(map(blocking_class, classes))
     types = [text for name, text in TYPE_VARIABLES.items() if re.search(rf"\b{name}\b", body)]
     imports = [*needed_imports(module, tree, body), *other_handles(module, body)]
-    return HEADER.format(module=module) + "\n".join([*imports, "", *types, "", body])
+    lint = LINT if "source._" in body else ""
+    return HEADER.format(module=module, lint=lint) + "\n".join([*imports, "", *types, "", body])
 
 
 def formatted(text: str) -> str:

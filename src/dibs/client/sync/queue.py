@@ -3,8 +3,6 @@
 Written by tools/make_blocking.py from the async module: change that one.
 """
 
-# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
