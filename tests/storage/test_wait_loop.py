@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from dibs.errors import NotRunning
+from dibs.storage.protocol import Watch
 from dibs.storage.wait_loop import QueueWait
 
 #: Far beyond any of the times here.
@@ -26,15 +27,20 @@ class CountingWait(QueueWait[int]):
         poll: float = LONG,
         ends_on_message: bool = False,
         message_during_look: bool = False,
+        watch: Watch = "work",
+        was_subscribed: bool = True,
+        since: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(["q"], "work", (), {"q": "0"})
+        super().__init__(["q"], watch, ("a",), {"q": "0"} if since is None else since)
         self.states, self.known, self.due, self.poll = states, known, due, poll
         self.ending, self.message_during_look = ends_on_message, message_during_look
+        self.was_subscribed = was_subscribed
         self.calls: list[str] = []
         self.is_open = True
 
-    async def subscribe(self) -> None:
+    async def subscribe(self) -> bool:
         self.calls.append("subscribe")
+        return self.was_subscribed
 
     def unsubscribe(self) -> None:
         self.calls.append("unsubscribe")
@@ -56,7 +62,7 @@ class CountingWait(QueueWait[int]):
         return self.ending
 
     def has_changed(self, state: int, *, was_woken: bool) -> bool:
-        return str(state) != self.since["q"]
+        return str(state) != self.since.get("q", "0")
 
     def tokens(self, state: int) -> Mapping[str, str]:
         return {"q": str(state)}
@@ -74,6 +80,24 @@ async def test_a_change_before_the_first_look_ends_the_wait_at_once() -> None:
 
     assert (True, {"q": "1"}) == (result.woken, result.since)
     assert ["subscribe", "look", "unsubscribe"] == wait.calls
+
+
+@pytest.mark.parametrize(
+    ("watch", "was_subscribed", "since", "woken"),
+    [
+        ("ids", False, {}, True),
+        ("ids", True, {}, False),
+        ("ids", False, {"q": "0"}, False),
+        ("work", False, {}, False),
+    ],
+)
+async def test_an_end_before_the_subscription_is_not_missed(
+    *, watch: Watch, was_subscribed: bool, since: Mapping[str, str], woken: bool
+) -> None:
+    """A wait for ids without a token may have missed an end if its messages began during the call."""
+    wait = CountingWait([0], watch=watch, was_subscribed=was_subscribed, since=since)
+
+    assert woken == (await wait.run(0.01)).woken
 
 
 async def test_a_known_state_saves_the_first_look() -> None:

@@ -43,19 +43,28 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             # Subscribe before the first read, so that a message reports every change after that read.
-            await self.subscribe()
-            return await self._until_changed(deadline)
+            was_subscribed = await self.subscribe()
+            return await self._until_changed(deadline, missed_ends=self._may_miss_ends(was_subscribed))
         finally:
             self.unsubscribe()
 
-    async def _until_changed(self, deadline: float | None) -> WaitResult:
+    def _may_miss_ends(self, was_subscribed: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether a watched id may have ended between the begin of the wait and its subscription.
+
+        No message reports such an end, and without a token the wait has no earlier state to compare with.
+        """
+        return (
+            self.watch == "ids" and not was_subscribed and any(one not in self.since for one in self.queues)
+        )
+
+    async def _until_changed(self, deadline: float | None, *, missed_ends: bool) -> WaitResult:
         state = self.known_state()
         while True:
             # A message from here on ends the next sleep, also a message that arrives during the read.
             was_woken, self.woken = self.woken, False
             if state is None:
                 state = await self.read_state()
-            if self.has_changed(state, was_woken=was_woken):
+            if missed_ends or self.has_changed(state, was_woken=was_woken):
                 return WaitResult(woken=True, since=self.tokens(state), outcomes=self.outcomes(state))
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -73,8 +82,11 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
     # -- defined by each storage ---------------------------------------------------------------------
 
     @abstractmethod
-    async def subscribe(self) -> None:
-        """Subscribe to the server's messages about the queues. Each message for this wait calls `wake`."""
+    async def subscribe(self) -> bool:
+        """Subscribe to the server's messages about the queues. Each message for this wait calls `wake`.
+
+        Return whether the storage received these messages already when the call began.
+        """
 
     @abstractmethod
     def unsubscribe(self) -> None:

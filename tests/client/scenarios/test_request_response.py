@@ -26,6 +26,7 @@ from dibs import (
     Ticket,
     WaitTimeout,
 )
+from dibs.client.connection import outcome_wait
 from dibs.client.connection.outcome_wait import OutcomeWait
 from dibs.storage.sleeper import Sleeper
 from tests.client.manual_claims import claimed
@@ -112,6 +113,19 @@ async def test_each_end_wakes_who_waits_also_over_cut_connections(
             else:
                 with pytest.raises(error):
                     await waiter
+
+
+async def test_the_first_wait_of_a_client_sees_an_end_before_its_subscription(
+    any_url: str, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server confirms the first subscription later than it answers the read of the state."""
+    monkeypatch.setattr(outcome_wait, "SLOW_POLL_SECONDS", 10.0 * SOON)
+    ticket = await any_queue.enqueue(1, id="a")
+    async with Dibs(any_url) as elsewhere, claimed(elsewhere.queue(any_queue.name)) as claim:
+        async with asyncio.timeout(SOON):
+            result, _ = await asyncio.gather(ticket.result(SOON * 2), claim.complete("done"))
+
+    assert result == "done"
 
 
 async def test_an_id_that_is_active_or_completed_already(any_queue: Queue) -> None:

@@ -44,6 +44,8 @@ class OutcomeWait:
             # wake-up, its token has this effect: a change since the token ends the next wait at once.
             wakeup = None if self._since else asyncio.ensure_future(self._wait_for_wakeup(storage))
             try:
+                if wakeup is not None:
+                    await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
                 slot = await self._client.get(self._id)
                 state = ticket_state(slot, self._revision)
                 if state.kind != "pending":

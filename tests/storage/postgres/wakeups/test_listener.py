@@ -62,6 +62,7 @@ async def test_an_end_ends_a_wait_for_its_id_only(opening: Opening, options: dic
     async with opening(**options) as here, opening(**options) as there:
         await there.enqueue("q", [asked("a"), asked("b")])
         a, b = await claimed(there)
+        await here.wait(["q"], for_="ids", ids=["a"], timeout=0)  # the first wait ends early: it subscribes
         waiting = await begun(here, for_="ids", ids=["a"])
         await there.settle("q", [done(b)])
         await asyncio.sleep(0.2)

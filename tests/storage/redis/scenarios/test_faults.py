@@ -158,6 +158,7 @@ async def test_a_wait_for_an_id_sleeps_through_the_ends_of_others(
 ) -> None:
     async with opened() as mine, opened() as others:
         await others.enqueue("q", [request("a"), request("b")])
+        await mine.wait(["q"], for_="ids", ids=["b"], timeout=0)  # the first wait ends early: it subscribes
         waiting = asyncio.create_task(mine.wait(["q"], for_="ids", ids=["b"], timeout=5))
         await asyncio.sleep(0.05)
         await others.cancel("q", ["a"])

@@ -133,12 +133,17 @@ class NotificationListener:
     #: True after a warning about missing notifications, until they arrive.
     _warned: bool = field(default=False, init=False)
 
-    async def start(self) -> None:
-        """Start the task unless it runs. Return once it listens, or after its first attempt has failed."""
+    async def start(self) -> bool:
+        """Start the task unless it runs. Return once it listens, or after its first attempt has failed.
+
+        Return whether an earlier call had completed its start, so that this call did not have to wait.
+        """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_listening(), name="dibs-listen")
-        if not self._ready.is_set():
-            await self._ready.wait()
+        if self._ready.is_set():
+            return True
+        await self._ready.wait()
+        return False
 
     async def stop(self) -> None:
         task, self._task = self._task, None

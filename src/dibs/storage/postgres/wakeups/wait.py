@@ -149,9 +149,10 @@ class PostgresWait(QueueWait[WaitState]):
         super().__init__(queues, watch, ids, since)
         self._waits, self._notifications = waits, waits.notifications
 
-    async def subscribe(self) -> None:
-        await self._waits.listener.start()
+    async def subscribe(self) -> bool:
+        was_listening = await self._waits.listener.start()
         self._notifications.add(self)
+        return was_listening
 
     def unsubscribe(self) -> None:
         self._notifications.remove(self)

@@ -118,8 +118,8 @@ class RedisWait(QueueWait[States]):
         self._waits, self._subscription = waits, waits.subscription
         self._channels = {waits.queue_prefix(queue) + CHANNELS[watch]: queue for queue in queues}
 
-    async def subscribe(self) -> None:
-        await self._subscription.listen(self._channels, self)
+    async def subscribe(self) -> bool:
+        return await self._subscription.listen(self._channels, self)
 
     def unsubscribe(self) -> None:
         self._subscription.leave(self._channels, self)
