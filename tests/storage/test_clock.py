@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from psycopg import AsyncConnection
+from redis.asyncio import Redis
 
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
@@ -16,6 +18,7 @@ from dibs.storage import clock
 from dibs.storage.clock import TOLERANCE, advance
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, remove_storage
+from dibs_conformance.servers import PostgresServer, RedisCluster, RedisServer
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -89,10 +92,19 @@ def test_a_clock_that_has_caught_up_ends_the_lead() -> None:
 
 
 async def test_leases_end_and_delays_pass_after_a_clock_was_ahead(any_new_url: str, queue: str) -> None:
-    jobs = (NewJob(id="due"), NewJob(id="delayed", delay=50))
-    at = await use_ahead(any_new_url, queue, 10 * DAY, jobs)
+    await expect_leases_end_and_delays_pass(any_new_url, queue)
+    await remove_storage(any_new_url)
 
-    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+
+async def test_leases_end_and_delays_pass_in_a_cluster(redis_cluster: RedisCluster, queue: str) -> None:
+    await expect_leases_end_and_delays_pass(redis_cluster.url, queue)
+
+
+async def expect_leases_end_and_delays_pass(url: str, queue: str) -> None:
+    jobs = (NewJob(id="due"), NewJob(id="delayed", delay=50))
+    at = await use_ahead(url, queue, 10 * DAY, jobs)
+
+    async with open_storage(url) as storage, asyncio.timeout(SECONDS):
         lease = await storage.grant([queue], 50, "dead")
         assert at <= lease.now < at + DAY
         while True:
@@ -105,7 +117,6 @@ async def test_leases_end_and_delays_pass_after_a_clock_was_ahead(any_new_url: s
             await storage.reap(queue, 10)
             found |= {job.id for job in (await storage.claim(queue, lease.lease, 10)).jobs}
             await asyncio.sleep(0.02)
-    await remove_storage(any_new_url)
 
 
 async def test_a_wait_ends_when_a_delayed_job_falls_due(any_new_url: str, queue: str) -> None:
@@ -203,3 +214,44 @@ async def test_a_right_clock_is_not_reported(any_new_url: str, queue: str) -> No
         await read_now(storage, queue)
 
     assert not clock._reported
+
+
+# -- correcting it (docs/howto/correct_the_clock.md) ---------------------------------------------------
+
+
+async def test_jobs_moved_to_another_storage_have_the_time_of_its_clock(any_new_url: str, queue: str) -> None:
+    at = await use_ahead(any_new_url, queue, HOUR)
+    async with open_storage(any_new_url) as source, open_storage(f"memory:{queue}") as target:
+        await target.import_(queue, (await source.export(queue)).records)
+        now = await read_now(target, queue)
+        counts = (await target.counts([queue]))[queue]
+
+    assert now < at
+    assert 1 == counts.scheduled
+
+
+async def test_redis_forgets_the_lead_with_the_highest_time(redis_server: RedisServer, queue: str) -> None:
+    at = await use_ahead(redis_server.url, queue, HOUR)
+    async with open_storage(redis_server.url) as storage, Redis.from_url(redis_server.url) as redis:
+        ahead = await read_now(storage, queue)
+        await redis.hdel(f"dibs:{{{queue}}}:meta", "now", "lead")
+        now = await read_now(storage, queue)
+
+    assert now < at <= ahead
+
+
+async def test_postgres_forgets_the_lead_with_the_highest_time(
+    postgres_server: PostgresServer, queue: str
+) -> None:
+    schema = queue.replace("-", "_")
+    url = f"{postgres_server.url}?schema={schema}"
+    at = await use_ahead(url, queue, HOUR)
+    async with open_storage(url) as storage:
+        ahead = await read_now(storage, queue)
+        async with await AsyncConnection.connect(postgres_server.url, autocommit=True) as connection:
+            await connection.execute(
+                f"SELECT setval('{schema}.seen', 1), setval('{schema}.lead', 0)".encode()
+            )
+        now = await read_now(storage, queue)
+
+    assert now < at <= ahead

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,3 +124,18 @@ def test_the_clock_and_the_numbers_never_step_back_in_a_replay() -> None:
     replayed(bodies, onto=ahead)
 
     assert (99, 10**9) == (ahead.now, ahead.number)
+
+
+def test_the_lead_is_in_commits_and_checkpoints() -> None:
+    original = Index()
+    original.now, original.lead = 5_000, 2_000
+    bodies = commit_all(original, [("grant", (10,))])
+
+    assert 2_000 == replayed(bodies).lead
+    assert 2_000 == replayed(commits.snapshot(original)).lead
+
+
+def test_a_commit_of_an_earlier_version_has_no_lead() -> None:
+    index = replayed([msgspec.msgpack.encode([5_000, 7, []])])
+
+    assert (5_000, 7, 0) == (index.now, index.number, index.lead)

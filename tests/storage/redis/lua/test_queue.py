@@ -1,0 +1,65 @@
+"""The time of a queue in Redis, when its clock is behind the highest time that the queue has stored."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dibs.errors import StorageFull
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest
+from dibs.storage.redis import open_url
+from dibs_conformance.servers import RedisServer, start_redis
+
+HOUR = 3_600_000
+META = "dibs:{q}:meta"
+REQUEST = EnqueueRequest(job=NewJob(id="a"))
+
+
+def move_time(server: RedisServer, ahead: int) -> None:
+    """Store a highest time that lies `ahead` ms after the real time."""
+    server.execute("HSET", META, "now", str(time.time_ns() // 1_000_000 + ahead))
+
+
+def stored_lead(server: RedisServer) -> int | None:
+    found = server.execute("HGET", META, "lead")
+    return None if found is None else int(found)
+
+
+async def test_a_full_server_stores_the_lead() -> None:
+    """Otherwise a full server, which is only read, would stand still."""
+    with start_redis() as server:
+        async with open_url(server.url) as storage:
+            await storage.enqueue("q", [REQUEST])
+            move_time(server, HOUR)
+            server.execute("CONFIG", "SET", "maxmemory", "1mb")
+            await storage.counts(["q"])
+
+            assert HOUR - 60_000 < (stored_lead(server) or 0) <= HOUR
+            with pytest.raises(StorageFull):
+                await storage.enqueue("q", [REQUEST])
+
+
+async def test_a_lead_is_stored_once_and_ends_when_the_clock_has_caught_up() -> None:
+    with start_redis() as server:
+        async with open_url(server.url) as storage:
+            await storage.enqueue("q", [REQUEST])
+            assert stored_lead(server) is None
+            move_time(server, HOUR)
+            await storage.get("q", ["a"])
+            lead = stored_lead(server)
+            await storage.enqueue("q", [REQUEST])
+            assert lead == stored_lead(server)
+            move_time(server, -HOUR)
+            await storage.get("q", ["a"])
+
+            assert 0 == stored_lead(server)
+
+
+async def test_a_manual_clock_has_no_lead() -> None:
+    with start_redis() as server:
+        async with open_url(server.url, clock="manual") as storage:
+            await storage.enqueue("q", [REQUEST], now=2 * HOUR)
+            assert (await storage.grant(["q"], 1, "kit", now=HOUR)).now == 2 * HOUR
+            assert stored_lead(server) is None
