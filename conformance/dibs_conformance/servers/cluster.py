@@ -1,10 +1,10 @@
-"""A private Redis Cluster of three nodes, for tests of `redis+cluster://` URLs."""
+"""A private Redis Cluster of three primaries, for tests of `redis+cluster://` URLs."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,11 +13,19 @@ from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, wait_until
 from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
 
 SLOTS = 16384
-NODES = 3
+PRIMARIES = 3
 
 
 class ClusterNode(RedisServer):
-    """A node of the cluster. It needs two free ports: one for clients, and one 10,000 higher for nodes."""
+    """A node of the cluster. It needs two free ports: one for clients, and one 10,000 higher for nodes.
+
+    With the option tls-cluster, clients and nodes connect to both ports with TLS.
+    """
+
+    def command(self) -> Sequence[str]:
+        if self.options.get("tls-cluster") == "yes":
+            self.options |= {"port": "0", "tls-port": str(self.port)}
+        return super().command()
 
     def start(self) -> None:
         if self.port:
@@ -35,13 +43,13 @@ class ClusterNode(RedisServer):
 
 
 class RedisCluster:
-    """Three primaries without replicas. Each one has a third of the hash slots."""
+    """Three primaries, each with a third of the hash slots, and then the replicas of the first ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int, options: Mapping[str, str]) -> None:
         found = find_redis()
         self.version = found.version
-        options = {**IN_MEMORY, "cluster-enabled": "yes", "cluster-node-timeout": "2000"}
-        self.nodes = [ClusterNode(found, options) for _ in range(NODES)]
+        options = {**IN_MEMORY, "cluster-enabled": "yes", "cluster-node-timeout": "2000", **options}
+        self.nodes = [ClusterNode(found, options) for _ in range(PRIMARIES + replicas)]
         # Nodes and clients connect to every node, so all nodes have the same password.
         for node in self.nodes:
             node.password = self.nodes[0].password
@@ -64,9 +72,9 @@ class RedisCluster:
     def slot_of(self, key: str) -> int:
         return int(self.nodes[-1].execute("CLUSTER", "KEYSLOT", key))
 
-    def owner_of(self, slot: int) -> ClusterNode:
-        """Return the node that has a slot, by the map of the last node."""
-        for first, last, primary, *_ in self.nodes[-1].execute("CLUSTER", "SLOTS"):
+    def owner_of(self, slot: int, asked: ClusterNode | None = None) -> ClusterNode:
+        """Return the node that has a slot, by the map of the node `asked`, by default the last one."""
+        for first, last, primary, *_ in (asked or self.nodes[-1]).execute("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == primary[1])
         raise LookupError(f"no node has slot {slot}")
@@ -88,25 +96,32 @@ class RedisCluster:
         # The target first: otherwise no node would have the slot for a moment.
         for node in (to, source, *(one for one in self.nodes if one not in (to, source))):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", to.node_id)
+        # A message that the source sent before makes other nodes change their map back for a moment.
+        wait_until(lambda: all(self.owner_of(slot, node) is to for node in self.nodes), 10)
 
     def start(self) -> None:
         for node in self.nodes:
             node.start()
         self._join_nodes()
         if not wait_until(self._is_formed, 20):
-            raise ServerUnavailable("the three nodes did not become a cluster in 20 s")
+            raise ServerUnavailable("the nodes did not become a cluster in 20 s")
+        for replica, primary in zip(self.nodes[PRIMARIES:], self.nodes, strict=False):
+            replica.execute("CLUSTER", "REPLICATE", primary.node_id)
+            if not wait_until(lambda: "master_link_status:up" in replica.execute("INFO", "replication"), 20):  # noqa: B023
+                raise ServerUnavailable("a replica of the cluster did not connect to its primary in 20 s")
 
     def _join_nodes(self) -> None:
-        bounds = [SLOTS * i // NODES for i in range(NODES + 1)]
+        bounds = [SLOTS * i // PRIMARIES for i in range(PRIMARIES + 1)]
         for i, node in enumerate(self.nodes):
-            node.execute("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
+            if i < PRIMARIES:
+                node.execute("CLUSTER", "ADDSLOTS", *range(bounds[i], bounds[i + 1]))
             node.execute("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
         for node in self.nodes[1:]:
             self.nodes[0].execute("CLUSTER", "MEET", LOOPBACK, node.port)
 
     def _is_formed(self) -> bool:
         infos = [node.execute("CLUSTER", "INFO") for node in self.nodes]
-        return all("cluster_state:ok" in info and f"known_nodes:{NODES}" in info for info in infos)
+        return all("cluster_state:ok" in info and f"known_nodes:{len(self.nodes)}" in info for info in infos)
 
     def remove(self) -> None:
         for node in self.nodes:
@@ -121,9 +136,12 @@ class RedisCluster:
         self.remove()
 
 
-def start_redis_cluster() -> RedisCluster:
-    """Start three nodes and join them to a cluster. Raise ServerUnavailable if that fails."""
-    cluster = RedisCluster()
+def start_redis_cluster(replicas: int = 0, **options: str) -> RedisCluster:
+    """Start three primaries and up to three replicas, and join them to a cluster.
+
+    `options` are settings of every node, such as `tls_cluster="yes"`. Raise ServerUnavailable on failure.
+    """
+    cluster = RedisCluster(replicas, {name.replace("_", "-"): text for name, text in options.items()})
     try:
         cluster.start()
     except BaseException:

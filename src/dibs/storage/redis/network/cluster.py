@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from attrs import define, field
-from redis.exceptions import AskError, MovedError, RedisError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from dibs.errors import OutcomeUnknown, StorageError, StorageUnavailable
@@ -89,8 +89,9 @@ class Cluster:
                 self._refresh_soon()
             except AskError as redirect:
                 address, asking = self._redirect_address(redirect, address), True
-            except StorageUnavailable:
-                # After a failover another node has the slots of a lost node.
+            except (StorageUnavailable, ClusterDownError):
+                # After a failover another node has the slots of a lost node. A node that has left the cluster
+                # replies that the cluster is down.
                 await self._reload_slots(number, lost=address)
                 if self._slots.get(slot) == address:
                     raise
