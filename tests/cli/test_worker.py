@@ -98,15 +98,37 @@ MISTAKES = {
     "no colon": (("my_app",), "package.module:app"),
     "no application": (("my_app:nope",), "nope"),
     "no such queue": (("my_app:app", "--queues", "nope"), "'nope'"),
+    "an error at import": (
+        ("raises:app",),
+        "cannot import raises: ValueError: no settings (",
+        "raises.py:1)",
+    ),
+    "an exit at import": (("exits:app",), "cannot import exits: SystemExit: 5"),
+    "no Python": (("unparsable:app",), "cannot import unparsable: SyntaxError: ", "unparsable.py:1)"),
+    "a missing dependency": (("needy:app",), "No module named 'nowhere' (", "needy.py:1)"),
+    "no main guard": (("unguarded:app",), 'under `if __name__ == "__main__":`'),
+    "no main guard, one process": (("unguarded:app", "--processes", "0"), "under `if __name__"),
+    "a lifespan that raises": (("failing:app", "--processes", "0"), "no database here"),
+}
+#: Modules with mistakes; "unguarded" once started worker processes for ever, each of which imported it again.
+BROKEN_MODULES = {
+    "raises": "raise ValueError('no settings')",
+    "exits": "import sys; sys.exit(5)",
+    "unparsable": "def f(:",
+    "needy": "import nowhere",
+    "unguarded": APPLICATION + "app.sync.work(processes=1)",
 }
 
 
-@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_usage_error_is_one_line(service: Shell, words: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize("case", MISTAKES.values(), ids=MISTAKES)
+def test_a_usage_error_is_one_line(service: Shell, case: tuple[Any, ...]) -> None:
+    words, *messages = case
+    for name, text in {**BROKEN_MODULES, "failing": FAILING}.items():
+        (service.folder / f"{name}.py").write_text(text)
     done = service.run("worker", *words, "--url", service.url)
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
-    assert message in done.stderr
+    assert all(message in done.stderr for message in messages)
 
 
 def test_a_url_that_differs_from_the_application_s_is_refused(service: Shell) -> None:

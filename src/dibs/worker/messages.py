@@ -192,8 +192,12 @@ class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed
     verdict: Verdict
 
 
+class ExitIsolated(Struct, frozen=True, gc=False, array_like=True, tag="exit"):
+    """Leave the lifespan of the application and exit. Sent only while no run is in the process."""
+
+
 FromIsolated = ProcessReady | StartFailed | ReportProgress | RunFinished
-ToIsolated = RunJob | ProgressReported | CancelRun
+ToIsolated = RunJob | ProgressReported | CancelRun | ExitIsolated
 
 _encoder: Final = msgspec.msgpack.Encoder()
 encode: Final = _encoder.encode

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
 from dibs.client.work_report import WorkReport
+from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
-from dibs.worker.processes.spawn import exit_if_worker_process
+from dibs.worker.processes.spawn import refuse_during_import
 from dibs.worker.supervisor.health import Health, serve_health
 from dibs.worker.supervisor.maintenance import Maintenance
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
@@ -69,7 +70,7 @@ async def run(
 
     Raise ConfigurationError, UnknownTask, StorageError, and the errors of @app.lifespan in this process.
     """
-    exit_if_worker_process()
+    refuse_during_import()
     check_heartbeat(lease, heartbeat)
     times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     # Before the storage is opened: the fork server imports its modules at the same time.
@@ -103,6 +104,7 @@ class _WorkSession:
         self._report = WorkReport()
         self._maintenance = Maintenance(storage, plan.queues, self._report, plan.heartbeat)
         self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
+        self._declared_settings = app.handlers.declared_settings(plan.queues)
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
         self._signals: asyncio.Queue[None] = asyncio.Queue()
         self._started_at = time.monotonic()
@@ -122,6 +124,7 @@ class _WorkSession:
             try:
                 # Before the first claim: a missed tick that must be skipped must not run.
                 await self._periodic_tasks.enqueue_missing_ticks()
+                await apply_declared_settings(self._storage, self._declared_settings)
                 await self._supervisor.start()
                 conditions = [self._wait_until_empty()] if until == "empty" else []
                 await self._wait_for_first(self._signals.get(), *conditions)

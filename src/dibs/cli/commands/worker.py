@@ -6,8 +6,8 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,6 +164,8 @@ async def _run_worker(app: Dibs, reference: str, settings: dict[str, Any], *, js
     from dibs.worker import run as work  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
+    if settings["processes"] == 0:
+        _report_lifespan_errors(app)
     async with app:
         check_outlives_command(app.storage)
         if settings["processes"] is None:
@@ -178,6 +180,26 @@ async def _run_worker(app: Dibs, reference: str, settings: dict[str, Any], *, js
     else:
         print_lines("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
     return ExitCode.DONE
+
+
+def _report_lifespan_errors(app: Dibs) -> None:
+    """Turn an error before the yield of @app.lifespan into a UsageError, as child processes do."""
+    from dibs.worker.processes.app_import import describe_error  # noqa: PLC0415 - as in _import_application
+
+    lifespan = app.lifespan_function
+    if lifespan is None:
+        return
+
+    @asynccontextmanager
+    async def checked() -> AsyncIterator[Any]:
+        async with AsyncExitStack() as stack:
+            try:
+                resources = await stack.enter_async_context(lifespan())
+            except Exception as error:
+                raise UsageError(describe_error(error)) from error
+            yield resources
+
+    app.lifespan_function = checked
 
 
 async def _collect_start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, Any]:

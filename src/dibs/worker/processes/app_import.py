@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from dibs.client.app import Dibs
-from dibs.errors import ConfigurationError
+from dibs.errors import ConfigurationError, DibsError
 
 
 def find_reference(app: Dibs) -> str:
@@ -33,19 +34,26 @@ def _imported_modules() -> list[ModuleType]:
     return [module for module in (main, *modules.values()) if isinstance(module, ModuleType)]
 
 
+#: The references that this process is importing now, innermost last.
+_importing: Final[list[str]] = []
+
+
+def is_importing_app() -> bool:
+    """Return whether this process is inside `import_app`."""
+    return bool(_importing)
+
+
 def import_app(reference: str) -> Dibs:
-    """Import the application at "module:name". Raise ConfigurationError if it is not there."""
+    """Import the application at "module:name".
+
+    Raise ConfigurationError if it is not there, or if the module raises an error while it is imported.
+    """
     module_name, colon, name = reference.partition(":")
     if not colon or not name:
         raise ConfigurationError(
             f"{reference!r} is not a reference to an application; write it as package.module:app"
         )
-    try:
-        value: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"cannot import {module_name}: {error}; check the name, and that sys.path has its directory"
-        ) from error
+    value: Any = _import_module(module_name)
     for part in name.split("."):
         value = getattr(value, part, None)
     if not isinstance(value, Dibs):
@@ -54,6 +62,32 @@ def import_app(reference: str) -> Dibs:
             "function, move it to the top of the module"
         )
     return value
+
+
+def _import_module(name: str) -> ModuleType:
+    _importing.append(name)
+    try:
+        return import_module(name)
+    except DibsError:
+        raise
+    except (Exception, SystemExit) as error:  # importing runs the user's code
+        missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        hint = "; check the name, and that sys.path has its directory" if missing else ""
+        reason = str(error) if missing else describe_error(error)
+        raise ConfigurationError(f"cannot import {name}: {reason}{hint}") from error
+    finally:
+        _importing.pop()
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one line, with the file and line that raised it; a DibsError is only its message."""
+    if isinstance(error, DibsError):
+        return str(error)
+    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    if isinstance(error, SyntaxError):
+        return f"{line} ({error.filename}:{error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
 
 
 def check_handlers(app: Dibs, reference: str, queues: tuple[str, ...]) -> None:

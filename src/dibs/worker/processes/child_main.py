@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import logging
 import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from msgspec import Struct
 
 from dibs.client.app import Dibs
-from dibs.errors import DibsError
 from dibs.worker import messages
 from dibs.worker.processes import signals
-from dibs.worker.processes.app_import import check_handlers, import_app
+from dibs.worker.processes.app_import import check_handlers, describe_error, import_app
 from dibs.worker.processes.logs import LogConfig, apply_log_config
 
 #: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1
+#: Seconds that tasks of the application may take to end after they were cancelled at the exit of the process.
+CANCEL_TIMEOUT: Final = 1.0
+
+logger = logging.getLogger("dibs.worker")
 
 
 class ProcessSpec(Struct, frozen=True, kw_only=True):
@@ -122,15 +125,6 @@ def set_up_process(pipe: Connection, encoded_spec: bytes) -> tuple[ParentPipe, P
     return parent, spec, app
 
 
-def describe_error(error: BaseException) -> str:
-    """Return an error as one line, with the file and line that raised it; a DibsError is only its message."""
-    if isinstance(error, DibsError):
-        return str(error)
-    line = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
-
-
 async def enter_lifespan(app: Dibs, stack: AsyncExitStack) -> Any:
     """Enter the application's lifespan on the stack and return its resources; None without a lifespan."""
     if app.lifespan_function is None:
@@ -138,13 +132,31 @@ async def enter_lifespan(app: Dibs, stack: AsyncExitStack) -> Any:
     return await stack.enter_async_context(app.lifespan_function())
 
 
-def run_event_loop(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on a new event loop: uvloop's if it is installed, which takes up to a third less CPU.
+def run_and_exit(work: Coroutine[Any, Any, None]) -> NoReturn:
+    """Run a coroutine on a new event loop, then exit with code 0. Raise the error of the coroutine.
 
-    Only child processes call it: in another process, the application chooses the event loop.
+    The loop is uvloop's if it is installed, which takes up to a third less CPU. It is not closed: that would
+    wait for tasks that ignore their cancellation, and for threads of handlers.
     """
-    with asyncio.Runner(loop_factory=uvloop_factory()) as runner:
-        runner.run(work)
+    runner = asyncio.Runner(loop_factory=uvloop_factory())
+    runner.run(_run_then_cancel_tasks(work))
+    exit_process()
+
+
+async def _run_then_cancel_tasks(work: Coroutine[Any, Any, None]) -> None:
+    await work
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+
+
+def log_lifespan_error(error: BaseException) -> None:
+    """Log an error that @app.lifespan raised after its yield. The process ends all the same."""
+    logger.error(
+        "the part of @app.lifespan after its yield failed: %s", describe_error(error), exc_info=error
+    )
 
 
 def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -156,9 +168,13 @@ def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return new_event_loop
 
 
-def exit_process() -> None:
-    """Exit with code 0, even if threads still run: the interpreter's own exit would wait for handlers."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+def exit_process() -> NoReturn:
+    """Call the functions registered with `atexit`, then exit with code 0.
+
+    The interpreter's own exit would wait for threads that still run a handler.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - the documented ways to call them all wait for threads
+    with suppress(OSError, ValueError, AttributeError):  # a handler may have closed or replaced the streams
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(0)

@@ -19,12 +19,7 @@ from dibs.worker import messages
 from dibs.worker.execution import exception_info
 from dibs.worker.execution.invocation import Invocation, interrupted_verdict
 from dibs.worker.processes.isolated_main import run_isolated_process
-from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SpawnedProcess
-
-MISSING_MAIN_GUARD: Final = (
-    "the script starts its worker when it is imported, and every worker process imports it: put the call "
-    'that starts the worker under `if __name__ == "__main__":`'
-)
+from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, SpawnedProcess
 
 #: Seconds a handler has to return after its job was cancelled; then its process is killed.
 CANCEL_GRACE: Final = 5.0
@@ -92,11 +87,27 @@ class IsolatedExecutor:
         if self._busy.get(invocation.key) is process:
             process.kill()
 
-    def close(self) -> None:
-        """Kill all isolated processes, also those that run a job."""
+    def ask_to_exit(self) -> None:
+        """Kill the processes that run a job, and ask the others to leave their lifespan and exit."""
         self._closed = True
-        for process in [*self._idle, *self._busy.values()]:
+        for process in self._busy.values():
             process.kill()
+        for process in self._idle:
+            process.send(messages.ExitIsolated())
+
+    async def close(self) -> None:
+        """End all isolated processes, and wait until they have exited. If cancelled, kill them.
+
+        There is no timeout: the supervisor kills this process, and so all of them, when its time is over.
+        """
+        if not self._closed:
+            self.ask_to_exit()
+        try:
+            for process in self._idle:
+                await process.exited.wait()
+        finally:
+            for process in self._idle:
+                process.kill()
 
 
 class IsolatedProcess:
@@ -107,6 +118,8 @@ class IsolatedProcess:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._verdict: asyncio.Future[Verdict] | None = None
+        #: Set when the process has ended.
+        self.exited = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
         self._process = SpawnedProcess(run_isolated_process, (encoded_spec,), self._on_message, self._on_exit)
 
@@ -159,6 +172,7 @@ class IsolatedProcess:
         self.send(messages.ProgressReported(status))
 
     def _on_exit(self, reason: str) -> None:
+        self.exited.set()
         if not self._ready.done():
             error = (
                 MISSING_MAIN_GUARD

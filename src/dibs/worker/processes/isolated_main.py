@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextvars import copy_context
 from multiprocessing.connection import Connection
 from typing import Any, Final, Self, cast
 
@@ -20,13 +21,13 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.execution.invocation import Invocation, call_async_handler, call_sync_handler
+from dibs.worker.processes.app_import import describe_error
 from dibs.worker.processes.child_main import (
     ParentPipe,
     ProcessSpec,
-    describe_error,
     enter_lifespan,
-    exit_process,
-    run_event_loop,
+    log_lifespan_error,
+    run_and_exit,
     set_up_process,
 )
 
@@ -75,11 +76,10 @@ class ProgressRelay:
 
 
 def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
-    """Run the jobs that the parent sends, one at a time, until the parent kills this process."""
+    """Run the jobs that the parent sends, one at a time, until the parent ends this process."""
     parent, spec, app = set_up_process(pipe, encoded_spec)
     with nullcontext() if spec.shared else _without_storage(app):
-        run_event_loop(_serve(parent, spec, app))
-    exit_process()
+        run_and_exit(_serve(parent, spec, app))
 
 
 def _without_storage(app: Dibs) -> AbstractContextManager[None]:
@@ -88,6 +88,13 @@ def _without_storage(app: Dibs) -> AbstractContextManager[None]:
 
 
 async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
+    try:
+        await _serve_until_exit(parent, spec, app)
+    except Exception as error:  # noqa: BLE001 - only the part of the lifespan after its yield can raise here
+        log_lifespan_error(error)
+
+
+async def _serve_until_exit(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
     async with AsyncExitStack() as stack:
         try:
             resources = await enter_lifespan(app, stack)
@@ -97,7 +104,7 @@ async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
         runner = IsolatedRunner(parent, spec, app, resources)
         parent.start_reading(asyncio.get_running_loop(), runner.on_message)
         parent.send(messages.ProcessReady(os.getpid()))
-        await asyncio.Event().wait()
+        await runner.exit_requested.wait()
 
 
 class IsolatedRunner:
@@ -109,7 +116,11 @@ class IsolatedRunner:
         self._resources = resources
         self._relay = ProgressRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
+        #: The context variables that the lifespan has set; each run gets a copy.
+        self._context = copy_context()
         self._invocation: Invocation | None = None
+        #: Set when the parent has asked this process to exit.
+        self.exit_requested = asyncio.Event()
 
     def on_message(self, raw: bytes) -> None:
         message: messages.ToIsolated = messages.decode_to_isolated(raw)
@@ -121,6 +132,8 @@ class IsolatedRunner:
                     self._cancel(self._invocation)
             case messages.ProgressReported(status):
                 self._relay.on_reply(status)
+            case messages.ExitIsolated():
+                self.exit_requested.set()
 
     def _start(self, message: messages.RunJob) -> None:
         invocation = Invocation(self._app.handlers[message.queue], message.job, 0)
@@ -129,7 +142,7 @@ class IsolatedRunner:
             self._relay, message.queue, message.job, self._loop, deadline, self._resources
         )
         self._invocation = invocation
-        invocation.task = self._loop.create_task(self._call_handler(invocation))
+        invocation.task = self._loop.create_task(self._call_handler(invocation), context=self._context.copy())
 
     def _cancel(self, invocation: Invocation) -> None:
         invocation.current.request_cancel()
@@ -141,6 +154,6 @@ class IsolatedRunner:
             verdict: Verdict = await call_async_handler(invocation)
         else:
             # On a thread: job.progress() in a `def` handler waits for this loop.
-            verdict = await asyncio.to_thread(call_sync_handler, invocation)
+            verdict = await asyncio.to_thread(call_sync_handler, invocation, self._context.copy())
         self._invocation = None
         self._parent.send(messages.RunFinished(verdict))

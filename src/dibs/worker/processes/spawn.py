@@ -7,16 +7,22 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
+from dibs.errors import ConfigurationError
+from dibs.worker.processes.app_import import is_importing_app
 from dibs.worker.processes.child_process import ChildProcess, kill_process_group
 from dibs.worker.processes.multiprocessing_privates import is_importing_main_script
 
 #: The multiprocessing context for child processes. With "fork", the child would get copies of locks that
 #: other threads hold, and the copies are never released.
 SPAWN_CONTEXT: Final = multiprocessing.get_context("spawn")
-#: The multiprocessing name of every child process that dibs starts; `exit_if_worker_process` checks it.
+#: The multiprocessing name of every child process that dibs starts; `refuse_during_import` checks it.
 PROCESS_NAME: Final = "dibs-worker"
 #: The exit code of a child process whose main script tried to start workers while it was imported.
 EXIT_NO_MAIN_GUARD: Final = 78
+MISSING_MAIN_GUARD: Final = (
+    "the script starts its worker when it is imported, and every worker process imports it: put the call "
+    'that starts the worker under `if __name__ == "__main__":`'
+)
 
 
 class SpawnedProcess(ChildProcess):
@@ -67,11 +73,16 @@ def _open_exit_fd(process: Any) -> int:
     return int(process.sentinel)
 
 
-def exit_if_worker_process() -> None:
-    """Exit with EXIT_NO_MAIN_GUARD if this is a child process of dibs that is importing the user's script.
+def refuse_during_import() -> None:
+    """Refuse to start workers from a script that this process imports: the script has no main guard.
 
-    Such a script starts workers without a main guard. The parent reads the exit code and reports the mistake
-    once; the script could catch an exception, and each of N processes would print it.
+    `dibs worker` imports the script as an application, and so do child processes of dibs. In `dibs worker`
+    raise ConfigurationError. A child process exits with EXIT_NO_MAIN_GUARD, and its parent reports the
+    mistake once: the script could catch an exception, and each of N processes would print it.
     """
-    if multiprocessing.current_process().name == PROCESS_NAME and is_importing_main_script():
+    if not (is_importing_app() or is_importing_main_script()):
+        return
+    if multiprocessing.current_process().name == PROCESS_NAME:
         os._exit(EXIT_NO_MAIN_GUARD)
+    if is_importing_app():
+        raise ConfigurationError(MISSING_MAIN_GUARD)

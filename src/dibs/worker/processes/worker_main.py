@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker
+from dibs.worker.processes.app_import import describe_error
 from dibs.worker.processes.child_main import (
     ParentPipe,
     ProcessSpec,
-    describe_error,
     encode_spec,
     enter_lifespan,
-    exit_process,
-    run_event_loop,
+    log_lifespan_error,
+    run_and_exit,
     set_up_process,
 )
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
@@ -44,13 +44,15 @@ async def build_worker(
     handlers = [app.handlers[queue] for queue in spec.queues]
     isolated_spec = _isolated_spec(app, spec)
     isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
-    stack.callback(isolated.close)
+    stack.push_async_callback(isolated.close)
     # The worker is created within the lifespan and closed after it. Until then it checks the deadlines of
     # runs that do not stop.
     closing = stack.enter_context(ExitStack())
     if isolated_spec.queues:
         await isolated.prepare()
     resources = await enter_lifespan(app, stack)
+    # Before the end of this lifespan, so that the processes leave theirs at the same time.
+    stack.callback(isolated.ask_to_exit)
     worker = Worker(
         app.storage,
         handlers,
@@ -81,11 +83,19 @@ def _isolated_spec(app: Dibs, spec: ProcessSpec) -> ProcessSpec:
 def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:
     """Run a worker in this child process until the supervisor stops it, then exit."""
     parent, spec, app = set_up_process(pipe, encoded_spec)
-    run_event_loop(_run_worker(parent, spec, app, started))
-    exit_process()
+    run_and_exit(_run_worker(parent, spec, app, started))
 
 
 async def _run_worker(
+    parent: ParentPipe, spec: ProcessSpec, app: Dibs, started: MutableSequence[float]
+) -> None:
+    try:
+        await _run_until_ended(parent, spec, app, started)
+    except Exception as error:  # noqa: BLE001 - only the part of the lifespan after its yield can raise here
+        log_lifespan_error(error)
+
+
+async def _run_until_ended(
     parent: ParentPipe, spec: ProcessSpec, app: Dibs, started: MutableSequence[float]
 ) -> None:
     async with AsyncExitStack() as stack:

@@ -25,7 +25,7 @@ class DeadlineWatch:
     """A check for worker processes that do not enforce the deadlines of their runs.
 
     `on_overdue` is called with such a worker. It is also called with a retiring worker (it must end because
-    a run overran) that has not ended within the grace of the plan.
+    a run overran) that has not exited at its `retire_by`.
     """
 
     _held_runs: HeldRuns[WorkerHandle]
@@ -49,11 +49,10 @@ class DeadlineWatch:
 
     def _check_workers(self, now: float) -> None:
         for worker in list(self._workers):
-            if worker.exit_expected or worker.killed_for_overrun or not worker.killable:
+            if worker.exit_expected or not worker.killable:
                 continue
-            if self._misses_deadline(worker, now) or (
-                worker.retire_by is not None and worker.retire_by <= now
-            ):
+            too_long = worker.retire_by is not None and worker.retire_by <= now
+            if too_long or (not worker.ended_for_overrun and self._misses_deadline(worker, now)):
                 self._on_overdue(worker)
 
     def _misses_deadline(self, worker: WorkerHandle, now: float) -> bool:

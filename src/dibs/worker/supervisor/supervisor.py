@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
 from dibs.client.app import Dibs
@@ -34,7 +35,8 @@ from dibs.worker.work_plan import WorkPlan
 
 logger = logging.getLogger("dibs.worker")
 
-#: Seconds that `stop` waits for workers to release interrupted runs, and again for crash recoveries to end.
+#: Seconds that `stop` waits for workers to release interrupted runs and to leave their lifespan, and again
+#: for crash recoveries to end. A worker with an overrun has at least as long to leave its lifespan.
 STOP_TIMEOUT: Final = 2.0
 
 
@@ -114,14 +116,14 @@ class Supervisor:
         self._start_workers()
 
     async def drain(self) -> None:
-        """Make the workers claim no more, and wait until they hold no run."""
+        """Make the workers claim no more, and wait until they have ended their runs and have exited."""
         self._stopping = True
         for worker in self._workers:
             if worker.ready:
                 worker.send(messages.DrainWorker())
             else:
                 worker.shut_down()
-        while any(not worker.drained for worker in self._workers):
+        while any(True for _ in self._workers):
             await self.changes.wait()
 
     async def stop(self) -> None:
@@ -129,12 +131,12 @@ class Supervisor:
         self._stopping = True
         for worker in self._workers:
             worker.send(messages.StopWorker())
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT):
-                while any(worker.ready and not worker.drained for worker in self._workers):
+                while any(worker.ready for worker in self._workers):
                     await self.changes.wait()
-        except TimeoutError:
-            pass
+        if any(worker.drained for worker in self._workers):
+            logger.warning("@app.lifespan has not ended after its yield in time: the worker is stopped there")
         await self._workers.shut_down()
         if self._recoveries:
             await asyncio.wait(self._recoveries, timeout=STOP_TIMEOUT)
@@ -207,8 +209,10 @@ class Supervisor:
     def _on_drained(self, worker: WorkerHandle) -> None:
         worker.drained = True
         if any(held_run.overran for held_run in self._held_runs.runs_of(worker)):
-            worker.killed_for_overrun = True
-            worker.kill()
+            # Its handlers that overran end with the process, which leaves the lifespan before it exits.
+            worker.ended_for_overrun = True
+            worker.retire_by = max(worker.retire_by or 0.0, time.monotonic() + STOP_TIMEOUT)
+            worker.send(messages.StopWorker())
 
     # -- overruns ------------------------------------------------------------------------------------
 
@@ -229,7 +233,8 @@ class Supervisor:
 
     def _kill_overdue_worker(self, worker: WorkerHandle) -> None:
         """Kill a process that does not enforce the deadlines of its runs. `on_exit` settles these runs."""
-        worker.killed_for_overrun = True
+        worker.ended_for_overrun = True
+        worker.retire_by = None
         for held_run in self._held_runs.runs_of(worker):
             if held_run.overran and not worker.retiring:
                 self._report.overruns += 1
@@ -244,14 +249,14 @@ class Supervisor:
     def on_exit(self, worker: WorkerHandle, reason: str) -> None:
         """Settle the runs of a worker that has exited, and replace it unless its exit was intended."""
         lifetime = self._workers.remove(worker)
-        if worker.exit_expected or (worker.drained and not worker.killed_for_overrun):
+        if worker.exit_expected or (worker.drained and not worker.ended_for_overrun):
             # The runs that it still holds are released when the lease is dropped.
             for held_run in self._held_runs.runs_of(worker):
                 self._report.queue(held_run.queue).released += 1
             self._held_runs.remove_worker(worker)
         elif worker.start_error is not None or not worker.ready:
             self._on_failed_start(worker, reason)
-        elif worker.killed_for_overrun:
+        elif worker.ended_for_overrun:
             self._start_recovery(worker, None)
             if not worker.retiring:
                 self._start_worker()

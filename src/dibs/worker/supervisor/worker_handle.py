@@ -14,12 +14,16 @@ from dibs.client.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.dispatch.worker import Worker
-from dibs.worker.processes.child_main import ProcessSpec, encode_spec
+from dibs.worker.processes.child_main import ProcessSpec, encode_spec, log_lifespan_error
 from dibs.worker.processes.child_process import ChildProcess
 from dibs.worker.processes.fork_server import ForkServer
-from dibs.worker.processes.isolated_executor import MISSING_MAIN_GUARD
 from dibs.worker.processes.logs import current_log_config
-from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, SPAWN_CONTEXT, SpawnedProcess
+from dibs.worker.processes.spawn import (
+    EXIT_NO_MAIN_GUARD,
+    MISSING_MAIN_GUARD,
+    SPAWN_CONTEXT,
+    SpawnedProcess,
+)
 from dibs.worker.processes.worker_main import build_worker, run_worker_process
 
 
@@ -50,10 +54,11 @@ class WorkerHandle:
     drained: bool = field(default=False, init=False)
     #: True if the worker must end as soon as it has drained; its replacement has started.
     retiring: bool = field(default=False, init=False)
-    #: When a retiring worker is killed even if it has not drained, by time.monotonic().
+    #: When a retiring worker is killed if it has not exited, by time.monotonic(); None if it is not retiring,
+    #: or was killed.
     retire_by: float | None = field(default=None, init=False)
-    #: True if the supervisor killed the worker because runs overran. Its other runs are released.
-    killed_for_overrun: bool = field(default=False, init=False)
+    #: True if the supervisor stopped or killed the worker because runs overran. Its other runs are released.
+    ended_for_overrun: bool = field(default=False, init=False)
     #: True if the supervisor shut the worker down, so that its exit is no crash.
     exit_expected: bool = field(default=False, init=False)
     #: Set after the exit of the worker, before the listener's `on_exit` is called.
@@ -137,8 +142,11 @@ class LocalWorkerHandle(WorkerHandle):
                 )
                 self._forward_message(messages.ProcessReady(0))
                 await self._worker.ended
-        except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code; app.work() raises its error
-            self.start_error = error
+        except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code
+            if self._worker is None:
+                self.start_error = error  # app.work() raises it
+            else:
+                log_lifespan_error(error)
         # call_soon, as in `_forward_message`, so that the listener gets the exit after the last message.
         self._loop.call_soon(self._on_exit)
 
@@ -155,7 +163,8 @@ class LocalWorkerHandle(WorkerHandle):
             self._worker.receive(message)
 
     def kill(self) -> None:
-        if self._worker is not None:
-            self._worker.abandon()
-        else:
+        if self._worker is None or self._worker.ended.done():
+            # The worker is in its lifespan, before or after the yield.
             self._task.cancel()
+        else:
+            self._worker.abandon()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ RESTART_PAUSE: Final = (0.1, 5.0)
 STABLE_LIFETIME: Final = 10.0
 #: Number of short-lived workers in a row after which `run` fails, if no worker was ever ready.
 MAX_FAILED_STARTS: Final = 5
+#: Seconds after which a worker that was killed and has not exited is killed again.
+KILL_AGAIN: Final = 1.0
 
 
 class Workers:
@@ -82,4 +85,18 @@ class Workers:
         for worker in workers:
             worker.shut_down()
         for worker in workers:
-            await worker.exited.wait()
+            await _kill_until_exited(worker)
+
+
+async def _kill_until_exited(worker: WorkerHandle) -> None:
+    """Wait for the exit of a killed worker. Kill it again if it takes long.
+
+    A kill only cancels a worker in this process: its lifespan, and its wait for isolated processes, end by
+    one cancellation each.
+    """
+    while not worker.exited.is_set():
+        try:
+            async with asyncio.timeout(KILL_AGAIN):
+                await worker.exited.wait()
+        except TimeoutError:
+            worker.kill()
