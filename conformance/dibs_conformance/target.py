@@ -6,7 +6,6 @@ A location is a URL or a name at which the storage keeps its data, such as a fol
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from itertools import count
@@ -15,6 +14,7 @@ from uuid import uuid4
 
 from attrs import field, frozen
 
+from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import connect, open_storage, parse_scheme, remove_storage, temporary_url
@@ -87,7 +87,7 @@ class Locations:
 
 def without_secrets(url: str) -> str:
     """Return the URL for a report: without user and password, and without options, which may hold secrets."""
-    return re.sub(r"(?<=://)[^/]*@", "", url.partition("?")[0])
+    return redact_url(url)
 
 
 @frozen(kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
+
+from dibs.storage.addresses import parse_file_path
 
 #: File or folder in the directory of a file storage -> explanation. A test compares the names with a real
 #: directory.
@@ -34,10 +35,10 @@ class ListedFile:
 
 
 def file_url_directory(url: str) -> Path | None:
-    """Return the directory of a file: URL, or None for other URLs."""
+    """Return the directory of a file: URL, or None for other URLs. Raises UnknownOption for a wrong path."""
     if not url.startswith("file:"):
         return None
-    return Path(unquote(urlsplit(url).path))
+    return Path(parse_file_path(url))
 
 
 def list_files(directory: Path) -> list[ListedFile]:

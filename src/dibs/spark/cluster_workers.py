@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.url import URL_VARIABLE, redact_url, resolve_url
+from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
+from dibs.storage.addresses import redact_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

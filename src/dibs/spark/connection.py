@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dibs.client.connection.url import redact_url, resolve_url
+from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import LATEST, Storage
 from dibs.storage.registry import open_storage, parse_scheme
 

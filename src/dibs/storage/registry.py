@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dibs.errors import ConfigurationError, UnknownOption, UnknownScheme
+from dibs.storage.addresses import show_option
 from dibs.storage.protocol import Clock, Storage
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def read_options(
     bare_url, _, query = url.partition("?")
     options: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
-        _check_option(name, allowed)
+        _check_option(name, allowed, url)
         try:
             options[name] = allowed[name](text)
         except ValueError:
@@ -159,9 +160,10 @@ def read_options(
     return bare_url, {**options, **named}
 
 
-def _check_option(name: str, allowed: Collection[str]) -> None:
+def _check_option(name: str, allowed: Collection[str], url: str = "") -> None:
     if name not in allowed:
-        raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(allowed)) or 'none'}")
+        known = ", ".join(sorted(allowed)) or "none"
+        raise UnknownOption(f"unknown option {show_option(name, url)}; known: {known}")
 
 
 def read_flag(text: str) -> bool:

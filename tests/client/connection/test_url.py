@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dibs import ConfigurationError, Dibs, NoStorage
-from dibs.client.connection.url import redact_url, resolve_url
+from dibs.client.connection.url import resolve_url
+from dibs.storage.addresses import redact_url
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,13 @@ def test_without_any_url_the_error_names_the_three_sources() -> None:
     ("url", "shown"),
     [
         ("redis://user:secret@host:1/0?password=secret", "redis://host:1/0"),
-        ("postgresql://u:p@ss:secret@h/db#secret", "postgresql://h/db"),
+        ("redis://user:secret@[::1]:1,b:2/0", "redis://[::1]:1,b:2/0"),
+        ("postgresql://u:p@ss:secret@h/db#secret", "postgresql://..."),
+        ("redis://u:se?cret@h/0", "redis://..."),
+        ("redis://u:se/cret@h/0", "redis://..."),
+        ("redis://u:secret", "redis://..."),
+        ("redis:u:secret@h", "redis:..."),
+        ("memory:mine", "memory:mine"),
         ("file:./jobs?fsync=true", "file:./jobs"),
         ("secret", "..."),
     ],

@@ -12,8 +12,9 @@ from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.coalescing import CoalescedCalls
-from dibs.client.connection.url import redact_url, resolve_url
+from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
+from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 

@@ -1,4 +1,4 @@
-"""The URL of the storage: its sources, and its form without secrets."""
+"""The URL of the storage, and the sources from which it comes."""
 
 from __future__ import annotations
 
@@ -60,16 +60,3 @@ def _anchor_file_url(project: Path, url: str) -> str:
     if scheme != "file" or path.startswith(("/", "~")):
         return url
     return f"file:{project.parent}/{path.removeprefix('./')}"
-
-
-def redact_url(url: str) -> str:
-    """Return `url` without user, password, query and fragment.
-
-    "redis://user:secret@host/0?tls=1" becomes "redis://host/0".
-    """
-    bare = url.partition("#")[0].partition("?")[0]
-    scheme, slashes, rest = bare.partition("://")
-    if not slashes:
-        return bare if ":" in bare else "..."
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

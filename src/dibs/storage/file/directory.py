@@ -30,7 +30,6 @@ from dibs.errors import (
     StorageReadOnly,
     StorageTooNew,
     StorageUnavailable,
-    UnknownOption,
 )
 from dibs.storage.file.access import CorruptFile, check_private, fsync_folder, open_regular_file
 
@@ -168,31 +167,6 @@ class Directory:
             )
         if found > FORMAT:
             raise newer_format_error(self.root, found)
-
-
-def parse_path(url: str) -> str:
-    """Return the path in a file: URL without its query, with `~` replaced by the home of the user.
-
-    Raise UnknownOption for a URL with a host, without a path, or with a user that the system does not know.
-    """
-    path = url.partition(":")[2]
-    if path.startswith("//"):
-        host, slash, below = path[2:].partition("/")
-        if host not in ("", "localhost") or not slash:
-            raise UnknownOption(
-                "a file: URL with two slashes names a host, and dibs opens only local files: write "
-                "file:./jobs for a path below the working directory, or file:/var/jobs for an absolute path"
-            )
-        path = "/" + below.lstrip("/")
-    if not path.strip("/"):
-        raise UnknownOption("the URL file: has no path; write file:./jobs")
-    expanded = os.path.expanduser(path) if path.startswith("~") else path
-    if expanded.startswith("~"):
-        raise UnknownOption(
-            "the file: URL begins with ~ and a user that this machine does not know; write file:~/jobs for "
-            "your home, or file:./~jobs for a folder of that name"
-        )
-    return expanded
 
 
 def newer_format_error(path: Path, found: int) -> StorageTooNew:

@@ -17,10 +17,11 @@ from typing import Any, Final, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged
 from dibs.model.results import WaitResult
+from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits
 from dibs.storage.file.access import CorruptFile, fsync_folder
-from dibs.storage.file.directory import Directory, parse_path, to_read_error, to_write_error
+from dibs.storage.file.directory import Directory, to_read_error, to_write_error
 from dibs.storage.file.frames import encode_frame, write_atomically
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock
@@ -52,7 +53,7 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
 def open_url(url: str, *, clock: Clock = "system", **options: Any) -> FileStorage:
     """Return the storage for file:PATH. A path without a leading slash starts at the working directory."""
     plain_url, named = read_options(url, _OPTIONS, options)
-    return FileStorage(parse_path(plain_url), clock=clock, **named)
+    return FileStorage(parse_file_path(plain_url), clock=clock, **named)
 
 
 class FileStorage(IndexedStorage):

@@ -9,7 +9,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from dibs.storage.file.directory import parse_path
+from dibs.storage.addresses import parse_file_path
 
 
 def temporary_url(url: str, name: str) -> str:
@@ -20,6 +20,6 @@ def temporary_url(url: str, name: str) -> str:
 
 async def remove_url(url: str) -> None:
     """Delete the folder of a URL with all its files. Keep it if it is not the directory of a file storage."""
-    path = Path(parse_path(url.partition("?")[0]))
+    path = Path(parse_file_path(url))
     if (path / "commits").is_dir():
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)

@@ -12,13 +12,14 @@ from redis.exceptions import RedisError
 from dibs.errors import NotRunning
 from dibs.model.limits import LIMITS
 from dibs.storage import checks, clock
+from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec.requests import encode_id
 from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url, keep_address
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.opening import check_servers, display_url, servers_for
+from dibs.storage.redis.network.opening import check_servers, servers_for
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
@@ -49,7 +50,7 @@ class RedisSession:
         max_connections: int = MAX_CONNECTIONS,
         address_map: Remap = keep_address,
     ) -> None:
-        self.url = display_url(url)
+        self.url = redact_url(url)
         self.limits = LIMITS
         self.durability = "known once it is open"
         # A closure, so that no repr and no traceback shows the password in the URL.

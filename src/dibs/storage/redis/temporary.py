@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from redis.exceptions import RedisError
 
+from dibs.storage.addresses import redact_url
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.opening import display_url, servers_for, split_options
+from dibs.storage.redis.network.opening import servers_for, split_options
 from dibs.storage.registry import with_option
 
 
@@ -28,6 +29,6 @@ async def remove_url(url: str) -> None:
             # One UNLINK per key: in a cluster, keys of one command must share a slot.
             await servers.call(key.decode(), "UNLINK", key, repeatable=True)
     except RedisError as error:
-        raise translate_error(error, display_url(url)) from None
+        raise translate_error(error, redact_url(url)) from None
     finally:
         await servers.close()

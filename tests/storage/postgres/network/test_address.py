@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.errors import UnknownOption
+from dibs.errors import ConfigurationError, UnknownOption
 from dibs.storage.postgres import open_url
 from dibs.storage.postgres.network.address import parse_url
 
@@ -46,7 +46,7 @@ def test_unknown_options_are_refused_and_the_known_listed(url: str, options: dic
 
 
 def test_a_url_that_cannot_be_read_is_not_repeated() -> None:
-    with pytest.raises(UnknownOption) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         parse_url("postgresql://u:pa%ss@h/db", {})
 
     assert "pa%ss" not in str(caught.value)

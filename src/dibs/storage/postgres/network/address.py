@@ -10,9 +10,14 @@ from attrs import field, frozen
 from psycopg.conninfo import conninfo_to_dict
 
 from dibs.errors import UnknownOption
+from dibs.storage.addresses import parse_address, show_option
 
 _OURS: Final = {"schema": str, "poll": float}
-_SECRETS: Final = {"password", "sslpassword", "passfile"}
+_SECRETS: Final = {
+    "password", "sslpassword", "passfile", "oauth_client_secret", "scram_client_key", "scram_server_key"
+}  # fmt: skip
+#: Parameters that dibs sets, and which messages leave out.
+_OWN: Final = {"client_encoding"}
 
 
 @frozen(kw_only=True)
@@ -40,7 +45,7 @@ class PostgresAddress:
     @property
     def display_url(self) -> str:
         """The URL without password and other secrets, for messages and logs."""
-        params = {name: str(value) for name, value in self.params.items() if name not in _SECRETS}
+        params = {name: str(value) for name, value in self.params.items() if name not in _SECRETS | _OWN}
         user, name = params.pop("user", ""), params.pop("dbname", "")
         host, port = params.pop("host", ""), params.pop("port", "")
         if host.startswith("/") or "," in host or ":" in host:
@@ -58,16 +63,15 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
     """
     for name in sorted(set(options) - set(_OURS)):
         raise UnknownOption(f"unknown option {name!r}; known: {', '.join(sorted(_OURS))}")
-    location, _, query = url.partition("?")
+    query = parse_address(url).query
     named, drivers = _split_query(query)
     named |= options
-    scheme, _, rest = location.partition(":")
-    if not rest.startswith("//"):
-        raise UnknownOption(f"{scheme}: needs two slashes, as in postgresql://user@host/database")
+    rest = url.partition("?")[0].partition(":")[2]
     rebuilt = f"postgresql:{rest}" + (f"?{urlencode(drivers, quote_via=quote)}" if drivers else "")
-    return PostgresAddress(
-        params=_conninfo(rebuilt), schema=named.get("schema", "dibs"), poll=named.get("poll", 1.0)
-    )
+    params = _conninfo(rebuilt, url)
+    if params.setdefault("client_encoding", "UTF8").upper() not in ("UTF8", "UTF-8"):
+        raise UnknownOption("option 'client_encoding' must be UTF8, as dibs sets it; leave it out")
+    return PostgresAddress(params=params, schema=named.get("schema", "dibs"), poll=named.get("poll", 1.0))
 
 
 def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -90,7 +94,8 @@ def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     return ours, drivers
 
 
-def _conninfo(url: str) -> dict[str, Any]:
+def _conninfo(url: str, given: str) -> dict[str, Any]:
+    """Return the parameters of a URL without the options of dibs. `given` is the URL with them."""
     try:
         return dict(conninfo_to_dict(url))
     except psycopg.ProgrammingError as error:
@@ -99,7 +104,7 @@ def _conninfo(url: str) -> dict[str, Any]:
             name = why.partition('"')[2].partition('"')[0]
             known = ", ".join(sorted(_OURS))
             raise UnknownOption(
-                f"unknown option {name!r}; known: {known}, and the parameters of libpq"
+                f"unknown option {show_option(name, given)}; known: {known}, and the parameters of libpq"
             ) from None
         # The driver's message quotes the part that it could not parse, which may be the password.
         raise UnknownOption(

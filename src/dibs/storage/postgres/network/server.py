@@ -116,6 +116,11 @@ class PostgresDatabase:
             yield
         except psycopg.Error as error:
             raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from error
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"the connection has the encoding {connection.info.encoding}, which lacks a character of "
+                "this call; connect with client_encoding=UTF8"
+            ) from None
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         """Run one statement as a separate transaction, and return its rows.

@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from dibs.errors import StorageReadOnly, StorageTooNew, StorageUnavailable, UnknownOption
+from dibs.storage.addresses import parse_address, redact_url, show_option
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.address import (
     MAX_CONNECTIONS,
@@ -48,6 +49,7 @@ def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, An
     unknown = sorted(set(named) - set(OPTIONS))
     if unknown:
         raise UnknownOption(f"unknown option {unknown[0]!r}; known: {', '.join(sorted(OPTIONS))}")
+    check_database(url)
     parts = urlsplit(url)
     options: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
@@ -74,11 +76,14 @@ def _read_option(name: str, value: Any) -> Any:
         ) from None
 
 
-def display_url(url: str) -> str:
-    """Return a URL for messages, with only scheme, host, port and database, and so without a password."""
-    parts = urlsplit(url)
-    address = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{address}{parts.path}"
+def check_database(url: str) -> None:
+    """Raise UnknownOption for a database that is not a number. redis-py would use database 0."""
+    address = parse_address(url)
+    database = address.path.strip("/")
+    if address.scheme in ("redis", "rediss") and database and not (database.isascii() and database.isdigit()):
+        raise UnknownOption(
+            f"the database in the {address.scheme} URL must be a number, as in {address.scheme}://host:6379/0"
+        )
 
 
 def servers_for(
@@ -94,11 +99,11 @@ def servers_for(
         return Cluster(
             lambda address: make(host=address[0], port=address[1]),
             seeds,
-            display_url(url),
+            redact_url(url),
             max_connections,
             address_map,
         )
-    return OneServer(ConnectionPool(_checked_factory(url), display_url(url), max_connections))
+    return OneServer(ConnectionPool(_checked_factory(url), redact_url(url), max_connections))
 
 
 def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
@@ -107,20 +112,18 @@ def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
         make = connection_factory(url)
         make()
     except (TypeError, ValueError) as error:
-        raise UnknownOption(_without_secrets(_describe_url_error(error), url)) from None
+        raise UnknownOption(_describe_url_error(error, url)) from None
     return make
 
 
-def _describe_url_error(error: Exception) -> str:
+def _describe_url_error(error: Exception, url: str) -> str:
+    """Return a message for an error of redis-py, without texts of it that may quote the password."""
     if found := re.search(r"unexpected keyword argument '(\w+)'", str(error)):
-        known = ", ".join(sorted(OPTIONS))
-        return f"unknown option {found[1]!r}; known: {known}, and the options of redis-py's connections"
-    return f"the Redis URL cannot be used: {error}"
-
-
-def _without_secrets(text: str, url: str) -> str:
-    password = urlsplit(url).password
-    return text.replace(password, "***") if password else text
+        known, name = ", ".join(sorted(OPTIONS)), show_option(found[1], url)
+        return f"unknown option {name}; known: {known}, and the options of redis-py's connections"
+    if found := re.match(r"Invalid value for '(\w+)' in connection URL", str(error)):
+        return f"option {show_option(found[1], url)} of the Redis URL has an invalid value; correct it"
+    return "the Redis URL cannot be used; write redis://user:password@host:port/database"
 
 
 async def check_servers(servers: Servers, url: str, prefix: str, *, allow_eviction: bool) -> str:
