@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from dibs import BatchRefused, Dibs, MessagePackSerde, Queue, Refused, Retention, Status, Update, WaitTimeout
+from dibs import (
+    BadHandler,
+    BatchRefused,
+    Dibs,
+    Ending,
+    Exponential,
+    MessagePackSerde,
+    Queue,
+    Refused,
+    Retention,
+    Status,
+    Update,
+    WaitTimeout,
+)
 from dibs.model.limits import MIB
 from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
@@ -314,3 +327,38 @@ async def test_a_tasks_queue_takes_plain_data_that_is_a_call(app: Dibs) -> None:
             await task.queue.enqueue(data)
         assert refused.value.field == field
     assert (await task.queue.counts()).waiting == 1
+
+
+async def test_a_hook_of_a_queue_sees_data_and_limits(app: Dibs) -> None:
+    queue, endings = app.queue("q"), []
+    queue.handler(timeout=5, max_retries=1)(handlers.take)
+
+    @queue.after
+    def note(ending: Ending) -> None:
+        endings.append(ending)
+        ending.result = "noted"
+
+    ticket = await queue.enqueue({"n": 1}, max_retries=None)
+    await app.work(until="empty")
+
+    (ending,) = endings
+    assert await ticket.result(wait=0) == "noted"
+    assert ending.data == {"n": 1}
+    assert ending.limits == {
+        "timeout": 5.0,
+        "max_retries": None,
+        "max_timeouts": 3,
+        "max_stalls": 3,
+        "backoff": Exponential(2, 300),
+    }
+
+
+def test_a_hook_needs_a_handler_and_is_one(app: Dibs) -> None:
+    queue = app.queue("q")
+    with pytest.raises(BadHandler, match="before its hook"):
+        queue.after(handlers.take)
+    queue.handler(handlers.take)
+    queue.after(handlers.take)
+
+    with pytest.raises(BadHandler, match="one hook"):
+        queue.after(handlers.take)

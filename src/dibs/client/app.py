@@ -191,6 +191,10 @@ class Dibs:
         - `queue_priority`: a worker serves queues with a higher number first. Default 100.
         - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
           job in a process that runs only this job at the time. Default "auto".
+        - `max_active`: jobs of the task that may be active at once over all workers; None is no limit.
+        - `retention`: how long the queue keeps outcomes: seconds, None for ever, or a Retention. Workers
+          write `max_active` and `retention` to the storage when they start. Default of both: the settings of
+          `queue.configure`.
         - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".
           It runs at the multiples of the interval since 1970 in UTC. Default: not periodic.
         - `cron`: times of a periodic task: minute, hour, day of month, month, day of week, as in

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attrs import evolve
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.handler import Ending
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
     HandlerSettings,
@@ -29,7 +30,7 @@ from dibs.client.options.job_settings import (
 from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
-from dibs.errors import Refused
+from dibs.errors import BadHandler, Refused
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import EnqueueRequest
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
+Hook = Callable[[Ending], Awaitable[None] | None]
+H = TypeVar("H", bound=Hook)
 
 
 class Queue(StoredQueue):
@@ -79,7 +82,7 @@ class Queue(StoredQueue):
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
-          changes nothing and gets the answer of the first. Default: no key.
+          changes nothing and gets the ticket of the first. Default: no key.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
@@ -191,6 +194,22 @@ class Queue(StoredQueue):
             return function
 
         return declare if function is None else declare(function)
+
+    def after(self, hook: H) -> H:
+        """Declare a hook: a worker calls it with the Ending of each run, before it settles the run.
+
+        The hook may change the result and the retention. Raises BadHandler for a second hook, or if the app
+        has no handler for this queue yet.
+        """
+        handler = self._handlers.get(self.name)
+        if handler is None:
+            raise BadHandler(
+                f"queue {self.name!r} has no handler in this app; declare the handler before its hook"
+            )
+        if handler.after is not None:
+            raise BadHandler(f"queue {self.name!r} has a hook already; call both functions from one hook")
+        self._handlers[self.name] = evolve(handler, after=hook)
+        return hook
 
     def receive(self, max_jobs: int = 10, lease: Seconds = 30, wait: Seconds | None = None) -> Receiver:
         """Claim jobs without a worker: `async with queue.receive() as claims: async for claim in claims:`.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 from attrs import define, evolve, frozen
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.handler import Ending
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
     HandlerRegistry,
@@ -22,9 +21,9 @@ from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
-from dibs.client.queue import Queue
+from dibs.client.queue import H, Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
-from dibs.errors import BadHandler, Refused
+from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
 
 if TYPE_CHECKING:
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-Hook = Callable[[Ending], Awaitable[None] | None]
-H = TypeVar("H", bound=Hook)
 
 _WAIT_BEFORE_COMMIT = (
     "enqueue_and_wait cannot use connection=: workers see the job only after your commit; "
@@ -154,7 +151,7 @@ class Task(TaskEnqueuer[P, R]):
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
-          changes nothing and gets the answer of the first. Default: no key.
+          changes nothing and gets the ticket of the first. Default: no key.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
@@ -198,15 +195,9 @@ class Task(TaskEnqueuer[P, R]):
     def after(self, hook: H) -> H:
         """Declare a hook: the worker calls it with the Ending of each run, before it settles the run.
 
-        The hook may change the result and the retention. Raises BadHandler for a second hook.
+        See Queue.after. Raises BadHandler for a second hook.
         """
-        handler = self._handlers[self.queue.name]
-        if handler.after is not None:
-            raise BadHandler(
-                f"task {self.queue.name!r} has a hook already; call both functions from one hook"
-            )
-        self._handlers[self.queue.name] = evolve(handler, after=hook)
-        return hook
+        return self.queue.after(hook)
 
 
 class AsyncTask(Task[P, R]):

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from contextvars import copy_context
 from typing import Any, Final
 
 from attrs import evolve
@@ -19,6 +20,7 @@ from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
+from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.maintenance.reap import reap
 from dibs.model import run_outcome
 from dibs.model.job import Job
@@ -29,7 +31,7 @@ from dibs.worker.dispatch.round_trip import settle_singly
 from dibs.worker.execution.executor import Executor
 from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import counter_name, fallback_action
+from dibs.worker.execution.outcome import choose_action, counter_name, fallback_action
 from dibs.worker.execution.periodic import with_next_tick
 from dibs.worker.processes.child_main import enter_lifespan
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
@@ -80,6 +82,7 @@ class InlineWorker:
         async with AsyncExitStack() as stack:
             stack.callback(self._executor.close)
             resources = await enter_lifespan(self._app, stack)
+            self._executor.context = copy_context()
             queues = tuple(self._handlers)
             lease = (await self._storage.grant(queues, LEASE_MS, "dibs.testing")).lease
             try:
@@ -112,6 +115,7 @@ class InlineWorker:
 
     async def _run_until_none_due(self, lease: str, resources: Any) -> dict[str, int]:
         """Run jobs until no job is due, and return the next due time of each queue, in ms."""
+        await apply_declared_settings(self._storage, self._app.handlers.declared_settings(self._handlers))
         await self.enqueue_missing_ticks()
         for queue in self._handlers:
             await reap(self._storage, queue)
@@ -178,14 +182,12 @@ class InlineWorker:
             del self._running[run.key]
 
     async def _choose_action(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
-        handled = run.handler.handles_failure
         # By the manual clock no time has passed since the claim, so a retry counts from now.
         run.received_at = time.monotonic()
-        action = with_next_tick(
-            run,
-            run_outcome.settle_action(run.job, run.limits, verdict, stop=run.stop_reason, handled=handled),
-        )
-        return await call_hook(run, action) if run.handler.after and isinstance(action, End) else action
+        action = with_next_tick(run, choose_action(run, verdict))
+        if run.handler.after is None or not isinstance(action, End):
+            return action
+        return await call_hook(run, action, self._executor.context.copy())
 
     async def _settle_run(self, run: Invocation, action: SettleAction) -> None:
         run.action = action

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 from attrs import frozen
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, structs
 
 from dibs.client.calls.middleware import RunMiddleware
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.model.job import EndKind, Error, Job, Overrides
+from dibs.model.requests import SettingsPatch
 from dibs.model.retry import Backoff, Exponential
 from dibs.model.schedule import Schedule
 
@@ -34,6 +35,11 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
     max_stalls: int | None = 3
     #: Delay before a retry.
     backoff: Backoff = Exponential(2, 300)
+
+    def in_seconds(self) -> dict[str, Any]:
+        """Return the limits by name, with the timeout in seconds."""
+        timeout = None if self.timeout is None else self.timeout / 1000
+        return {**structs.asdict(self), "timeout": timeout}
 
     def with_overrides(self, own: Overrides | None) -> HandlerLimits:
         """Return these limits with those replaced that the job itself sets in `own`."""
@@ -70,6 +76,14 @@ class Ending(Struct, kw_only=True):
     """Error of a handler that failed."""
     retention: Retention | None = None
     """Set by a hook to replace the retention of the job."""
+    data: Any = None
+    """Data of the job, decoded by the queue's serde; for a task {"args": [...], "kwargs": {...}}.
+
+    Bytes if the serde cannot decode it."""
+    limits: Mapping[str, Any] = {}
+    """Limits of the run: `timeout` in seconds, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`.
+
+    They are those of the handler, or of the job where it sets its own. None is no limit."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -102,3 +116,5 @@ class Handler:
     check_data: Callable[[Any, bytes], None] | None = None
     #: Schedule of a periodic task; None for other handlers. The worker enqueues a job for each tick.
     schedule: Schedule | None = None
+    #: The settings that the code declares for the queue. A worker writes them to the storage when it starts.
+    queue_settings: SettingsPatch | None = None

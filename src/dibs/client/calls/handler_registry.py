@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Final, TypedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypedDict, cast
 
 from attrs import evolve
 
@@ -15,11 +15,14 @@ from dibs.client.calls.middleware import RunMiddleware, compose_run
 from dibs.client.calls.signature import CallSignature, check_function
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
+from dibs.client.options.queue_settings import QueueSettings, build_patch
+from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job
 from dibs.model.retry import Backoff
+from dibs.model.requests import SettingsPatch
 
 #: Returns the positional and keyword arguments of a handler for a job.
 ArgumentDecoder = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -53,9 +56,16 @@ class HandlerSettings(TypedDict, total=False):
     """"auto" runs `async def` on the event loop and `def` on a thread; "process" runs each job in a process
     that runs only this job at the time. Default: "auto"."""
 
+    max_active: int | None
+    """Jobs of the queue that may be active at once over all workers; None is no limit. A worker writes it to
+    the storage when it starts. Default: the setting of `queue.configure`."""
+    retention: Retention | Seconds | None
+    """Seconds that the queue keeps outcomes, None for ever, or a Retention. A worker writes it to the storage
+    when it starts. Default: the setting of `queue.configure`."""
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
 _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
+_QUEUE_SETTINGS: Final = ("max_active", "retention")
 
 
 class HandlerRegistry(dict[str, Handler]):
@@ -71,6 +81,11 @@ class HandlerRegistry(dict[str, Handler]):
             self[queue] = evolve(handler, middleware=self.run_middleware)
 
     def register(self, handler: Handler) -> None:
+    def declared_settings(self, queues: Iterable[str]) -> dict[str, SettingsPatch]:
+        """Return the settings that handlers declare for their queues, for those of `queues` with any."""
+        declared = {queue: self[queue].queue_settings for queue in queues}
+        return {queue: patch for queue, patch in declared.items() if patch is not None}
+
         """Add a handler. Raises DuplicateHandler if its queue has one already.
 
         The handler of a fail queue, `name!fail`, also sets `handles_failure` of the handler of `name`.
@@ -106,6 +121,7 @@ def build_handler(
         decode_arguments=decode_arguments,
         limits=build_limits(settings),
         **_scheduling_options(settings),
+        queue_settings=_build_queue_settings(settings),
     )
 
 
@@ -123,6 +139,11 @@ def build_limits(settings: HandlerSettings) -> HandlerLimits:
 def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
     check_optional_number("size", settings.get("size"), 1, 100)
     check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
+def _build_queue_settings(settings: HandlerSettings) -> SettingsPatch | None:
+    declared = {name: settings[name] for name in _QUEUE_SETTINGS if name in settings}
+    return build_patch(cast("QueueSettings", declared)) if declared else None
+
+
     executor = settings.get("executor", "auto")
     if executor not in ("auto", "process"):
         raise BadHandler(f'executor is {executor!r}; it must be "auto" or "process"')

@@ -99,7 +99,7 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
-          changes nothing and gets the answer of the first. Default: no key.
+          changes nothing and gets the ticket of the first. Default: no key.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.

@@ -38,7 +38,7 @@ class BlockingTicket(Generic[R]):
 
     @property
     def id(self) -> str:
-        """Id of the job."""
+        """Id of the job. If `repeated`, the id of the first enqueue with that request_key."""
         return self._source.id
 
     @property

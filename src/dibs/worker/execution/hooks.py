@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from typing import Final
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -82,3 +84,13 @@ def _apply_hook_changes(invocation: Invocation, action: End, ending: Ending) -> 
     if isinstance(action, Complete):
         return replace(action, result=invocation.handler.serde.encode(ending.result), retention=retention)
     return replace(action, retention=retention)
+        data=_data_for_hook(invocation),
+        limits=invocation.limits.in_seconds(),
+def _data_for_hook(invocation: Invocation) -> Any:
+    payload = invocation.job.data.payload
+    try:
+        return invocation.handler.serde.decode(payload)
+    except ValueError:
+        return payload
+
+
