@@ -111,7 +111,7 @@ OVER_THE_LIMIT: dict[str, tuple[NewJob, str, str]] = {
     "a backoff that is a number": (
         job(overrides=changed(Overrides(), backoff=2)),
         "overrides.backoff",
-        "Immediate, Fixed or Exponential",
+        "Immediate(), Fixed(seconds) or Exponential(first, cap), not int",
     ),
     "a backoff into the past": (
         job(overrides=Overrides(backoff=Fixed(-1))),

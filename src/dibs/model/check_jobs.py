@@ -6,7 +6,6 @@ The limits for text count bytes of UTF-8.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Self, get_args
 
@@ -226,7 +225,9 @@ def check_backoff(field: str, backoff: object) -> None:
         _check_seconds(f"{field}.cap", backoff.cap)
     else:
         raise Refused(
-            f"{field} must be Immediate, Fixed or Exponential, not {type(backoff).__name__}", field=field
+            f"{field} must be Immediate(), Fixed(seconds) or Exponential(first, cap), "
+            f"not {type(backoff).__name__}",
+            field=field,
         )
 
 
@@ -251,5 +252,5 @@ def _check_seconds(field: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
     most = LONGEST_TIME // 1000
-    if not math.isfinite(value) or not 0 <= value <= most:
+    if not 0 <= value <= most:  # NaN, too
         raise Refused(f"{field} must be 0 to {most} seconds", field=field)

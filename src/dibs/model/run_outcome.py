@@ -6,7 +6,8 @@ is the action of the settlement that the worker sends to the storage.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import re
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,6 +15,14 @@ from msgspec.structs import replace
 from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
 from dibs.model.retry import Backoff, RetryCause, is_exhausted
+
+#: The type of the error of a job whose payload does not fit the handler.
+MISMATCH: Final = "PayloadMismatch"
+#: Retries of such a job in a row, and the time until each of them, in ms: ten minutes for a deployment, after
+#: which all workers have the code that fits.
+MAX_MISMATCHES: Final = 10
+MISMATCH_PAUSE: Final = 60_000
+_MISMATCH_NUMBER: Final = re.compile(r"retry (\d+) of ")
 
 #: The reason why a worker stopped a run: its timeout, a requested cancellation, or the worker's shutdown.
 StopReason = Literal["timeout", "cancel", "release"]
@@ -52,6 +61,8 @@ class Raised(Struct, frozen=True, gc=False, tag="raised", kw_only=True):
     error: Error
     #: True to fail now, even if more retries are allowed.
     permanent: bool = False
+    #: True if the payload does not fit the handler of this worker, which was not called.
+    mismatch: bool = False
     #: The time until the retry, in ms; None if the error does not set it.
     delay: int | None = None
     #: The earliest time of the retry, in ms since the epoch; None if the error does not set it.
@@ -94,6 +105,8 @@ def settle_action(
         return Fail(error=replace(verdict.error, kind="permanent"), handled=handled)
     if stop == "timeout":
         return _after_timeout(job, limits, verdict.error, handled=handled, jitter_factor=jitter_factor)
+    if verdict.mismatch:
+        return _after_mismatch(job, verdict.error, handled=handled)
     return _after_error(job, limits, verdict, handled=handled, jitter_factor=jitter_factor)
 
 
@@ -126,6 +139,29 @@ def _after_error(
     return RetryLater(delay=delay, error=raised.error)
 
 
+def _after_mismatch(job: Job, error: Error, *, handled: bool) -> SettleAction:
+    """Retry a job with a payload for another version of the handler, whatever its limits say.
+
+    The error names the number of the retry, as the job has no count for it.
+    """
+    number = _count_mismatches(job) + 1
+    if number > MAX_MISMATCHES:
+        seconds = MISMATCH_PAUSE // 1000
+        message = f"{error.message} (after {MAX_MISMATCHES} retries, one every {seconds} s)"
+        return Fail(error=replace(error, message=message), handled=handled)
+    message = f"retry {number} of {MAX_MISMATCHES}: {error.message}"
+    return RetryLater(delay=MISMATCH_PAUSE, error=replace(error, message=message))
+
+
+def _count_mismatches(job: Job) -> int:
+    """Return how many times the job was retried since its payload last fitted a handler."""
+    if job.error is None or job.error.type != MISMATCH:
+        return 0
+    number = _MISMATCH_NUMBER.match(job.error.message)
+    # An update that resets the counts of the job keeps its error.
+    return min(int(number[1]), job.retries) if number else 0
+
+
 def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor: float = 1.0) -> int:
     """Return the backoff in ms before the next retry of `job`. Each cause has a count of its own."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
@@ -140,7 +176,7 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = 
     """
     if limits.max_stalls is None or job.stalls <= limits.max_stalls:
         return None
-    last = f"; last: {job.error.message}" if job.error is not None else ""
+    last = "" if job.error is None else f"; last: {job.error.message or job.error.type}"
     message = f"stalled {job.stalls} times, more than max_stalls={limits.max_stalls} allows{last}"
     error = Error(type="TooManyStalls", message=message, kind="stall")
     return Fail(error=error, handled=handled)

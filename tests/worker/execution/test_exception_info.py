@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import PermanentError, Retry
+from dibs.model.limits import LONGEST_TIME, SAFE_INTEGER
 from dibs.worker.execution.exception_info import OUT_OF_MEMORY, verdict_on_error
 
 
@@ -40,6 +41,11 @@ def with_attributes(**attributes: Any) -> Exception:
         (with_attributes(retry_at=float("nan")), False, None, None),
         (with_attributes(retry_at=True), False, None, None),
         (Retry(delay=float("inf")), False, None, None),
+        (Retry(delay=10**400), False, LONGEST_TIME, None),
+        (Retry(delay=-(10**400)), False, 0, None),
+        (Retry(delay=timedelta.max), False, LONGEST_TIME, None),
+        (with_attributes(retry_at=10**400), False, None, SAFE_INTEGER),
+        (with_attributes(retry_at=datetime.min.replace(tzinfo=UTC)), False, None, 0),
     ],
 )
 def test_an_error_sets_the_time_of_the_retry(
@@ -51,25 +57,87 @@ def test_an_error_sets_the_time_of_the_retry(
 
 
 class Unreadable(Exception):
+    """An exception whose attributes and text raise `error`."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     @property
     def kind(self) -> str:
-        raise RuntimeError("no kind")
+        raise self.error
+
+    @property
+    def retry_at(self) -> str:
+        raise self.error
 
     def __str__(self) -> str:
-        raise RuntimeError("no text")
+        raise self.error
 
 
-def test_an_error_without_readable_text_is_an_ordinary_error() -> None:
-    verdict = verdict_on_error(Unreadable())
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
+def test_an_error_without_readable_text_is_an_ordinary_error(error: BaseException) -> None:
+    verdict = verdict_on_error(Unreadable(error))
 
     assert not verdict.permanent
-    assert "(no message: its __str__ raised RuntimeError)" == verdict.error.message
+    assert f"(no message: its __str__ raised {type(error).__name__})" == verdict.error.message
+
+
+class Undescribable(Exception):
+    @property
+    def __traceback__(self) -> None:  # type: ignore[override]
+        raise SystemExit(1)
+
+
+def test_an_error_that_cannot_be_described_is_an_ordinary_error() -> None:
+    verdict = verdict_on_error(Undescribable())
+
+    assert (False, "Undescribable") == (verdict.permanent, verdict.error.type.rpartition(".")[2])
+    assert "(no message: describing it raised SystemExit)" == verdict.error.message
+
+
+class Text(str):
+    """Text of a class that a storage cannot encode."""
+
+    __slots__ = ()
+
+    def replace(self, *_: object, **__: object) -> str:
+        raise ValueError
+
+    def __str__(self) -> str:
+        return self
+
+
+def test_the_text_of_an_error_becomes_plain_text() -> None:
+    class Worded(Exception):
+        def __str__(self) -> str:
+            return Text("no")
+
+    message = verdict_on_error(Worded()).error.message
+
+    assert ("no", str) == (message, type(message))
 
 
 def test_a_group_lists_its_errors() -> None:
     group = ExceptionGroup("two", [ValueError("a"), KeyError("b")])
 
     assert "ValueError: a" in verdict_on_error(group).error.message
+
+
+def test_groups_in_groups_are_listed_to_a_limit() -> None:
+    group: Exception = ValueError("deep")
+    for number in range(5000):
+        group = ExceptionGroup(f"group {number}", [KeyError(number), group])
+
+    message = verdict_on_error(group).error.message
+
+    assert message.startswith("group 4999 (2 sub-exceptions)\n- KeyError: 4999\n- ExceptionGroup: group 4998")
+    assert "deep" not in message
+
+
+def test_a_wide_group_is_listed_to_a_limit() -> None:
+    group = ExceptionGroup("wide", [ValueError(number) for number in range(100_000)])
+
+    assert len(verdict_on_error(group).error.message) < 20_000
 
 
 class Filler:

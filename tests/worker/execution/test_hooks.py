@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from dibs.client.app import Dibs
 from dibs.client.calls.handler import Ending
 from dibs.client.options.retention import Retention
 from dibs.errors import PermanentError
 from dibs.worker import run
-from tests.worker.execution.test_outcome import Raiser
+from tests.worker.execution.test_outcome import Raiser, stall
 from tests.worker.jobs import add, outcome, put
 
 
-async def run_with_hook(app: Dibs, hook: Any, function: Callable[[], Any]) -> None:
-    add(app, "q", function, after=hook)
+async def run_with_hook(app: Dibs, hook: Any, function: Callable[[], Any], **options: Any) -> None:
+    add(app, "q", function, after=hook, **options)
     await put(app, "q", "a")
     await run(app, until="empty")
 
@@ -62,3 +65,56 @@ async def test_a_hook_that_raises_changes_nothing(app: Dibs) -> None:
     await run_with_hook(app, hook, lambda: 7)
 
     assert b"7" == (await outcome(app, "q", "a")).result
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), StopIteration()]
+)
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_an_exception_that_ends_programs_ends_only_the_hook(
+    app: Dibs, caplog: pytest.LogCaptureFixture, error: BaseException, kind: str
+) -> None:
+    def hook(ending: Ending) -> None:
+        raise error
+
+    async def async_hook(ending: Ending) -> None:
+        raise error
+
+    async with asyncio.timeout(20):
+        await run_with_hook(app, hook if kind == "def" else async_hook, lambda: 7)
+
+    assert b"7" == (await outcome(app, "q", "a")).result
+    assert "the hook after the run failed" in caplog.text
+
+
+async def test_a_hook_that_does_not_stop_is_left_behind(app: Dibs) -> None:
+    """It ignores the cancellation at its timeout, which is that of the handler."""
+    cancelled = asyncio.Event()
+
+    async def hook(ending: Ending) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(20):
+        await run_with_hook(app, hook, lambda: 7, timeout=200)
+
+    assert cancelled.is_set()
+    assert b"7" == (await outcome(app, "q", "a")).result
+
+
+@pytest.mark.parametrize(("stalls", "calls"), [(2, 1), (3, 0)])
+async def test_a_job_that_stalled_too_often_calls_its_hook_once(app: Dibs, stalls: int, calls: int) -> None:
+    """A hook that kills its process would otherwise kill the next one, again and again."""
+    seen: list[str] = []
+    add(app, "q", lambda: 7, after=lambda ending: seen.append(ending.kind), max_stalls=1)
+    await put(app, "q", "a")
+    for _ in range(stalls):
+        await stall(app, "q")
+    await run(app, until="empty")
+
+    failed = await outcome(app, "q", "a")
+    assert ("failed", stalls) == (failed.kind, failed.stalls)
+    assert ["failed"] * calls == seen

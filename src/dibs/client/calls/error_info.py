@@ -11,6 +11,7 @@ from types import TracebackType
 
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
+from dibs.model.limits import LIMITS
 
 #: Most errors that are stored of a chain of causes, the exception itself included.
 MAX_DEPTH = 8
@@ -20,9 +21,20 @@ _PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  #
 def error_from_exception(exception: BaseException) -> Error:
     """Return the stored form of an exception and its causes, cut to the limit of contract 4, error text.
 
-    The traceback begins at the first frame outside this package.
+    The traceback begins at the first frame outside this package. Raises MemoryError, and nothing else.
     """
-    return to_storable_error(_build_error(exception, MAX_DEPTH, set()))
+    try:
+        return to_storable_error(_build_error(exception, MAX_DEPTH, set()))
+    except MemoryError:
+        raise
+    except BaseException as broken:  # noqa: BLE001 - attributes of the user's exception may raise anything
+        message = f"(no message: describing it raised {type(broken).__name__})"
+        return to_storable_error(Error(type=_type_name(type(exception)), message=message))
+
+
+def summarize_exception(exception: BaseException) -> str:
+    """Return an exception as text for a log line: its message, or its type if the message is empty."""
+    return _message(exception) or _type_name(type(exception))
 
 
 def _build_error(exception: BaseException, depth: int, seen: set[int]) -> Error:
@@ -48,14 +60,29 @@ def _type_name(kind: type) -> str:
 
 
 def _exception_text(exception: BaseException) -> str:
+    """Return the message of an exception; that of a group lists the exceptions in it, at any depth."""
+    lines = [_message(exception)]
+    size, rest = len(lines[0]), _parts(exception)
+    # A loop, because groups may be nested deeper than Python recurses.
+    while rest and size < LIMITS.error:
+        part = rest.pop()
+        rest += _parts(part)
+        lines.append(f"- {_type_name(type(part))}: {_message(part)}")
+        size += len(lines[-1])
+    return "\n".join([*lines, "- (more exceptions are left out)"] if rest else lines)
+
+
+def _message(exception: BaseException) -> str:
     try:
-        text = str(exception)
-    except Exception as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
-        text = f"(no message: its __str__ raised {type(broken).__name__})"
-    if isinstance(exception, BaseExceptionGroup):
-        parts = (f"\n- {_type_name(type(part))}: {_exception_text(part)}" for part in exception.exceptions)
-        text += "".join(parts)
-    return text
+        # As an exact str: a subclass may override the methods that are called later.
+        return str.__str__(str(exception))
+    except BaseException as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
+        return f"(no message: its __str__ raised {type(broken).__name__})"
+
+
+def _parts(exception: BaseException) -> list[BaseException]:
+    """Return the exceptions of a group, the first one last; [] if the exception is no group."""
+    return [*reversed(exception.exceptions)] if isinstance(exception, BaseExceptionGroup) else []
 
 
 def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:

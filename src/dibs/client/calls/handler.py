@@ -95,7 +95,7 @@ class Handler:
     function: Callable[..., Any]
     is_async: bool
     serde: Serde
-    #: Returns the positional and keyword arguments of `function` for a job. Raises PermanentError if the
+    #: Returns the positional and keyword arguments of `function` for a job. Raises PayloadMismatch if the
     #: payload does not fit. The worker sets CURRENT_JOB before the call, because a handler `send(data, job)`
     #: gets current_job() as its second argument.
     decode_arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]

@@ -12,17 +12,18 @@ from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.calls.failure import build_failure
 from dibs.client.calls.handler import Executor, Handler, HandlerLimits
 from dibs.client.calls.middleware import RunMiddleware, compose_run
-from dibs.client.calls.signature import CallSignature, check_function
+from dibs.client.calls.signature import CallSignature, PayloadMismatch, check_function
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
+from dibs.model.check_jobs import check_backoff
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job
-from dibs.model.retry import Backoff
 from dibs.model.requests import SettingsPatch
+from dibs.model.retry import Backoff
 
 #: Returns the positional and keyword arguments of a handler for a job.
 ArgumentDecoder = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -55,7 +56,6 @@ class HandlerSettings(TypedDict, total=False):
     executor: Executor
     """"auto" runs `async def` on the event loop and `def` on a thread; "process" runs each job in a process
     that runs only this job at the time. Default: "auto"."""
-
     max_active: int | None
     """Jobs of the queue that may be active at once over all workers; None is no limit. A worker writes it to
     the storage when it starts. Default: the setting of `queue.configure`."""
@@ -63,9 +63,10 @@ class HandlerSettings(TypedDict, total=False):
     """Seconds that the queue keeps outcomes, None for ever, or a Retention. A worker writes it to the storage
     when it starts. Default: the setting of `queue.configure`."""
 
+
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
-_LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 _QUEUE_SETTINGS: Final = ("max_active", "retention")
+_LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
 class HandlerRegistry(dict[str, Handler]):
@@ -80,12 +81,12 @@ class HandlerRegistry(dict[str, Handler]):
         for queue, handler in self.items():
             self[queue] = evolve(handler, middleware=self.run_middleware)
 
-    def register(self, handler: Handler) -> None:
     def declared_settings(self, queues: Iterable[str]) -> dict[str, SettingsPatch]:
         """Return the settings that handlers declare for their queues, for those of `queues` with any."""
         declared = {queue: self[queue].queue_settings for queue in queues}
         return {queue: patch for queue, patch in declared.items() if patch is not None}
 
+    def register(self, handler: Handler) -> None:
         """Add a handler. Raises DuplicateHandler if its queue has one already.
 
         The handler of a fail queue, `name!fail`, also sets `handles_failure` of the handler of `name`.
@@ -120,8 +121,8 @@ def build_handler(
         serde=serde,
         decode_arguments=decode_arguments,
         limits=build_limits(settings),
-        **_scheduling_options(settings),
         queue_settings=_build_queue_settings(settings),
+        **_scheduling_options(settings),
     )
 
 
@@ -133,17 +134,19 @@ def build_limits(settings: HandlerSettings) -> HandlerLimits:
     for name in ("max_retries", "max_timeouts", "max_stalls"):
         if name in limits:
             limits[name] = check_count_limit(name, limits[name])
+    if "backoff" in limits:
+        check_backoff("backoff", limits["backoff"])
     return HandlerLimits(**limits)
 
 
-def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
-    check_optional_number("size", settings.get("size"), 1, 100)
-    check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
 def _build_queue_settings(settings: HandlerSettings) -> SettingsPatch | None:
     declared = {name: settings[name] for name in _QUEUE_SETTINGS if name in settings}
     return build_patch(cast("QueueSettings", declared)) if declared else None
 
 
+def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
+    check_optional_number("size", settings.get("size"), 1, 100)
+    check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
     executor = settings.get("executor", "auto")
     if executor not in ("auto", "process"):
         raise BadHandler(f'executor is {executor!r}; it must be "auto" or "process"')
@@ -205,11 +208,11 @@ def failure_argument_decoder(
 
 
 def decode_payload(serde: Serde, payload: bytes) -> Any:
-    """Return the data of a payload. Raises PermanentError if the serde cannot decode it."""
+    """Return the data of a payload. Raises PayloadMismatch if the serde cannot decode it."""
     try:
         return serde.decode(payload)
     except ValueError as error:
-        raise PermanentError(f"the serde {serde.name!r} cannot decode the payload: {error}") from error
+        raise PayloadMismatch(f"the serde {serde.name!r} cannot decode the payload: {error}") from error
 
 
 def _check_parameter_count(call: CallSignature, names: list[str]) -> None:

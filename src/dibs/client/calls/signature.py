@@ -24,6 +24,13 @@ _QUOTED_NAME = re.compile(r"'(\w+)'")
 _PLAIN_TYPES = (str, int, bool, float)
 
 
+class PayloadMismatch(PermanentError):
+    """The payload of a job does not fit the handler of this process, so the handler was not called.
+
+    Another worker may have the code that fits, so a worker tries the job again later.
+    """
+
+
 class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
     """The payload of a task's job: the arguments of one call, in the order of the call and by name."""
 
@@ -85,7 +92,7 @@ class CallSignature:
             raise _refused_call(f"{self.function.__name__}{self._signature}: {error}", str(error)) from None
 
     def decode_arguments(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
-        """Return the arguments of a payload, each converted to its type hint. Raises PermanentError."""
+        """Return the arguments of a payload, each converted to its type hint. Raises PayloadMismatch."""
         if (form := self._positional_payload) is not None:
             try:
                 return serde.decode(payload, form).args, {}
@@ -103,10 +110,17 @@ class CallSignature:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise PermanentError(f"the payload does not fit {self.function.__name__}: {error}") from error
+            raise PayloadMismatch(self._describe_misfit(args, str(error))) from error
         for name, value in bound.arguments.items():
             bound.arguments[name] = self._convert_parameter(name, value)
         return bound.args, bound.kwargs
+
+    def _describe_misfit(self, args: Args, reason: str) -> str:
+        """Return the error of a payload to which no call corresponds; `reason` is that of Signature.bind."""
+        name, most = self.function.__name__, len(self.positional_names)
+        if len(args) > most and reason == "too many positional arguments":
+            reason = f"{reason}: argument {most + 1} has no parameter"
+        return f"the payload does not fit {name}: {reason}; the signature here is {name}{self._signature}"
 
     def _convert_together(self, args: Args) -> Args:
         """Return positional arguments, converted by one call.
@@ -150,11 +164,11 @@ class CallSignature:
         return {count: GenericAlias(tuple, hints[:count]) for count in range(needed, len(names) + 1)}
 
     def convert_argument(self, name: str, value: Any) -> Any:
-        """Return a decoded value, converted to the type hint of a parameter. Raises PermanentError."""
+        """Return a decoded value, converted to the type hint of a parameter. Raises PayloadMismatch."""
         try:
             return msgspec.convert(value, self.hints.get(name, Any), dec_hook=dec_hook, str_keys=True)
         except (ValueError, TypeError, NotImplementedError) as error:
-            raise PermanentError(f"argument {name!r} of {self.function.__name__}: {error}") from error
+            raise PayloadMismatch(f"argument {name!r} of {self.function.__name__}: {error}") from error
 
     def needs_no_conversion(self, name: str, value: Any) -> bool:
         """Return whether a worker surely decodes the value to the type hint of the parameter.
@@ -216,11 +230,11 @@ def _refused_call(message: str, reason: str) -> Refused:
 
 
 def decode_task_payload(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
-    """Return the arguments of a task's payload without conversion to type hints. Raises PermanentError."""
+    """Return the arguments of a task's payload without conversion to type hints. Raises PayloadMismatch."""
     try:
         written = serde.decode(payload, TaskPayload)
     except ValueError as error:
-        raise PermanentError(
+        raise PayloadMismatch(
             f'the payload is not of the form {{"args": [...], "kwargs": {{...}}}} of a task: {error}'
         ) from error
     return tuple(written.args), written.kwargs

@@ -9,6 +9,7 @@ from typing import Final
 
 from dibs.client.calls.handler import Handler
 from dibs.model.job import Job
+from dibs.model.requests import Fail
 from dibs.worker import messages
 from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.dispatch.queue_state import QueueState
@@ -16,6 +17,7 @@ from dibs.worker.dispatch.round_trip import Reply
 from dibs.worker.execution.executor import runs_on_thread
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import counter_name, fallback_action
+from dibs.worker.execution.outcome_log import log_action
 
 logger = logging.getLogger("dibs.worker")
 
@@ -78,6 +80,8 @@ class InFlightRuns:
             if result.status == "refused":
                 fallback = fallback_action(invocation, result.reason)
                 if fallback is not None:
+                    if not isinstance(invocation.action, Fail):
+                        log_action(invocation, fallback)
                     queue.add_settlement(invocation, fallback)
                     continue
                 fields = invocation.log_fields

@@ -73,7 +73,7 @@ class Worker:
         self._idle_claim = IdleClaim(storage, self._step_soon)
         self._listener = Listener(storage, poll, self._step)
         self._in_flight = InFlightRuns(started)
-        self._outcomes = RunOutcomes(self._settle_run)
+        self._outcomes = RunOutcomes(self._settle_run, started)
         self._executor = Executor(
             started,
             process_executor,
@@ -82,6 +82,7 @@ class Worker:
             overran=self._report_overrun,
             killable=killable,
         )
+        self._executor.watch_loop(lambda: bool(self._in_flight))
         self._lease: str | None = None
         #: The lease that was last confirmed to the supervisor.
         self._adopted_lease = ""
@@ -157,7 +158,8 @@ class Worker:
         """Schedule one step for the next iteration of the event loop, shared by all events until then."""
         if not self._step_scheduled:
             self._step_scheduled = True
-            self._loop.call_soon(self._step)
+            # Not in the context variables of the run that may have ended just now.
+            self._loop.call_soon(self._step, context=self._executor.context)
 
     def _step(self) -> None:
         """Do one step of the worker loop: send the requests that are due, and start prefetched runs."""

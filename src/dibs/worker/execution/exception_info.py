@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.signature import PayloadMismatch
 from dibs.errors import PermanentError, Retry
+from dibs.model import run_outcome
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
 from dibs.model.limits import LONGEST_TIME, SAFE_INTEGER
@@ -20,19 +22,31 @@ def verdict_on_error(error: BaseException) -> Raised:
 
     An exception of any class can choose its outcome by an attribute: `kind` = "permanent" fails the job
     without a retry, `retry_at` is the time of the next attempt (a datetime, or seconds since the epoch).
+    Never raises: an attribute that raises when it is read is ignored.
     """
     try:
-        return _verdict_on_error(error)
+        return _describe_safely(error)
     except MemoryError:
         # The frames of the traceback keep the objects that fill the memory: clear them and try again.
         traceback.clear_frames(error.__traceback__)
     try:
-        return _verdict_on_error(error)
+        return _describe_safely(error)
     except MemoryError:
         return OUT_OF_MEMORY
 
 
+def _describe_safely(error: BaseException) -> Raised:
+    try:
+        return _verdict_on_error(error)
+    except MemoryError:
+        raise
+    except BaseException:  # noqa: BLE001 - an attribute of the user's exception raises when it is compared
+        return Raised(error=error_from_exception(error))
+
+
 def _verdict_on_error(error: BaseException) -> Raised:
+    if isinstance(error, PayloadMismatch):
+        return Raised(error=make_error(run_outcome.MISMATCH, str(error)), mismatch=True)
     stored = error_from_exception(error)
     if isinstance(error, PermanentError) or _read_attribute(error, "kind") == "permanent":
         return Raised(error=stored, permanent=True)
@@ -54,7 +68,7 @@ OUT_OF_MEMORY: Final = Raised(error=make_error("MemoryError", "no memory was lef
 def _read_attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
-    except Exception:  # noqa: BLE001 - a property of the user's exception may raise anything
+    except BaseException:  # noqa: BLE001 - a property of the user's exception may raise anything
         return None
 
 
@@ -67,12 +81,23 @@ def _delay_ms(delay: float | timedelta | None) -> int | None:
 def _epoch_ms(at: Any) -> int | None:
     """Return an aware datetime, or seconds since the epoch, in ms since the epoch; None for other values."""
     if isinstance(at, datetime):
-        return _clamped_ms(at.timestamp(), SAFE_INTEGER) if at.tzinfo is not None else None
+        return _clamped_ms(_timestamp(at), SAFE_INTEGER)
     return _clamped_ms(at, SAFE_INTEGER)
+
+
+def _timestamp(at: datetime) -> float | None:
+    """Return the seconds since the epoch; None without a time zone, or if its class raises an error."""
+    try:
+        return at.timestamp() if at.tzinfo is not None else None
+    except Exception:  # noqa: BLE001 - the time zone may be the user's class
+        return None
 
 
 def _clamped_ms(seconds: Any, most: int) -> int | None:
     """Return seconds as ms from 0 to `most`; None if `seconds` is not a finite number."""
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not math.isfinite(seconds):
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        return None
+    # An int may be too large for the conversion to a float, by which math.isfinite checks it.
+    if isinstance(seconds, float) and not math.isfinite(seconds):
         return None
     return max(0, min(most, round(seconds * 1000)))

@@ -6,10 +6,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, MutableSequence
+from contextvars import copy_context
 from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
+from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.invocation import (
     Invocation,
     call_async_handler,
@@ -17,6 +19,7 @@ from dibs.worker.execution.invocation import (
     interrupted_verdict,
     timeout_verdict,
 )
+from dibs.worker.execution.loop_watchdog import LoopWatchdog
 from dibs.worker.execution.threads import HandlerThreads
 
 #: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
@@ -70,7 +73,11 @@ class Executor:
         self._threads: HandlerThreads[tuple[Invocation, Verdict]] = HandlerThreads(
             self._loop, lambda result: self._finish_run(*result)
         )
+        #: The context variables at the start of the worker, with those that the lifespan has set. Each run
+        #: gets a copy, so it never sees the context variables of another run.
+        self.context = copy_context()
         self._active: set[Invocation] = set()
+        self._watchdog: LoopWatchdog | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
@@ -81,9 +88,11 @@ class Executor:
         if handler.executor == "process":
             invocation.task = self._loop.create_task(self._run_in_process(invocation))
         elif handler.is_async:
-            invocation.task = self._loop.create_task(self._run_async_handler(invocation))
+            invocation.task = self._loop.create_task(
+                self._run_async_handler(invocation), context=self.context.copy()
+            )
         else:
-            self._threads.run(lambda: (invocation, self._run_sync_handler(invocation)))
+            self._start_thread(invocation)
         if invocation.deadline is not None and invocation.deadline < self._timer_at:
             self._set_timer(invocation.deadline)
 
@@ -102,9 +111,15 @@ class Executor:
         elif invocation.task is not None and invocation.entered:
             invocation.task.cancel()
 
+    def watch_loop(self, is_busy: Callable[[], bool]) -> None:
+        """Warn of handlers and hooks that block the event loop, while `is_busy` returns True."""
+        self._watchdog = LoopWatchdog(self._loop, is_busy)
+
     def close(self) -> None:
         """End the threads and the timer. The caller closes the process executor."""
         self._threads.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -117,15 +132,29 @@ class Executor:
             verdict = interrupted_verdict()
         self._finish_run(invocation, verdict)
 
+    def _start_thread(self, invocation: Invocation) -> None:
+        try:
+            self._threads.run(lambda: (invocation, self._run_sync_handler(invocation)))
+        except RuntimeError as error:  # the operating system allows no more threads
+            self._finish_run(invocation, verdict_on_error(error))
+
     def _run_sync_handler(self, invocation: Invocation) -> Verdict:
-        return call_sync_handler(invocation) if self._mark_entered(invocation) else interrupted_verdict()
+        if not self._mark_entered(invocation):
+            return interrupted_verdict()
+        return call_sync_handler(invocation, self.context.copy())
 
     async def _run_in_process(self, invocation: Invocation) -> None:
         if invocation.stop_reason is None:
-            verdict = await self._process_executor.run(invocation, lambda: self._mark_entered(invocation))
+            verdict = await self._run_in_child(invocation)
         else:
             verdict = interrupted_verdict()
         self._finish_run(invocation, verdict)
+
+    async def _run_in_child(self, invocation: Invocation) -> Verdict:
+        try:
+            return await self._process_executor.run(invocation, lambda: self._mark_entered(invocation))
+        except Exception as error:  # noqa: BLE001 - the operating system allows no more processes, or a bug
+            return verdict_on_error(error)
 
     def _mark_entered(self, invocation: Invocation) -> bool:
         if invocation.stop_reason is not None:

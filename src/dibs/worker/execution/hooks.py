@@ -14,43 +14,76 @@ from msgspec.structs import replace
 from dibs.client.calls.handler import Ending
 from dibs.model.job import EndKind
 from dibs.model.requests import Complete, End, Fail
-from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.invocation import Invocation, encode_result
 
 logger = logging.getLogger("dibs.worker")
 
 #: Seconds a hook may take if its handler has no timeout.
 DEFAULT_TIMEOUT: Final = 60.0
+#: Seconds an `async def` hook may continue after its cancellation. The supervisor kills a process in which a
+#: run has missed its deadline by a second.
+CANCEL_SECONDS: Final = 0.5
 
 
-async def call_hook(invocation: Invocation, action: End) -> End:
+async def call_hook(invocation: Invocation, action: End, context: Context | None = None) -> End:
     """Call the hook, and return the action with the result and retention that the hook has set.
 
-    Return the action unchanged if the hook raises, or exceeds the timeout of the handler.
+    Return the action unchanged if the hook raises, or exceeds the timeout of the handler. Never raises.
+    `context` has the context variables of the hook; None for a copy of the current ones.
     """
-    ending = _make_ending(invocation, action)
-    timeout = invocation.limits.timeout
     try:
-        async with asyncio.timeout(DEFAULT_TIMEOUT if timeout is None else timeout / 1000):
-            await _call_hook_function(invocation, ending)
-        return _apply_hook_changes(invocation, action, ending)
-    except Exception:
-        logger.exception(
-            "%s/%s: the hook after the run failed; the run is settled without it",
-            *invocation.key[:2], extra=invocation.log_fields,
-        )  # fmt: skip
-        return action
+        ending = _make_ending(invocation, action)
+        error = await _run_hook(invocation, ending, context or copy_context())
+        if error is None:
+            return _apply_hook_changes(invocation, action, ending)
+    except BaseException as raised:  # noqa: BLE001 - the user's serde, or a cancellation by another task
+        error = raised
+    logger.error(
+        "%s/%s: the hook after the run failed; the run is settled without it",
+        *invocation.key[:2], extra=invocation.log_fields, exc_info=error,
+    )  # fmt: skip
+    return action
 
 
-async def _call_hook_function(invocation: Invocation, ending: Ending) -> None:
+async def _run_hook(invocation: Invocation, ending: Ending, context: Context) -> BaseException | None:
+    """Call the hook in a task of its own, and return its error; None if it returned in time."""
+    timeout = invocation.limits.timeout
+    seconds = DEFAULT_TIMEOUT if timeout is None else timeout / 1000
+    task = asyncio.get_running_loop().create_task(call_hook_function(invocation, ending), context=context)
+    try:
+        # Not asyncio.timeout: that would wait for a hook which ignores its cancellation.
+        if not (await asyncio.wait({task}, timeout=seconds))[0]:
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+            return TimeoutError(f"the hook took longer than {seconds:g} s")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def call_hook_function(invocation: Invocation, ending: Ending) -> BaseException | None:
+    """Call the hook and return its error, or None. Never raises: a SystemExit would end the worker."""
     hook = invocation.handler.after
     assert hook is not None, "bug in dibs: call_hook was called for a handler without a hook"  # noqa: S101
-    if inspect.iscoroutinefunction(hook):
-        await hook(ending)
-        return
-    # On a thread, like a `def` handler: the hook may block.
-    returned = await asyncio.to_thread(hook, ending)
-    if inspect.isawaitable(returned):
-        await returned
+    try:
+        if inspect.iscoroutinefunction(hook):
+            await hook(ending)
+            return None
+        # On a thread, like a `def` handler: the hook may block.
+        returned, error = await asyncio.to_thread(_call_on_thread, hook, ending)
+        if inspect.isawaitable(returned):
+            await returned
+    except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
+        return raised
+    return error
+
+
+def _call_on_thread(hook: Callable[[Ending], Any], ending: Ending) -> tuple[Any, BaseException | None]:
+    """Return the result of the hook and its error. A future would not pass on a StopIteration."""
+    try:
+        return hook(ending), None
+    except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
+        return None, raised
 
 
 def _make_ending(invocation: Invocation, action: End) -> Ending:
@@ -62,7 +95,17 @@ def _make_ending(invocation: Invocation, action: End) -> Ending:
         kind=_end_kind(action),
         result=_result_for_hook(invocation, action),
         error=action.error if isinstance(action, Fail) else None,
+        data=_data_for_hook(invocation),
+        limits=invocation.limits.in_seconds(),
     )
+
+
+def _data_for_hook(invocation: Invocation) -> Any:
+    payload = invocation.job.data.payload
+    try:
+        return invocation.handler.serde.decode(payload)
+    except ValueError:
+        return payload
 
 
 def _end_kind(action: End) -> EndKind:
@@ -82,15 +125,5 @@ def _result_for_hook(invocation: Invocation, action: End) -> object:
 def _apply_hook_changes(invocation: Invocation, action: End, ending: Ending) -> End:
     retention = action.retention if ending.retention is None else ending.retention.to_model()
     if isinstance(action, Complete):
-        return replace(action, result=invocation.handler.serde.encode(ending.result), retention=retention)
+        return replace(action, result=encode_result(invocation.handler, ending.result), retention=retention)
     return replace(action, retention=retention)
-        data=_data_for_hook(invocation),
-        limits=invocation.limits.in_seconds(),
-def _data_for_hook(invocation: Invocation) -> Any:
-    payload = invocation.job.data.payload
-    try:
-        return invocation.handler.serde.decode(payload)
-    except ValueError:
-        return payload
-
-

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
+from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
@@ -89,19 +90,29 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
         if middleware is None:
             value = await _call_function(invocation)
         else:
+            value = None  # the result of a run whose exception the middleware suppresses
             with middleware(invocation.current):
                 value = await _call_function(invocation)
-    except GeneratorExit:
-        raise
+    except GeneratorExit as error:
+        if _is_destroyed(invocation):
+            raise
+        return exception_info.verdict_on_error(error)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
         return exception_info.verdict_on_error(error)
     return result_verdict(invocation, value)
 
 
-def call_sync_handler(invocation: Invocation) -> Verdict:
-    """Call a `def` handler on the current thread, and return the verdict. Never raises."""
-    # A new context for each job: the next job on this thread must not see its context variables.
-    return Context().run(_call_in_context, invocation)
+def _is_destroyed(invocation: Invocation) -> bool:
+    """Return whether the task of a run is destroyed; a handler may also raise GeneratorExit itself."""
+    try:
+        return asyncio.current_task() is not invocation.task
+    except RuntimeError:  # no event loop runs in this thread
+        return True
+
+
+def call_sync_handler(invocation: Invocation, context: Context) -> Verdict:
+    """Call a `def` handler on the current thread, in `context`, and return the verdict. Never raises."""
+    return context.run(_call_in_context, invocation)
 
 
 def _call_in_context(invocation: Invocation) -> Verdict:
@@ -110,6 +121,7 @@ def _call_in_context(invocation: Invocation) -> Verdict:
         if invocation.handler.middleware is None:
             value = _call_function(invocation)
         else:
+            value = None  # the result of a run whose exception the middleware suppresses
             with invocation.handler.middleware(invocation.current):
                 value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
@@ -126,14 +138,30 @@ def result_verdict(invocation: Invocation, value: Any) -> Verdict:
     """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded."""
     invocation.return_value = value
     try:
-        return Returned(invocation.handler.serde.encode(value), invocation.current.follow_ups)
-    except Exception as error:  # noqa: BLE001 - the user's serde may raise anything
-        if inspect.iscoroutine(value):
-            value.close()
-        message = (
-            f"{invocation.handler.queue} returned {_type_name(value)}, which its serde cannot write: {error}"
-        )
+        return Returned(encode_result(invocation.handler, value), invocation.current.follow_ups)
+    except BaseException as error:  # noqa: BLE001 - the user's serde may raise anything
+        message = _describe_unwritable(invocation.handler, value, error)
         return Raised(error=exception_info.make_error("ResultNotSerializable", message), permanent=True)
+
+
+def encode_result(handler: Handler, value: Any) -> bytes:
+    """Return the result of a handler as bytes. Raises the errors of its serde, which are of any class."""
+    encoded = handler.serde.encode(value)
+    if not isinstance(encoded, bytes):
+        raise TypeError(f"the serde {handler.serde.name!r} returned {_type_name(encoded)}, not bytes")
+    return encoded
+
+
+def _describe_unwritable(handler: Handler, value: Any, error: BaseException) -> str:
+    """Return the message about a result that the serde of the handler cannot encode."""
+    if inspect.iscoroutine(value):
+        value.close()  # otherwise Python warns that it was never awaited
+        return (
+            f"{handler.queue} returned a coroutine: was `await` forgotten? A handler that awaits must be an "
+            "`async def`"
+        )
+    reason = summarize_exception(error)
+    return f"{handler.queue} returned {_type_name(value)}, which its serde cannot write: {reason}"
 
 
 def _type_name(value: Any) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, MutableSequence
+from contextvars import Context, copy_context
 
 from attrs import define, field
 
 from dibs.model import run_outcome
-from dibs.model.job import Error
 from dibs.model.requests import Cancelled, Complete, End, Fail, RetryLater, SettleAction
 from dibs.model.results import SettleResult
+from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.outcome_log import log_action
 from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
@@ -28,21 +31,19 @@ class RunOutcomes:
     """
 
     _settle: Callable[[Invocation, SettleAction], None]
+    #: See `Executor`: when the handler of each run began. A hook counts as a start, too, so that the
+    #: supervisor gives it the time of a handler, and counts a stall if the hook kills the process.
+    _started: MutableSequence[float]
+    #: The context variables of the hooks.
+    _context: Context = field(factory=copy_context, init=False)
     #: References to the running hooks: the event loop keeps only weak ones.
     _hooks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
     def settle_by_verdict(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
-        """Choose the action for a run by the verdict on its handler, and settle the run."""
-        action = run_outcome.settle_action(
-            invocation.job,
-            invocation.limits,
-            verdict,
-            stop=invocation.stop_reason,
-            handled=invocation.handler.handles_failure,
-            jitter_factor=random.random(),  # noqa: S311 - jitter keeps no secrets
-        )
-        if not isinstance(verdict, run_outcome.Returned) or logger.isEnabledFor(logging.DEBUG):
-            _log_outcome(invocation, verdict, action)
+        """Choose the action for a run by the verdict on its handler, and settle the run. Never raises."""
+        action = choose_action(invocation, verdict, random.random())  # noqa: S311 - jitter keeps no secrets
+        if not isinstance(action, Complete) or logger.isEnabledFor(logging.DEBUG):
+            log_action(invocation, action)
         self.settle_with_hook(invocation, action)
 
     def fail_stalled(self, invocation: Invocation) -> bool:
@@ -55,7 +56,11 @@ class RunOutcomes:
         if failure is None:
             return False
         invocation.finished = True
-        self.settle_with_hook(invocation, failure)
+        log_action(invocation, failure)
+        if calls_hook_after_stalls(invocation):
+            self.settle_with_hook(invocation, failure)
+        else:
+            self._settle(invocation, with_next_tick(invocation, failure))
         return True
 
     def settle_with_hook(self, invocation: Invocation, action: SettleAction) -> None:
@@ -64,12 +69,51 @@ class RunOutcomes:
         if invocation.handler.after is None or not isinstance(action, End):
             self._settle(invocation, action)
             return
+        self._started[invocation.index] = time.monotonic()
         task = asyncio.get_running_loop().create_task(self._call_hook(invocation, action))
         self._hooks.add(task)
         task.add_done_callback(self._hooks.discard)
 
     async def _call_hook(self, invocation: Invocation, action: End) -> None:
-        self._settle(invocation, await call_hook(invocation, action))
+        changed = action
+        try:
+            changed = await call_hook(invocation, action, self._context.copy())
+        finally:
+            self._settle(invocation, changed)
+
+
+def choose_action(
+    invocation: Invocation, verdict: run_outcome.Verdict, jitter_factor: float = 1.0
+) -> SettleAction:
+    """Return the action that settles a run, by the verdict on its handler. Never raises.
+
+    An error in the decision fails the run with that error: otherwise the job would stay active.
+    """
+    handled = invocation.handler.handles_failure
+    try:
+        return run_outcome.settle_action(
+            invocation.job,
+            invocation.limits,
+            verdict,
+            stop=invocation.stop_reason,
+            handled=handled,
+            jitter_factor=jitter_factor,
+        )
+    except Exception as error:
+        logger.exception(
+            "%s/%s: the outcome of the run could not be decided",
+            *invocation.key[:2], extra=invocation.log_fields,
+        )  # fmt: skip
+        return Fail(error=verdict_on_error(error).error, handled=handled)
+
+
+def calls_hook_after_stalls(invocation: Invocation) -> bool:
+    """Return whether to call the hook of a job that has stalled too often.
+
+    A stall beyond the first one that was too many shows that the hook killed its process.
+    """
+    most = invocation.limits.max_stalls
+    return most is None or invocation.job.stalls <= most + 1
 
 
 def counter_name(action: SettleAction, result: SettleResult) -> str:
@@ -93,23 +137,9 @@ def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
     A result that is too large is an example of a refusal. `reason` becomes part of the error of the job.
     """
     action, handled = invocation.action, invocation.handler.handles_failure
-    if isinstance(action, Complete):
+    if isinstance(action, (Complete, RetryLater)):
         return with_next_tick(invocation, run_outcome.fail_after_refusal(reason, handled=handled))
     if isinstance(action, Fail) and (action.then or action.retention is not None):
         # The next tick is left out, as it may be the refused part. The supervisor enqueues missing ticks.
         return Fail(error=action.error, handled=action.handled)
     return None
-
-
-def _log_outcome(invocation: Invocation, verdict: run_outcome.Verdict, action: SettleAction) -> None:
-    level = logging.INFO if isinstance(verdict, run_outcome.Raised) else logging.DEBUG
-    if logger.isEnabledFor(level):
-        summary = f": {_error_summary(verdict.error)}" if isinstance(verdict, run_outcome.Raised) else ""
-        logger.log(
-            level, "%s/%s: %s%s", *invocation.key[:2], type(action).__name__, summary,
-            extra=invocation.log_fields,
-        )  # fmt: skip
-
-
-def _error_summary(error: Error) -> str:
-    return f"{error.type}: {error.message}" if error.message else error.type

@@ -5,6 +5,7 @@ The settlement of each tick enqueues the next tick.
 
 from __future__ import annotations
 
+import logging
 import time
 
 from dibs.client.calls.handler import Handler
@@ -13,18 +14,27 @@ from dibs.model.requests import SettleAction
 from dibs.model.schedule import TICK_ID
 from dibs.worker.execution.invocation import Invocation
 
+logger = logging.getLogger("dibs.worker")
+
 
 def with_next_tick(invocation: Invocation, action: SettleAction) -> SettleAction:
-    """Return the action with the next tick added if the job is a tick of a periodic task."""
+    """Return the action with the next tick added if the job is a tick of a periodic task. Never raises."""
     if invocation.handler.schedule is None:
         return action
-    return add_next_tick(
-        invocation.handler,
-        invocation.job.id,
-        action,
-        claimed_at=invocation.claimed_at,
-        received_at=invocation.received_at,
-    )
+    try:
+        return add_next_tick(
+            invocation.handler,
+            invocation.job.id,
+            action,
+            claimed_at=invocation.claimed_at,
+            received_at=invocation.received_at,
+        )
+    except Exception:
+        logger.exception(
+            "%s/%s: the next tick could not be computed; the supervisor enqueues missing ticks",
+            *invocation.key[:2], extra=invocation.log_fields,
+        )  # fmt: skip
+        return action
 
 
 def add_next_tick(

@@ -32,12 +32,15 @@ class HandlerThreads(Generic[T]):
         self._started = 0
 
     def run(self, work: Callable[[], T]) -> None:
-        """Run `work` on an idle thread, or on a new thread if all are busy. `work` must not raise."""
-        self._work.put(work)
+        """Run `work` on an idle thread, or on a new thread if all are busy. `work` must not raise.
+
+        Raises RuntimeError, without running `work`, if no thread can be started.
+        """
         if not self._idle.acquire(blocking=False):
-            self._started += 1
             name = f"dibs-handler-{next(self._numbers)}"
             threading.Thread(target=self._run_work, name=name, daemon=True).start()
+            self._started += 1
+        self._work.put(work)
 
     def close(self) -> None:
         """End idle threads now, and busy threads after their work."""

@@ -1,0 +1,96 @@
+"""The log lines about the end of a run."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import pytest
+
+from dibs.client.app import Dibs
+from dibs.errors import PermanentError, Retry
+from dibs.model.retry import Fixed
+from dibs.worker import run
+from tests.worker.execution.test_outcome import Raiser, stall, stop_worker
+from tests.worker.jobs import add, outcome, put
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+async def test_a_final_failure_is_an_error_with_the_traceback_and_its_causes(
+    app: Dibs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler() -> None:
+        try:
+            int("no number")
+        except ValueError as error:
+            raise KeyError("outer") from error
+
+    add(app, "q", handler, max_retries=0)
+    await put(app, "q", "a")
+    await run(app, until="empty")
+
+    [line] = lines(caplog, logging.ERROR)
+    assert line.startswith("q/a: failed: KeyError: 'outer'\nTraceback (most recent call last):\n")
+    assert (
+        line.index("ValueError: invalid literal") < line.index("was the cause of") < line.rindex("KeyError:")
+    )
+    assert "in handler" in line
+
+
+async def test_a_retry_is_a_warning_with_the_time_of_the_next_run(
+    app: Dibs, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = datetime(2100, 1, 1, tzinfo=UTC)
+    add(app, "later", Raiser(Retry("busy", at=at)), max_retries=None)
+    add(app, "soon", Raiser(ValueError()), backoff=Fixed(3600), max_retries=4)
+    add(app, "stop", stop_worker)
+    for queue in ("later", "soon", "stop"):
+        await put(app, queue, "a")
+    await run(app)
+
+    later, soon = sorted(lines(caplog, logging.WARNING))
+    assert later.startswith("later/a: dibs.errors.Retry: busy; retry 1 in ")
+    assert later.endswith(", at 2100-01-01 00:00:00 UTC")
+    assert soon.startswith("soon/a: ValueError; retry 1 of 4 in 3600 s, at 2")
+
+
+async def test_a_failure_without_a_handler_is_logged_too(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
+    add(app, "stalled", lambda: 7, max_stalls=0)
+    add(app, "large", lambda: "x" * 2_000_000)
+    await put(app, "stalled", "a")
+    await stall(app, "stalled")
+    await put(app, "large", "a")
+    await run(app, until="empty")
+
+    large, stalled = sorted(lines(caplog, logging.ERROR))
+    assert large.startswith("large/a: failed: CompletionRefused: ")
+    assert stalled.startswith("stalled/a: failed: TooManyStalls: ")
+
+
+async def test_a_completed_run_is_a_debug_line(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dibs.worker")
+    add(app, "q", lambda: 7)
+    await put(app, "q", "a")
+    await run(app, until="empty")
+
+    assert "q/a: completed" in lines(caplog, logging.DEBUG)
+
+
+async def test_a_filter_that_raises_does_not_stop_the_settlement(app: Dibs) -> None:
+    class Breaks(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError
+
+    breaks, logger = Breaks(), logging.getLogger("dibs.worker")
+    add(app, "q", Raiser(PermanentError("no")))
+    await put(app, "q", "a")
+    logger.addFilter(breaks)
+    try:
+        await run(app, until="empty")
+    finally:
+        logger.removeFilter(breaks)
+
+    assert "failed" == (await outcome(app, "q", "a")).kind
