@@ -1,4 +1,4 @@
-"""The time of a storage whose clock was ahead once: it goes on, in each storage and after a restart."""
+"""The time of each storage goes on after its clock was ahead once, also after a restart."""
 
 from __future__ import annotations
 

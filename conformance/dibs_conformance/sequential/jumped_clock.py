@@ -1,4 +1,4 @@
-"""Test of the clock: after it was ahead once, the time of the storage goes on by the time that really passes.
+"""Test that the time of a storage goes on after its clock was ahead once.
 
 The kit cannot move the clock of a server. Instead it opens a location with a manual clock, and writes a job
 at a time that lies an hour ahead. Then it opens the same location with the system's clock. For the storage,

@@ -44,7 +44,7 @@ def report_lead(storage: str, lead: int) -> None:
             "on from there, and jobs with an absolute run_at start that much too early; "
             "docs/howto/correct_the_clock.md says how to correct it",
             storage,
-            timedelta(seconds=lead // 1000),
+            timedelta(seconds=round(lead / 1000)),
         )
     else:
         del _reported[storage]
