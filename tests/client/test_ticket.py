@@ -164,6 +164,17 @@ async def test_a_repeat_with_the_same_key_has_the_same_ticket(queue: Queue) -> N
     assert (second.verdict, second.revision, second.repeated) == ("queued", first.revision, True)
 
 
+async def test_a_repeat_with_a_generated_id_gets_the_ticket_of_the_first(queue: Queue) -> None:
+    first = await queue.enqueue(1, request_key="k")
+    again = await queue.enqueue(1, request_key="k")
+    (batched,) = await queue.enqueue_many([queue.bind(1, request_key="k")])
+    async with claimed(queue) as claim:
+        await claim.complete("once")
+
+    assert [first.id] * 2 == [again.id, batched.id]
+    assert ("once", "once") == (await again.result(0), await batched.result(0))
+
+
 async def test_a_ticket_can_be_made_again_elsewhere(queue: Queue) -> None:
     revision = (await queue.enqueue(1, id="a")).revision
     async with claimed(queue) as claim:

@@ -56,7 +56,7 @@ class PostgresLocations:
 
     def __call__(self, location: str, clock: Clock) -> Storage:
         if clock == "system":
-            return open_storage(self._url, clock, schema=location)
+            return open_storage(self._url, clock, schema=self._schemas.get(location, location))
         return cast("Storage", Kept(self, location))
 
     def connect(self, location: str) -> AbstractAsyncContextManager[Any] | None:

@@ -132,11 +132,12 @@ class RevisionsGrow(Law):
 class RequestKeys(Law):
     name = "a request_key acts once"
     section = "3, enqueue"
-    sentence = "Within its time, a repeated key changes no job and returns the first result."
+    sentence = "Within its time, a repeated key changes no job and returns the first result and its id."
 
     def __init__(self) -> None:
         super().__init__()
-        self.first: dict[tuple[str, str], tuple[EnqueueResult, int]] = {}
+        #: The first result of each key, the id of its request, and the end of its time.
+        self.first: dict[tuple[str, str], tuple[EnqueueResult, str, int]] = {}
         self.age: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -149,17 +150,20 @@ class RequestKeys(Law):
             return
         for request, answer in zip(call.args["requests"], call.answer, strict=True):
             if request.request_key is not None:
-                self._check_repeat((call.queue, request.request_key), answer, call.now)
+                self._check_repeat((call.queue, request.request_key), request.job.id, answer, call.now)
 
-    def _check_repeat(self, key: tuple[str, str], answer: EnqueueResult, now: int) -> None:
-        first, ends = self.first.get(key, (answer, 0))
+    def _check_repeat(self, key: tuple[str, str], id: str, answer: EnqueueResult, now: int) -> None:
+        first, first_id, ends = self.first.get(key, (answer, id, 0))
         if now >= ends:
-            self.first[key] = (answer, now + self.age.get(key[0], 3_600_000))
+            self.first[key] = (answer, id, now + self.age.get(key[0], 3_600_000))
             return
         same = [
             getattr(first, name) == getattr(answer, name) for name in ("status", "found", "first", "revision")
         ]
         self.check(answer.repeated and all(same), "request_key {!r} got {}, then {}", key[1], first, answer)
+        self.check(
+            answer.id == first_id, "request_key {!r} of {!r} is repeated as {!r}", key[1], first_id, answer.id
+        )
 
 
 class FailJobs(Law):

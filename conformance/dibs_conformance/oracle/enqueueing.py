@@ -16,11 +16,11 @@ def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueRes
     key = request.request_key
     before = queue.keys.get(key) if key is not None else None
     if before is not None and now < before.expires_at:
-        return replace(before.answer, repeated=True)
+        return replace(before.answer, repeated=True, id=before.id)
     outcome = queue.record(request.job.id).live_outcome(now) if request.want_outcome else None
     answer = accept_or_reject(queue, request, now)
     if key is not None:
-        queue.keys[key] = KeyedResult(answer, now + queue.settings.request_key_age)
+        queue.keys[key] = KeyedResult(answer, request.job.id, now + queue.settings.request_key_age)
     return replace(answer, outcome=outcome)
 
 

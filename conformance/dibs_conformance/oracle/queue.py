@@ -30,6 +30,8 @@ class KeyedResult:
     """The result of the first enqueue with a request_key, which repeats get until `expires_at`."""
 
     answer: EnqueueResult
+    #: The id of the first enqueue.
+    id: str
     expires_at: int
 
 

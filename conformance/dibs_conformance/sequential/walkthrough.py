@@ -122,10 +122,11 @@ def expire_a_lease(lockstep: Lockstep) -> None:
 
 
 def repeat_a_key(lockstep: Lockstep) -> None:
-    """Repeat a request_key while the queue remembers it, and after that."""
+    """Repeat a request_key while the queue remembers it, also with another id, and after that."""
     request = EnqueueRequest(job=NewJob(id="a"), request_key="k")
     lockstep.enqueue(QUEUE, [request])
     lockstep.enqueue(QUEUE, [request])
+    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="b"), request_key="k")])
     lockstep.pass_time(HOUR)
     lockstep.enqueue(QUEUE, [request])
 

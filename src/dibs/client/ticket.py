@@ -70,8 +70,8 @@ class Ticket(Generic[R]):
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
         self.queue: str = client.name
         """Name of the queue."""
-        self.id: str = id
-        """Id of the job."""
+        self.id: str = answer.id or id if answer else id
+        """Id of the job. If `repeated`, the id of the first enqueue with that request_key."""
         self.revision: int = revision
         """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process."""
         self.verdict: EnqueueStatus | None = answer.status if answer else None

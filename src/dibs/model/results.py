@@ -44,6 +44,9 @@ class EnqueueResult(Struct, frozen=True, gc=False):
     outcome: Outcome | None = None
     #: True if the request_key was known: the request was ignored, and this is the first result again.
     repeated: bool = False
+    #: The id of the first request with the request_key, if `repeated`; else "", because the result is about
+    #: the id of the request. It is also "" for a key that a version of dibs without this field has stored.
+    id: str = ""
 
 
 class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from dibs.model import events, fold, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import EMPTY, Slot
-from dibs.model.requests import Reject, Release, RetryLater, Settlement, Update
-from dibs.model.results import ClaimResult, SettleResult
+from dibs.model.requests import EnqueueRequest, Reject, Release, RetryLater, Settlement, Update
+from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs.storage.indexed import by_id, claiming, enqueueing, index, reading, settling
 from dibs.storage.indexed.event_log import Entry, pack_entry
 from dibs.storage.indexed.index import Index
@@ -123,6 +123,14 @@ def later_is_earlier(patch: Patch) -> None:
 @law("a request_key: a repeat is marked as repeated")
 def a_repeat_is_not_marked(patch: Patch) -> None:
     changed(patch, enqueueing, "_enqueue_request", lambda answer, *_: replace(answer, repeated=False))
+
+
+@law("a request_key acts once")
+def a_repeat_is_about_the_id_of_its_request(patch: Patch) -> None:
+    def change(answer: EnqueueResult, index: Index, queue: QueueIndex, request: EnqueueRequest) -> Any:
+        return replace(answer, id=request.job.id if answer.repeated else "")
+
+    changed(patch, enqueueing, "_enqueue_request", change)
 
 
 @law("payload: opaque bytes, no storage looks inside")

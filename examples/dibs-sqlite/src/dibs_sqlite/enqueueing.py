@@ -27,7 +27,7 @@ def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> En
         return earlier
     result = admit(tx, queue, request.job, request.on_conflict)
     if key is not None:
-        queue.put_key(key, result)
+        queue.put_key(key, replace(result, id=request.job.id))
     if request.want_outcome:
         return replace(result, outcome=transitions.unexpired(queue.get(request.job.id).outcome, tx.now))
     return result

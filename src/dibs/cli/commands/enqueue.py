@@ -68,9 +68,9 @@ async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json
     async with connect(url, create=True) as storage:
         (answer,) = await storage.enqueue(queue, [request])
     if json:
-        print_json(_answer_fields(queue, request.job.id, answer))
+        print_json(_answer_fields(queue, answer.id or request.job.id, answer))
     else:
-        print_lines(f"{answer.status} {queue}/{request.job.id}")
+        print_lines(f"{answer.status} {queue}/{answer.id or request.job.id}")
     return ExitCode.REFUSED if answer.status in REJECTED else ExitCode.DONE
 
 

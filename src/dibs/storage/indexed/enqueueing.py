@@ -28,11 +28,16 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
     if key is not None:
         known = queue.keys.get(key)
         if known is not None and index.now < known.expires_at:
-            return EnqueueResult(known.status, known.found, known.first, known.revision, repeated=True)
+            return EnqueueResult(
+                known.status, known.found, known.first, known.revision, repeated=True, id=known.id
+            )
     result = admit(index, queue, request.job, request.on_conflict)
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
-        queue.put_key(key, RequestKey(result.status, result.found, result.first, result.revision, expires_at))
+        known = RequestKey(
+            result.status, result.found, result.first, result.revision, expires_at, request.job.id
+        )
+        queue.put_key(key, known)
     if request.want_outcome:
         kept = transitions.unexpired(queue.slots.get(request.job.id, EMPTY).outcome, index.now)
         return replace(result, outcome=kept)

@@ -187,14 +187,21 @@ def _decode_ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
 
 def decode_enqueued(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
     """Return the results of an enqueue of `count` requests, with the outcomes that requests wanted."""
-    statuses, founds, firsts, revisions, repeats, *_ = rows[0]
+    statuses, founds, firsts, revisions, repeats, first_ids, *_ = rows[0]
     if statuses is None:
         return [EnqueueResult("queued", "nothing", n, n) for n in revisions]
     results = [
-        EnqueueResult(statuses[i], founds[i], firsts[i], revisions[i], repeated=repeats[i])
+        EnqueueResult(
+            statuses[i],
+            founds[i],
+            firsts[i],
+            revisions[i],
+            repeated=repeats[i],
+            id=(first_ids[i] or "") if repeats[i] else "",
+        )
         for i in range(count)
     ]
-    for _, _, _, _, _, number, *outcome in rows[1:]:
+    for _, _, _, _, _, _, number, *outcome in rows[1:]:
         if not results[number - 1].repeated:
             results[number - 1] = replace(results[number - 1], outcome=decode_outcome(outcome))
     return results

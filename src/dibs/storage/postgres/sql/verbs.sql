@@ -3,7 +3,7 @@
 -- name: enqueue
 -- Returns one row of arrays in the order of the requests. NULL in `statuses` means that every request was queued
 -- as a new job.
-SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats
+SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.first_ids
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
@@ -12,7 +12,7 @@ FROM {schema}.enqueue(
 -- name: enqueue_wanting
 -- Returns the row of enqueue, and one more row for each existing outcome that a request wants. `place` is the
 -- number of the request, from 1.
-SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.place, {kept}
+SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.first_ids, e.place, {kept}
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],

@@ -96,11 +96,11 @@ def encode_request(
 
 
 def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> list[EnqueueResult]:
-    answers, now, outcomes, first = reply
+    answers, now, outcomes, first, first_ids = reply
     if first:
         number = int(first)
         return [EnqueueResult("queued", "nothing", n, n) for n in range(number, number + len(requests))]
-    outcomes_left = iter(outcomes)
+    outcomes_left, first_ids_left = iter(outcomes), iter(first_ids)
     results = []
     for request, (status, found, repeated, first, last) in zip(
         requests, _ENQUEUED.iter_unpack(answers), strict=True
@@ -110,7 +110,13 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
             outcome = slots.live_outcome(next(outcomes_left), int(now))
         results.append(
             EnqueueResult(
-                ENQUEUE_STATUSES[status - 1], FOUND_STATES[found - 1], first, last, outcome, bool(repeated)
+                ENQUEUE_STATUSES[status - 1],
+                FOUND_STATES[found - 1],
+                first,
+                last,
+                outcome,
+                repeated=bool(repeated),
+                id=next(first_ids_left).decode() if repeated else "",
             )
         )
     return results

@@ -4,10 +4,11 @@
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  the bytes that all requests begin with, including the flags of their data; '' if they differ
 -- ARGV[3…] id, rest of the request, id, rest, ... (storage/redis/lua/include/accept.lua)
--- Returns  {answers, now, outcomes, first}
+-- Returns  {answers, now, outcomes, first, first_ids}
 --          answers   packed answers (storage/redis/lua/include/accept.lua); '' if all jobs are new
 --          outcomes  outcome or nil for each request that wants one and did not repeat a request key
 --          first     number of the first job if all jobs are new, each later job has the next number; else ''
+--          first_ids for each answer that repeats a request key, the id of the first request with that key
 
 -- @include fast_enqueue
 -- @include commit
@@ -27,7 +28,7 @@ while fast_new and #answers < #ids do
 end
 if #answers == #ids then
   commit()
-  return {'', decimal(queue.now), {}, decimal(answers[1])}
+  return {'', decimal(queue.now), {}, decimal(answers[1]), {}}
 end
 
 -- This include stands here and not at the top: the definition of its functions takes a third of the time of a
@@ -44,32 +45,33 @@ local keys = {}
 for i = 4, common == '' and #ARGV or 0, 2 do keys[#keys + 1] = key_of(ARGV[i]) end
 if #keys > 0 then prefetch(queue, 'keys', keys) end
 
--- Return the answer to an earlier request with this request key, or nil. The hash `keys` has the
--- answer and I8 expires_at.
+-- Return the answer to an earlier request with this request key and the id of that request, or nil. The hash `keys`
+-- has the answer, I8 expires_at and the id. A record that an earlier version of dibs has stored ends before the id.
 local function repeated_answer(request)
   local text = request.key and read_field(queue, 'keys', request.key)
   if not text or queue.now >= unpack_from('>I8', text, 20) then return nil end
-  return sub(text, 1, 2) .. '\1' .. sub(text, 4, 19)
+  return sub(text, 1, 2) .. '\1' .. sub(text, 4, 19), sub(text, 28)
 end
 
 local function store_request_key(request, answer)
   local expires_at = queue.now + queue.request_key_age
-  set_field(queue, 'keys', request.key, answer .. pack('>I8', expires_at))
+  set_field(queue, 'keys', request.key, answer .. pack('>I8', expires_at) .. request.id)
   plan(queue, 'zset', 'key_ends', request.key, decimal(expires_at))
 end
 
-local outcomes = {}
+local outcomes, first_ids = {}, {}
 
 local function enqueue_one(i, text)
   local request = parse_request(ids[i], text, queue.now)
-  local answer, repeated = repeated_answer(request), true
-  if not answer then
-    repeated = false
+  local answer, first_id = repeated_answer(request)
+  if first_id then
+    first_ids[#first_ids + 1] = first_id
+  else
     local status, found, first, revision = accept(queue, request)
     answer = pack('>BBBI8I8', status, found, 0, first, revision)
     if request.key then store_request_key(request, answer) end
   end
-  if request.wants_outcome and not repeated then
+  if request.wants_outcome and not first_id then
     outcomes[#outcomes + 1] = read_field(queue, 'outcomes', request.id)
   end
   return answer
@@ -94,10 +96,10 @@ for i = 1, #ids do
   answers[i], all_new = answer, all_new and type(answer) == 'number'
 end
 commit()
-if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1])} end
+if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1]), first_ids} end
 for i, answer in ipairs(answers) do
   if type(answer) == 'number' then
     answers[i] = pack('>BBBI8I8', STATUS_QUEUED, FOUND_NOTHING, 0, answer, answer)
   end
 end
-return {table.concat(answers), decimal(queue.now), outcomes, ''}
+return {table.concat(answers), decimal(queue.now), outcomes, '', first_ids}
