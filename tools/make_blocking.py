@@ -43,7 +43,7 @@ VARIABLES = {"Dibs": "app", "TaskEnqueuer": "task", "StoredQueue": "queue"}
 #: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 LEFT_OUT = {
     *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
-    *("middleware", "override_storage", "using"),
+    *("middleware", "override_storage", "using", "from_redis", "from_pool"),
     *("handlers", "storage", "lease_ms", "sync"),
 }
 #: Long calls, which run on the thread of the caller: signals arrive there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -11,13 +11,13 @@ from msgspec import UNSET, UnsetType
 from dibs.client.calls.error_info import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient, split_ids
-from dibs.client.listing import Listing
+from dibs.client.listing import PAGE_SIZE, Listing
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.status import Status, slot_status
-from dibs.model.job import FAIL_SUFFIX
+from dibs.model.job import FAIL_SUFFIX, Slot
 from dibs.model.requests import Complete, End, Fail, JobPatch
 from dibs.model.results import (
     AmendStatus,
@@ -161,6 +161,37 @@ class StoredQueue:
         """Return the number of jobs in each state; above 10,000 a number may be approximate."""
         return (await (await self._client.storage()).counts([self.name]))[self.name]
 
+    async def clear(self, *, running: bool = False) -> int:
+        """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
+
+        Active jobs continue, and their outcomes are kept. With `running=True` they are removed, too: their
+        holders get LeaseLost. Waiters of a removed job get JobCancelled or OutcomeNotKept. A job that is
+        enqueued during the call may stay, or may be removed.
+        """
+        removed = 0
+        for state in ("waiting", "blocked"):
+            async for page in self._pages(state):
+                # Unlike `forget`, a cancel leaves a job that was claimed meanwhile.
+                removed += (await self.cancel_many([id for id, _ in page])).count("cancelled")
+        if running:
+            async for page in self._pages("active"):
+                removed += await self._forget_many([id for id, _ in page])
+        for end in ("completed", "failed", "cancelled"):
+            async for page in self._pages(end):
+                await self._forget_many([id for id, slot in page if slot.current is None])
+        return removed
+
+    async def _pages(self, state: State) -> AsyncIterator[Sequence[tuple[str, Slot]]]:
+        storage, after = await self._client.storage(), None
+        while True:
+            page = await storage.list(self.name, state, after=after, limit=PAGE_SIZE)
+            yield page.items
+            if (after := page.after) is None:
+                return
+
+    async def _forget_many(self, ids: Sequence[str]) -> int:
+        return sum(await (await self._client.storage()).forget(self.name, ids)) if ids else 0
+
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
 
@@ -176,7 +207,7 @@ class StoredQueue:
 
         Raises Refused naming the setting at fault.
         """
-        await (await self._client.storage()).configure(self.name, build_patch(changes))
+        await self._client.configure(build_patch(changes))
 
     async def prune(self) -> PruneResult:
         """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.

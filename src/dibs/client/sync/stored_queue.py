@@ -158,6 +158,15 @@ class BlockingStoredQueue:
         """Return the number of jobs in each state; above 10,000 a number may be approximate."""
         return run(self._storage_handle, "await queue.counts(...)", self._source.counts())
 
+    def clear(self, *, running: bool = False) -> int:
+        """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
+
+        Active jobs continue, and their outcomes are kept. With `running=True` they are removed, too: their
+        holders get LeaseLost. Waiters of a removed job get JobCancelled or OutcomeNotKept. A job that is
+        enqueued during the call may stay, or may be removed.
+        """
+        return run(self._storage_handle, "await queue.clear(...)", self._source.clear(running=running))
+
     def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
 
