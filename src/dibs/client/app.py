@@ -22,7 +22,7 @@ from dibs.errors import BadHandler, ConfigurationError, UnknownTask
 from dibs.model.check_jobs import check_enqueue_queue, check_queue
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage
+from dibs.storage.registry import client_options, open_storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
@@ -56,6 +56,33 @@ class Dibs:
         """The function declared with @app.lifespan; each worker process enters it once."""
         self._clients: dict[str, QueueClient] = {}
         self._tasks: dict[str, Task[Any, Any]] = {}
+
+    @classmethod
+    def from_redis(cls, client: Any, **options: Any) -> Self:
+        """Return an app with the connection settings of a client of redis-py, for example `Redis(...)`.
+
+        A blocking or asyncio `Redis`, and a `RedisCluster`. The app opens connections of its own, and neither
+        uses nor closes those of the client. `options` are those of a redis: URL, such as `prefix`.
+
+        Raises ConfigurationError for another object, and for a setting that the app cannot use.
+        """
+        return cls._from_client(client, "redis", options)
+
+    @classmethod
+    def from_pool(cls, pool: Any, **options: Any) -> Self:
+        """Return an app with the connection settings of a pool of redis-py or of psycopg_pool.
+
+        The app opens connections of its own, and neither uses nor closes those of the pool. `options` are
+        those of the URL, such as `prefix` or `schema`, and `max_connections`.
+
+        Raises ConfigurationError for another object, and for a setting that the app cannot use.
+        """
+        return cls._from_client(pool, "", options)
+
+    @classmethod
+    def _from_client(cls, client: object, package: str, options: dict[str, Any]) -> Self:
+        url, settings = client_options(client, package)
+        return cls(url, **settings, **options)
 
     def __repr__(self) -> str:
         return f"<Dibs of {self._storage_handle.redacted_url}>"

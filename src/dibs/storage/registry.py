@@ -34,6 +34,9 @@ BUILT_IN: Final = {
     "postgres": "dibs.storage.postgres:open_url",
 }
 
+#: The modules with a function `client_options`, by the package of a client or a pool.
+CLIENT_PACKAGES: Final = {"redis": "dibs.storage.redis", "psycopg_pool": "dibs.storage.postgres"}
+
 #: A function `open_url(url, *, clock, **options)` that returns a storage, not yet opened.
 Factory = Callable[..., Storage]
 
@@ -47,6 +50,25 @@ def open_storage(url: str, clock: Clock = "system", **options: Any) -> Storage:
     if clock not in ("system", "manual"):
         raise ConfigurationError(f"clock is {clock!r}; it must be 'system' or 'manual'")
     return factory(parse_scheme(url))(url, clock=clock, **options)
+
+
+def client_options(client: object, package: str = "") -> tuple[str, dict[str, Any]]:
+    """Return the URL and the options of a storage with the connection settings of a client or a pool.
+
+    With `package`, accept only objects of this package. Raise ConfigurationError if no storage knows the
+    class of the object, or its settings cannot be used.
+    """
+    for base in type(client).__mro__:
+        found = base.__module__.partition(".")[0]
+        if found in CLIENT_PACKAGES and package in ("", found):
+            url, options = import_module(CLIENT_PACKAGES[found]).client_options(client)
+            return url, options
+    known = (
+        f"a client of {package}" if package else "a client or a pool of redis-py, or a pool of psycopg_pool"
+    )
+    raise ConfigurationError(
+        f"an object of the class {type(client).__name__} has no known settings: pass {known}"
+    )
 
 
 def parse_scheme(url: str) -> str:
@@ -177,3 +199,11 @@ def read_flag(text: str) -> bool:
     if flag in ("0", "false", "no", "off"):
         return False
     raise ValueError(text)
+
+
+def read_max_connections(value: str | int) -> int:
+    """Return the value of an option `max_connections`, a whole number from 1. Raise ValueError."""
+    number = int(value)
+    if isinstance(value, bool | float) or number < 1:
+        raise ValueError(value)
+    return number

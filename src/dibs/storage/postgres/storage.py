@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
+from attrs import evolve
 from psycopg import AsyncConnection
 from psycopg import Connection as BlockingConnection
 
@@ -44,14 +45,26 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.network.address import parse_url
+from dibs.storage.postgres.network.pool_settings import PoolSettings, read_pool
 from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
 from dibs.storage.postgres.transactions import AsyncTransaction, BlockingTransaction
 from dibs.storage.protocol import Clock, Watch
 
 
-def open_url(url: str, *, clock: Clock = "system", **options: Any) -> PostgresStorage:
-    """Return the storage of a URL, not yet opened: postgresql://USER@HOST/DATABASE?schema=NAME."""
-    return PostgresStorage(parse_url(url, options), clock=clock)
+def open_url(
+    url: str, *, clock: Clock = "system", pool: PoolSettings | None = None, **options: Any
+) -> PostgresStorage:
+    """Return the storage of a URL, not yet opened: postgresql://USER@HOST/DATABASE?schema=NAME.
+
+    `pool` is the second value of `client_options`.
+    """
+    return PostgresStorage(evolve(parse_url(url, options), pool=pool), clock=clock)
+
+
+def client_options(pool: object) -> tuple[str, dict[str, Any]]:
+    """Return the URL and the options of `open_url` for a pool of psycopg_pool. Raise ConfigurationError."""
+    settings = read_pool(pool)
+    return settings.url, {"pool": settings}
 
 
 class PostgresStorage(PostgresSession):

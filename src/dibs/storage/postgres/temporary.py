@@ -40,7 +40,7 @@ async def remove_url(url: str) -> None:
     """Drop the schema of a URL with all its tables. Raise StorageError if the server refuses."""
     address = parse_url(url, {})
     errors = DriverErrors(address.display_url, address.hosts)
-    connections = ConnectionPool(address.params, errors)
+    connections = ConnectionPool(address, errors)
     try:
         async with connections.borrow() as connection:
             schema = sql.Identifier(address.schema)

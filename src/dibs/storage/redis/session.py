@@ -17,7 +17,8 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec.requests import encode_id
-from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url, keep_address
+from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url
+from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.opening import check_servers, servers_for
 from dibs.storage.redis.network.scripts import script
@@ -37,6 +38,8 @@ class RedisSession:
 
     `prefix` is the start of every key. `poll` is the interval in seconds at which a wait reads its queues, in
     case a wake-up was lost. `allow_eviction` accepts a server that may evict keys when its memory is full.
+    `max_connections` limits the requests in flight to each server. `address_map` translates the addresses of
+    the nodes of a cluster. `client` has the settings of a client of redis-py, and `url` is then its URL.
     """
 
     def __init__(
@@ -47,15 +50,16 @@ class RedisSession:
         prefix: str = "dibs",
         poll: float = 1.0,
         allow_eviction: bool = False,
+        client: ClientSettings | None = None,
         max_connections: int = MAX_CONNECTIONS,
-        address_map: Remap = keep_address,
+        address_map: Remap | None = None,
     ) -> None:
         self.url = redact_url(url)
         self.limits = LIMITS
         self.durability = "known once it is open"
         # A closure, so that no repr and no traceback shows the password in the URL.
         self._make_servers: Callable[[], Servers] = lambda: servers_for(
-            url, max_connections=max_connections, address_map=address_map
+            url, client=client, max_connections=max_connections, address_map=address_map
         )
         self._manual = clock == "manual"
         self._prefix = keys.check_prefix(prefix)

@@ -51,15 +51,31 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
+from dibs.storage.redis.network.client_settings import ClientSettings, read_client
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
 from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
 
 
-def open_url(url: str, *, clock: Clock = "system", **options: Any) -> RedisStorage:
-    """Return the storage of a URL, not yet opened: redis://, rediss:// (TLS), unix:// or redis+cluster://."""
+def open_url(
+    url: str, *, clock: Clock = "system", client: ClientSettings | None = None, **options: Any
+) -> RedisStorage:
+    """Return the storage of a URL, not yet opened.
+
+    The URL begins with redis://, rediss:// (TLS), unix://, redis+cluster:// or rediss+cluster://. `client` is
+    the second value of `client_options`.
+    """
     plain, own_options = split_options(url, options)
-    return RedisStorage(plain, clock=clock, **own_options)
+    return RedisStorage(plain, clock=clock, client=client, **own_options)
+
+
+def client_options(client: object) -> tuple[str, dict[str, Any]]:
+    """Return the URL and the options of `open_url` for a client or a pool of redis-py.
+
+    Raise ConfigurationError for an object or a setting that dibs cannot use.
+    """
+    settings = read_client(client)
+    return settings.url, {"client": settings}
 
 
 class RedisStorage(RedisSession):

@@ -38,10 +38,12 @@ def test_a_driver_s_own_parameters_go_through() -> None:
         ("postgresql://h/db?fsync=1", {}),
         ("postgresql://h/db", {"prefix": "x"}),
         ("postgresql://h?poll=soon", {}),
+        ("postgresql://h?max_connections=0", {}),
+        ("postgresql://h", {"max_connections": 2.5}),
     ],
 )
 def test_unknown_options_are_refused_and_the_known_listed(url: str, options: dict[str, str]) -> None:
-    with pytest.raises(UnknownOption, match=r"known: poll, schema|invalid value"):
+    with pytest.raises(UnknownOption, match=r"known: max_connections, poll, schema|invalid value"):
         parse_url(url, options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -11,8 +12,17 @@ from psycopg.conninfo import conninfo_to_dict
 
 from dibs.errors import UnknownOption
 from dibs.storage.addresses import parse_address, show_option
+from dibs.storage.postgres.network.pool_settings import PoolSettings
+from dibs.storage.registry import read_max_connections
 
-_OURS: Final = {"schema": str, "poll": float}
+_OURS: Final[dict[str, Callable[[Any], Any]]] = {
+    "schema": str,
+    "poll": float,
+    "max_connections": read_max_connections,
+}
+#: The default of `max_connections`: the most connections that one storage has open at the same time for its
+#: statements. A listener and a vacuum have further connections.
+MAX_CONNECTIONS: Final = 10
 _SECRETS: Final = {
     "password", "sslpassword", "passfile", "oauth_client_secret", "scram_client_key", "scram_server_key"
 }  # fmt: skip
@@ -30,9 +40,25 @@ class PostgresAddress:
     schema: str
     #: The interval in seconds at which a wait reads its queues, in case a notification was lost.
     poll: float
+    #: The limit of open connections for statements.
+    max_connections: int = MAX_CONNECTIONS
+    #: The settings of a pool that was handed over; None without one.
+    pool: PoolSettings | None = None
 
     def __repr__(self) -> str:
         return f"<Address {self.display_url}>"
+
+    async def connection_params(self) -> dict[str, Any]:
+        """Return the driver's parameters for a new connection, with those that functions of the pool give."""
+        if self.pool is None or not self.pool.is_dynamic:
+            return self.params
+        return {**self.params, **await self.pool.read()}
+
+    def connection_params_blocking(self) -> dict[str, Any]:
+        """Return the parameters as `connection_params`. Raise ConfigurationError for an async function."""
+        if self.pool is None or not self.pool.is_dynamic:
+            return self.params
+        return {**self.params, **self.pool.read_blocking()}
 
     @property
     def hosts(self) -> str:
@@ -66,12 +92,19 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
     query = parse_address(url).query
     named, drivers = _split_query(query)
     named |= options
+    if "max_connections" in options:
+        named["max_connections"] = _read_option("max_connections", options["max_connections"])
     rest = url.partition("?")[0].partition(":")[2]
     rebuilt = f"postgresql:{rest}" + (f"?{urlencode(drivers, quote_via=quote)}" if drivers else "")
     params = _conninfo(rebuilt, url)
     if params.setdefault("client_encoding", "UTF8").upper() not in ("UTF8", "UTF-8"):
         raise UnknownOption("option 'client_encoding' must be UTF8, as dibs sets it; leave it out")
-    return PostgresAddress(params=params, schema=named.get("schema", "dibs"), poll=named.get("poll", 1.0))
+    return PostgresAddress(
+        params=params,
+        schema=named.get("schema", "dibs"),
+        poll=named.get("poll", 1.0),
+        max_connections=named.get("max_connections", MAX_CONNECTIONS),
+    )
 
 
 def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -81,17 +114,21 @@ def _split_query(query: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     # libpq does not read a plus sign as a space, unlike urllib's parse_qs.
     for name, _, text in (part.partition("=") for part in query.split("&") if part):
         name, text = unquote(name), unquote(text)  # noqa: PLW2901
-        kind = _OURS.get(name)
-        if kind is None:
+        if name in _OURS:
+            ours[name] = _read_option(name, text)
+        else:
             drivers.append((name, text))
-            continue
-        try:
-            ours[name] = kind(text)
-        except ValueError:
-            raise UnknownOption(
-                f"option {name!r} has the invalid value {text!r}; write schema=NAME or poll=SECONDS"
-            ) from None
     return ours, drivers
+
+
+def _read_option(name: str, value: Any) -> Any:
+    try:
+        return _OURS[name](value)
+    except (TypeError, ValueError):
+        raise UnknownOption(
+            f"option {name!r} has the invalid value {value!r}; write schema=NAME, poll=SECONDS or "
+            "max_connections=NUMBER"
+        ) from None
 
 
 def _conninfo(url: str, given: str) -> dict[str, Any]:

@@ -17,15 +17,14 @@ from psycopg import AsyncConnection, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
+from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.errors import DriverErrors
 
 #: Executions of a statement after which the driver prepares it. Behind a pooler such as PgBouncer no
 #: statement is prepared, because the pooler may run the next transaction in another session.
 PREPARE_AFTER: Final = 3
-#: The most connections that one storage has open at the same time for its statements.
-MAX_CONNECTIONS: Final = 10
-#: Timeout for opening a connection, in seconds.
-CONNECT_TIMEOUT: Final = 10
+#: Parameters of a connection that a URL may replace. The timeout for opening it is in seconds.
+DEFAULTS: Final[dict[str, Any]] = {"connect_timeout": 10, "application_name": "dibs"}
 
 #: The most seconds that `ConnectionPool.close` waits for statements whose callers were cancelled.
 CLOSE_TIMEOUT: Final = 5.0
@@ -69,11 +68,11 @@ class PooledConnection(AsyncConnection[Any]):
 class ConnectionPool:
     """The connections of one storage, for one event loop."""
 
-    def __init__(self, conninfo: dict[str, Any], errors: DriverErrors) -> None:
-        self._conninfo = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "dibs", **conninfo}
+    def __init__(self, address: PostgresAddress, errors: DriverErrors) -> None:
+        self._address = address
         self._errors = errors
         self._idle: list[PooledConnection] = []
-        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._free = asyncio.Semaphore(address.max_connections)
         #: True if the driver may prepare statements; False behind a pooler.
         self.prepares = True
         self._closed = False
@@ -83,7 +82,8 @@ class ConnectionPool:
     async def connect(self) -> PooledConnection:
         """Open a new connection, which does not belong to the pool. Raise StorageUnavailable."""
         try:
-            connection = await PooledConnection.connect(**self._conninfo, autocommit=True)
+            params = DEFAULTS | await self._address.connection_params()
+            connection = await PooledConnection.connect(**params, autocommit=True)
         except (psycopg.Error, OSError) as error:
             raise self._errors.to_connect_error(error) from None
         connection.prepare_threshold = PREPARE_AFTER if self.prepares else None
@@ -91,7 +91,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def borrow(self) -> AsyncIterator[PooledConnection]:
-        """Lend a connection for a `with` block. Wait if MAX_CONNECTIONS are lent already.
+        """Lend a connection for a `with` block. Wait if `max_connections` are lent already.
 
         A broken connection is closed after the block and not lent again.
         """
@@ -102,7 +102,7 @@ class ConnectionPool:
             yield connection
         finally:
             if connection is not None and connection.unread is not None:
-                # The connection still counts towards MAX_CONNECTIONS, so that a caller who cancels often
+                # The connection still counts towards `max_connections`, so that a caller who cancels often
                 # opens no more connections than others.
                 task = asyncio.ensure_future(self._discard_reply_and_return(connection))
                 self._discarding.add(task)

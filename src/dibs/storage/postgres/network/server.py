@@ -43,7 +43,7 @@ class PostgresDatabase:
 
         Raise StorageError, or ConfigurationError for an encoding or an isolation level that dibs cannot use.
         """
-        connections = ConnectionPool(self._address.params, self._errors)
+        connections = ConnectionPool(self._address, self._errors)
         try:
             async with connections.borrow() as connection:
                 try:
@@ -149,7 +149,8 @@ class PostgresDatabase:
         The connection is closed.
         """
         try:
-            with psycopg.connect(**self._address.params, autocommit=True) as connection:
+            params = self._address.connection_params_blocking()
+            with psycopg.connect(**params, autocommit=True) as connection:
                 connection.execute(query, params)
         except psycopg.OperationalError as error:
             raise self._errors.to_connect_error(error) from None

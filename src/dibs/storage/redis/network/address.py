@@ -59,14 +59,6 @@ def parse_node(text: str) -> NodeAddress:
 # -- options ---------------------------------------------------------------------------------------------
 
 
-def read_max_connections(value: str | int) -> int:
-    """Return the value of the option `max_connections`, a whole number from 1. Raise ValueError."""
-    number = int(value)
-    if isinstance(value, bool | float) or number < 1:
-        raise ValueError(value)
-    return number
-
-
 def read_address_map(value: str | Mapping[str, str] | Remap) -> Remap:
     """Return the function of the option `address_map`, which translates the addresses of nodes.
 

@@ -8,8 +8,8 @@ If a part moves, tests/storage/redis/network/test_driver.py fails and names it.
 from __future__ import annotations
 
 from asyncio import StreamWriter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from redis.asyncio.connection import AbstractConnection, DefaultParser
 from redis.asyncio.connection import ConnectionPool as RedisPyPool
@@ -17,7 +17,14 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
-__all__ = ["AbstractConnection", "connection_factory", "detach_stream", "key_slot", "parse_error"]
+__all__ = [
+    "AbstractConnection",
+    "connection_factory",
+    "detach_stream",
+    "factory_of_class",
+    "key_slot",
+    "parse_error",
+]
 
 #: Converts the text of an error reply to an exception of redis-py: `MOVED ...` becomes MovedError.
 parse_error: Final = DefaultParser.parse_error
@@ -37,17 +44,24 @@ def connection_factory(url: str) -> Callable[..., AbstractConnection]:
 
     Keyword arguments of that function replace options. Raise TypeError or ValueError for a wrong option.
     """
-    # Each connect is one attempt: ConnectionPool.connect in connections.py decides about retries. Without
+    pool = RedisPyPool.from_url(url)
+    return factory_of_class(pool.connection_class, pool.connection_kwargs)
+
+
+def factory_of_class(
+    connection_class: type[AbstractConnection], options: Mapping[str, Any]
+) -> Callable[..., AbstractConnection]:
+    """Return a function that creates connections of a class with these options, as `connection_factory`."""
+    # Each connect is one attempt: first_that_answers in connections.py decides about retries. Without
     # driver_info=None redis-py reads its version from disk for each connection, 2 ms, to send it to the
     # server.
-    pool = RedisPyPool.from_url(
-        url,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=None,
-        decode_responses=False,
-        driver_info=None,
-    )
-    connection_class, options = pool.connection_class, pool.connection_kwargs
+    options = {
+        **options,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": None,
+        "decode_responses": False,
+        "driver_info": None,
+    }
     connection_class(**options)
     return lambda **replaced: connection_class(**{**options, **replaced})

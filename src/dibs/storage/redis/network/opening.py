@@ -17,13 +17,13 @@ from dibs.storage.redis.network.address import (
     keep_address,
     parse_cluster_url,
     read_address_map,
-    read_max_connections,
 )
+from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.cluster import Cluster
 from dibs.storage.redis.network.connections import ConnectionPool
-from dibs.storage.redis.network.driver import AbstractConnection, connection_factory
+from dibs.storage.redis.network.driver import AbstractConnection, connection_factory, factory_of_class
 from dibs.storage.redis.network.servers import OneServer, Servers
-from dibs.storage.registry import read_flag
+from dibs.storage.registry import read_flag, read_max_connections
 
 #: The URL options of dibs. Any other option belongs to redis-py.
 OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
@@ -87,28 +87,35 @@ def check_database(url: str) -> None:
 
 
 def servers_for(
-    url: str, *, max_connections: int = MAX_CONNECTIONS, address_map: Remap = keep_address
+    url: str,
+    *,
+    client: ClientSettings | None = None,
+    max_connections: int = MAX_CONNECTIONS,
+    address_map: Remap | None = None,
 ) -> Servers:
     """Return the server or the cluster of a URL, not yet connected.
 
-    Raise UnknownOption for a wrong option.
+    With `client`, use its settings; `url` is then its URL. Raise UnknownOption for a wrong option.
     """
-    if is_cluster_url(url):
-        seeds, single = parse_cluster_url(url)
-        make = _checked_factory(single)
-        return Cluster(
-            lambda address: make(host=address[0], port=address[1]),
-            seeds,
-            redact_url(url),
-            max_connections,
-            address_map,
-        )
-    return OneServer(ConnectionPool(_checked_factory(url), redact_url(url), max_connections))
+    if not is_cluster_url(url):
+        make = _checked_factory(url, client)
+        return OneServer(ConnectionPool(make, redact_url(url), max_connections))
+    seeds, single = parse_cluster_url(url)
+    make = _checked_factory(single, client)
+    return Cluster(
+        lambda address: make(host=address[0], port=address[1]),
+        seeds,
+        redact_url(url),
+        max_connections,
+        address_map or (keep_address if client is None else client.remap),
+    )
 
 
-def _checked_factory(url: str) -> Callable[..., AbstractConnection]:
+def _checked_factory(url: str, client: ClientSettings | None) -> Callable[..., AbstractConnection]:
     """Return a function that creates connections for a URL. Create one, to raise UnknownOption now."""
     try:
+        if client is not None:
+            return factory_of_class(client.connection_class, client.options)
         make = connection_factory(url)
         make()
     except (TypeError, ValueError) as error:
