@@ -264,3 +264,24 @@ def test_work_hears_a_signal_that_does_not_end_the_wait_of_its_thread(tmp_path: 
 
 async def tell_thread(_app: Dibs, **_options: Any) -> threading.Thread:
     return threading.current_thread()
+
+
+def test_blocking_calls_first_and_a_loop_later(storage_url: str) -> None:
+    """The error of the loop names the call that makes it work."""
+    app = Dibs(storage_url)
+
+    async def count() -> int:
+        return (await app.queue("q").counts()).waiting
+
+    async def count_in_block() -> int:
+        async with app:
+            return await count()
+
+    app.queue("q").sync.enqueue(1)
+    with pytest.raises(NotRunning, match=r"call app\.sync\.close\(\) before"):
+        asyncio.run(count())
+    app.sync.close()
+
+    assert asyncio.run(count_in_block()) == 1
+    with app.sync:
+        assert app.queue("q").sync.counts().waiting == 1
