@@ -141,6 +141,23 @@ async def test_a_slow_reader_loses_nothing_that_is_kept_and_is_told_what_is_not(
     ]
 
 
+async def test_a_reader_of_an_empty_log_is_told_of_trimmed_events(any_queue: Queue) -> None:
+    """The offset of an empty log is "". A program that saved it must learn that it missed events."""
+    async with any_queue.events() as live:
+        saved = live.offset
+        await complete_one(any_queue, "lost")
+        await any_queue.configure(log_bytes=1)
+        await any_queue.prune()
+        await any_queue.configure(log_bytes=1_000_000)
+        await complete_one(any_queue, "kept")
+        async with asyncio.timeout(30):
+            followed = [await anext(live) for _ in range(2)]
+    resumed = await read(any_queue, 2, saved)
+
+    for events in (followed, resumed):
+        assert ["fell_off", "kept"] == [event.id or event.kind for event in events]
+
+
 async def test_only_what_was_asked_for_is_handed_out(queue: Queue) -> None:
     for id in "aba":
         await complete_one(queue, id)

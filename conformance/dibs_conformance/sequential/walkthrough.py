@@ -25,7 +25,7 @@ from dibs.model.requests import (
 from dibs_conformance.sequential.lockstep import Lockstep, Reader, export_in_parts
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.state_machine import START
-from dibs_conformance.sequential.strategies import HOUR
+from dibs_conformance.sequential.strategies import DAY, HOUR
 from dibs_conformance.target import OpenedStorage
 
 QUEUE = "q"
@@ -195,6 +195,18 @@ def read_the_log(lockstep: Lockstep) -> None:
     claim(lockstep, lease)
 
 
+def fall_off_an_empty_log(lockstep: Lockstep) -> None:
+    """Read an empty log, then trim events before the reader reads on. The reader must get `fell_off`."""
+    reader = Reader()
+    lockstep.events(QUEUE, reader, 10)
+    enqueue(lockstep, "a", "b")
+    lockstep.cancel(QUEUE, ["a"], running=False)
+    lockstep.pass_time(2 * DAY)
+    lockstep.cancel(QUEUE, ["b"], running=False)
+    lockstep.prune(QUEUE, 10)
+    lockstep.events(QUEUE, reader, 10)
+
+
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     update_during_a_run,
     claim_in_order,
@@ -206,6 +218,7 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     use_an_outcome,
     report_late,
     read_the_log,
+    fall_off_an_empty_log,
 )
 
 

@@ -179,7 +179,7 @@ class Feed:
             )
 
     async def _read_log(self, storage: Storage) -> None:
-        page = await storage.events(self._client.name, after=self._read_to or None, limit=PAGE_SIZE)
+        page = await storage.events(self._client.name, after=self._read_to, limit=PAGE_SIZE)
         self._buffer_page(page)
         self._read_to = page.offset
         if self._shows_progress:

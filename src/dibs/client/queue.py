@@ -234,8 +234,8 @@ class Queue(StoredQueue):
     ) -> Feed:
         """Follow the events of this queue: `async with queue.events() as events: async for event in events:`.
 
-        - `after`: offset of an event; the feed begins with the event after it. "" begins with the oldest
-          event of the log. Default None: only new events, and progress, which is best effort.
+        - `after`: offset of an event; the feed begins with the event after it. "" is the start of the log,
+          also if its first events were trimmed. Default None: new events and progress, which is best effort.
         - `ids`: only events of these ids. Default: all ids.
         - `kinds`: only events of these kinds. Default: all kinds.
 

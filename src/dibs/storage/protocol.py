@@ -331,7 +331,7 @@ class Storage(Protocol):
 
         `after` is None for the start of the log and LATEST for its end. Offsets are opaque text of at most 64
         characters that sorts in the order of the log. After a reader has received an offset, no event appears
-        at or before it.
+        at or before it. "" is the offset of an empty log: unlike None, it gets `fell_off` after a trim.
         """
         ...
 

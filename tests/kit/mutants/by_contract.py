@@ -16,7 +16,7 @@ from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import EnqueueRequest, Reject, Release, RetryLater, Settlement, Update
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs.storage.indexed import by_id, claiming, enqueueing, index, reading, settling
-from dibs.storage.indexed.event_log import Entry, pack_entry
+from dibs.storage.indexed.event_log import Entry, EventLog, pack_entry
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed
@@ -366,6 +366,12 @@ def a_cancel_before_the_run_leaves_no_event(patch: Patch) -> None:
 @law("events: with the error, enough to rebuild history")
 def an_event_has_no_error(patch: Patch) -> None:
     changed(patch, events, "attempt_event", lambda event, *_: replace(event, error=None))
+
+
+@law("events: a reader of an empty log gets fell_off")
+def a_reader_of_an_empty_log_gets_no_fell_off(patch: Patch) -> None:
+    original = EventLog.page
+    patch.setattr(EventLog, "page", lambda self, after, limit: original(self, after or None, limit))
 
 
 @law("Release: waiting as before the claim")

@@ -57,7 +57,8 @@ async def _print_events(queue: str, after: str | None, url: str | None, *, follo
 async def _print_page(storage: Storage, queue: str, after: str | None, *, json: bool) -> EventPage:
     page = await storage.events(queue, after=after, limit=PAGE_SIZE)
     if page.fell_off:
-        print_warning(f"events after {after} are missing here: the log's limit of age or size removed them")
+        begin = f"after {after}" if after else "before these"
+        print_warning(f"events {begin} are missing here: the log's limit of age or size removed them")
     for offset, event in page.events:
         if json:
             print_json(json_output.event_fields(queue, offset, event))
