@@ -21,9 +21,9 @@ from dibs import (
 )
 from dibs.client.connection.outcome_wait import OutcomeWait
 from dibs.errors import DibsError
-from dibs.model.job import JobData
+from dibs.model.job import JobData, NewJob
 from dibs.model.job import OutcomeRetention as KeptFor
-from dibs.model.requests import Complete, JobPatch, RetryLater
+from dibs.model.requests import Complete, EnqueueRequest, JobPatch, RetryLater
 from tests.lineage import scripted_handlers
 from tests.lineage.protocol_client import START, ProtocolClient
 from tests.lineage.scripted_handlers import claim_one
@@ -69,6 +69,26 @@ async def test_retention_can_be_changed_later(protocol: ProtocolClient) -> None:
     assert "amended" == await amend("q", "a", patch, now=protocol.now)
 
     assert START + 4999 + 5000 == (await protocol.outcome()).expires_at
+
+
+async def test_a_duplicate_keeps_the_retention_of_the_first_enqueue(protocol: ProtocolClient) -> None:
+    """Under Reject, alone and within a batch. Update replaces the retention together with the data."""
+    rejects = Reject(failed=True)
+    await protocol.enqueue("a", rejects, retention=KeptFor(completed=5000))
+    await protocol.enqueue("a", rejects, retention=KeptFor(completed=1))
+    batch = [
+        EnqueueRequest(
+            job=NewJob(id="b", data=JobData(retention=KeptFor(completed=age))), on_conflict=rejects
+        )
+        for age in (5000, 1)
+    ]
+    await protocol.storage.enqueue("q", batch, now=protocol.now)
+    await protocol.enqueue("c", retention=KeptFor(completed=1))
+    await protocol.enqueue("c", retention=KeptFor(completed=5000))
+    for _ in "abc":
+        await protocol.settle(await protocol.claim_one(), Complete(result=b"1"))
+
+    assert [START + 5000] * 3 == [(await protocol.outcome(id)).expires_at for id in "abc"]
 
 
 @pytest.mark.parametrize("bad", [-1, "1h", True, float("nan")])
