@@ -6,7 +6,7 @@ reads or writes. So every storage refuses the same input (contract 4, promise 8)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
 from msgspec import UNSET
@@ -66,14 +66,43 @@ def check_queues(queues: Sequence[str], limits: Limits = LIMITS) -> None:
 
 
 def check_not_one_text(field: str, texts: Sequence[str]) -> None:
-    """Raise Refused for a str. A str is a sequence of str, too, so type checkers accept it as a list."""
+    """Raise Refused for a str, and for a value without items.
+
+    A str is a sequence of str, too, so type checkers accept it as a list.
+    """
     if isinstance(texts, str):
         raise Refused(f"{field} must be a list of texts, not one text: write [{texts!r:.60}]", field=field)
+    if not isinstance(texts, Iterable):
+        raise Refused(f"{field} must be a list of texts, not {type(texts).__name__}", field=field)
+
+
+def check_ids(ids: Sequence[str]) -> None:
+    """Raise Refused unless `ids` is a list of texts. A text that is no valid id is only unknown."""
+    check_not_one_text("ids", ids)
+    for id in ids:
+        check_is_text("ids", id)
+
+
+def check_is_text(field: str, text: object) -> None:
+    """Raise Refused for another type than str. The text itself may break every limit."""
+    if not isinstance(text, str):
+        raise Refused(f"{field} must be text, not {type(text).__name__}", field=field)
+
+
+def check_flag(field: str, flag: object) -> None:
+    """Raise Refused unless `flag` is True or False."""
+    if not isinstance(flag, bool):
+        raise Refused(f"{field} must be True or False, not {type(flag).__name__}", field=field)
+
+
+def check_revision(field: str, revision: object) -> None:
+    """Raise Refused unless a revision or fence is a whole number from 0."""
+    check_whole_number(field, revision, 0, SAFE_INTEGER)
 
 
 def check_choice(field: str, word: str, known: Sequence[str]) -> None:
     """Raise Refused for a `word` outside `known`. The error lists the known ones."""
-    if word not in known:
+    if not isinstance(word, str) or word not in known:
         raise Refused(f"{field} must be one of {', '.join(known)}", field=field)
 
 
@@ -125,8 +154,8 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
 
 def check_settings(patch: SettingsPatch) -> None:
     """Raise Refused if a queue setting that the patch sets has a wrong type or breaks a limit."""
-    if patch.paused is not UNSET and not isinstance(patch.paused, bool):
-        raise Refused("paused must be True or False", field="paused")
+    if patch.paused is not UNSET:
+        check_flag("paused", patch.paused)
     if patch.max_active is not UNSET and patch.max_active is not None:
         check_whole_number("max_active", patch.max_active, 0, SAFE_INTEGER)
     if patch.retention is not UNSET:

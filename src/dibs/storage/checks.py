@@ -41,7 +41,8 @@ def check_queue(
 ) -> None:
     """Raise Refused for a bad queue name, limit or id. Verbs such as claim and forget need no other check."""
     check_jobs.check_queue(queue, within)
-    check_arguments.check_not_one_text("ids", ids)
+    if ids != ():
+        check_arguments.check_ids(ids)
     if limit is not None:
         check_arguments.check_limit(limit)
 
@@ -73,8 +74,17 @@ def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMI
         check_arguments.check_choice("state", state, STATES)
 
 
-def check_finish(queue: str, end: End, within: Limits = LIMITS) -> None:
+def check_cancel(queue: str, ids: Sequence[str], running: object, within: Limits = LIMITS) -> None:
+    check_queue(queue, ids=ids, within=within)
+    check_arguments.check_flag("running", running)
+
+
+def check_finish(
+    queue: str, end: End, within: Limits = LIMITS, *, id: object = "", revision: object = 0
+) -> None:
     check_queue(queue, within=within)
+    check_arguments.check_is_text("id", id)
+    check_arguments.check_revision("revision", revision)
     check_arguments.check_settle_action(end, within)
 
 
@@ -93,18 +103,23 @@ def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS) -> No
     check_arguments.check_limit(limit)
 
 
-def check_report(queue: str, progress: bytes, within: Limits = LIMITS) -> None:
+def check_report(
+    queue: str, progress: bytes, within: Limits = LIMITS, *, id: object = "", fence: object = 0
+) -> None:
     check_queue(queue, within=within)
+    check_arguments.check_is_text("id", id)
+    check_arguments.check_revision("fence", fence)
     check_values.check_bytes("progress", progress, within.progress)
     check_values.check_json("progress", progress, within.depth)
 
 
-def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS) -> None:
+def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: object = "") -> None:
     """Check the patch alone. The merged attributes may still be too large.
 
     The storage checks them at the merge, with dibs.model.check_values.check_attributes.
     """
     check_queue(queue, within=within)
+    check_arguments.check_is_text("id", id)
     check_arguments.check_patch(patch, within)
 
 
@@ -125,7 +140,7 @@ def check_counts(queues: Sequence[str], within: Limits = LIMITS) -> None:
 
 def check_wait(queues: Sequence[str], for_: str, ids: Sequence[str], within: Limits = LIMITS) -> None:
     check_arguments.check_queues(queues, within)
-    check_arguments.check_not_one_text("ids", ids)
+    check_arguments.check_ids(ids)
     check_arguments.check_choice("for_", for_, WATCHES)
 
 

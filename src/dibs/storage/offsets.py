@@ -25,11 +25,11 @@ def format_offset(number: int, index: int) -> str:
 def parse_offset(after: str | None) -> tuple[int, int]:
     """Return the entry number and the event index of the offset `after`.
 
-    None is the start of the log: (0, -1), before the first event. Raise Refused for other text.
+    None is the start of the log: (0, -1), before the first event. Raise Refused for any other value.
     """
-    if not after:
+    if after is None or after == "":
         return 0, -1
-    if not _OFFSET.fullmatch(after):
+    if not isinstance(after, str) or not _OFFSET.fullmatch(after):
         raise Refused(
             f"after is {after!r:.80}, which is not an offset of a log; pass the `offset` of an EventPage",
             field="after",

@@ -185,7 +185,7 @@ class SqliteStorage:
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> results.FinishStatus:
-        checks.check_finish(queue, end)
+        checks.check_finish(queue, end, id=id, revision=revision)
         return await self._run_write(now, settling.finish, queue, id, end, revision)
 
     # -- leases --------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class SqliteStorage:
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> results.ReportStatus:
-        checks.check_report(queue, progress)
+        checks.check_report(queue, progress, id=id, fence=fence)
         return await self._run_write(now, settling.report, queue, id, fence, progress)
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -223,13 +223,13 @@ class SqliteStorage:
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[results.CancelStatus]:
-        checks.check_queue(queue, ids=ids)
+        checks.check_cancel(queue, ids, running)
         return await self._run_write(now, by_id.cancel, queue, ids, running)
 
     async def amend(
         self, queue: str, id: str, patch: JobPatch, *, now: int | None = None
     ) -> results.AmendStatus:
-        checks.check_amend(queue, patch)
+        checks.check_amend(queue, patch, id=id)
         return await self._run_write(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(

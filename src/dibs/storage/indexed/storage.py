@@ -70,7 +70,7 @@ class IndexedStorage(IndexedSession):
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        checks.check_finish(queue, end, self.limits)
+        checks.check_finish(queue, end, self.limits, id=id, revision=revision)
         return await self._run_step(now, settling.finish, queue, id, end, revision)
 
     # -- leases --------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class IndexedStorage(IndexedSession):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits)
+        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
         return await self._run_step(now, settling.report, queue, id, fence, progress)
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ class IndexedStorage(IndexedSession):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
-        checks.check_queue(queue, ids=ids, within=self.limits)
+        checks.check_cancel(queue, ids, running, self.limits)
         return await self._run_step(now, by_id.cancel, queue, ids, running)
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
-        checks.check_amend(queue, patch, self.limits)
+        checks.check_amend(queue, patch, self.limits, id=id)
         return await self._run_step(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(

@@ -13,36 +13,19 @@ import msgspec
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
+from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
 from dibs.storage.protocol import LATEST
 
 Row = Sequence[Any]
 
 _unpack: Final = msgspec.json.Decoder(list[LogEvent]).decode
-_LAST_INDEX: Final = 0xFFFFFF
-#: A number above that of every entry. Text that is not an offset is read as this number, and so as a position
-#: after the end of the log.
+#: The largest bigint. A larger number of an entry is read as this one, after the end of the log.
 _BEYOND: Final = 2**63 - 1
-
-
-def format_offset(number: int, index: int) -> str:
-    """Return the offset of the event with this index in the entry with this number."""
-    return f"{number:016x}.{index:06x}"
-
-
-def parse_offset(after: str | None) -> tuple[int, int]:
-    """Return the entry number and the event index of an offset; (0, -1) for None, the start of the log."""
-    if not after:
-        return 0, -1
-    try:
-        number, index = (int(part, 16) for part in after.split("."))
-    except ValueError:
-        return _BEYOND, 0
-    return min(number, _BEYOND), index
 
 
 def first_entry_number(after: str | None) -> int | None:
     """Return the number of the first entry to read, for the parameter `since`; None for the last entry."""
-    return None if after == LATEST else parse_offset(after)[0]
+    return None if after == LATEST else min(parse_offset(after)[0], _BEYOND)
 
 
 def decode_page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage:
@@ -61,11 +44,11 @@ def decode_page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage
     del events[limit:]
     # "" is the offset of an empty log. Its reader may have missed events that were added and trimmed since.
     fell_off = after is not None and last_number < trimmed
-    here = format_offset(trimmed, _LAST_INDEX) if fell_off else after or ""
+    here = format_offset(trimmed, LAST_EVENT) if fell_off else after or ""
     return EventPage(events=tuple(events), offset=events[-1][0] if events else here, fell_off=fell_off)
 
 
 def _end_offset(last: Row, trimmed: int) -> str:
     if last[1] is not None:
         return format_offset(last[1], last[2] - 1)
-    return format_offset(trimmed, _LAST_INDEX) if trimmed else ""
+    return format_offset(trimmed, LAST_EVENT) if trimmed else ""
