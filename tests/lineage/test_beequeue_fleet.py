@@ -121,7 +121,7 @@ async def test_ids_are_listed_by_state(queue: Queue) -> None:
 
 
 async def test_a_queue_can_be_emptied_to_the_last(queue: Queue) -> None:
-    """forget removes ids in every state, also scheduled jobs."""
+    """clear removes the ids in every state, also scheduled jobs, and active jobs on request."""
     for id in ("done", "active"):
         await queue.enqueue(1, id=id)
         claim = await claim_one(queue)
@@ -129,10 +129,10 @@ async def test_a_queue_can_be_emptied_to_the_last(queue: Queue) -> None:
             await claim.complete()
     await queue.enqueue(1, id="later", delay=60)
     await queue.enqueue(1, id="next")
-    for state in ("waiting", "active", "blocked", "completed", "failed", "cancelled"):
-        for id in [status.id async for status in queue.list(state)]:
-            await queue.forget(id)
 
+    assert 2 == await queue.clear()
+    assert ["active"] == [status.id async for status in queue.list("active", limit=1)]
+    assert 1 == await queue.clear(running=True)
     counts = await queue.counts()
     assert 0 == counts.waiting + counts.active + counts.completed + counts.failed
 

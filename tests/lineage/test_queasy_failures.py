@@ -29,6 +29,8 @@ async def test_a_failure_handler_is_told_the_whole_story(
     assert ("q", "a", {"fail": 9}) == (failure.queue, failure.id, failure.data)
     assert ("ValueError", "no 2") == (failure.error.type, failure.error.message)
     assert "scripted_handlers.py" in failure.error.traceback
+    assert ("error", {"who": "me"}) == (failure.kind, failure.attributes)
+    assert failure.run_at >= failure.enqueued_at
     assert (2, 1, 0, 0) == (failure.attempts, failure.retries, failure.stalls, failure.timeouts)
     assert (3, 2, 1) == (
         len(record.failures),
