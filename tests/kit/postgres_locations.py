@@ -3,7 +3,7 @@
 A schema takes 0.1 s to create, and its functions take as long again until each has run once. The state
 machine needs several locations for each example, so it gets schemas that were emptied, and connections that
 have prepared their functions. Each opening is a new storage nevertheless. A location with the system clock
-gets a new schema.
+gets a new schema, unless it was opened with a manual clock before.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class PostgresLocations:
         """Give the location an empty schema, or the one it has already."""
         if self._connections is None:
             address = self.address(location)
-            self._connections = ConnectionPool(
-                address.params, DriverErrors(address.display_url, address.hosts)
-            )
+            self._connections = ConnectionPool(address, DriverErrors(address.display_url, address.hosts))
         if location in self._closed:
             self._closed.remove(location)
         elif len(self._closed) > RESERVE:
