@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -107,3 +109,25 @@ async def test_the_queues_of_a_storage_are_named(any_new_url: str) -> None:
 
         assert sorted(queue.name for queue in queues) == ["a", "b"]
         assert [await queue.get("x") for queue in queues] == [None, None]
+
+
+async def test_a_worker_has_the_name_that_it_is_given(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app:
+        queue = app.queue("q")
+        queue.handler(handlers.take)
+        for id, name in (("a", "pod-7"), ("b", None)):
+            await queue.enqueue(1, id=id)
+            await app.work(until="empty", name=name)
+
+        named, unnamed = await queue.get("a"), await queue.get("b")
+        assert named is not None
+        assert unnamed is not None
+        assert (named.holder, unnamed.holder) == ("pod-7", f"{socket.gethostname()}:{os.getpid()}")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 513, "a\0b"])
+async def test_a_name_that_no_worker_has_is_refused(app: Dibs, name: str) -> None:
+    app.queue("q").handler(handlers.take)
+    with pytest.raises(Refused) as refused:
+        await app.work(until="empty", name=name)
+    assert refused.value.field == "name"

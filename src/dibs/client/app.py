@@ -298,6 +298,7 @@ class Dibs:
         lease: float = 15.0,
         heartbeat: float = 5.0,
         poll: float = 1.0,
+        name: str | None = None,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
 
@@ -314,12 +315,13 @@ class Dibs:
         - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
         - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
           notification. Default 1.
+        - `name`: name of the worker in statuses and events, as `Status.holder`. Default "host:process id".
 
         Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
-        queue without a handler, StorageError.
+        queue without a handler, Refused for a name that is empty or too long, StorageError.
         """
-        module, _, name = WORKER_FUNCTION.partition(":")
-        run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), name)
+        module, _, function = WORKER_FUNCTION.partition(":")
+        run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), function)
         async with self._storage_handle.opened_temporarily():
             return await run(
                 self,
@@ -330,4 +332,5 @@ class Dibs:
                 lease=lease,
                 heartbeat=heartbeat,
                 poll=poll,
+                name=name,
             )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError, UnknownTask
+from dibs.model.check_values import check_text
 from dibs.model.job import FAIL_SUFFIX
+from dibs.model.limits import LIMITS
 from dibs.storage.protocol import Storage
 from dibs.worker.processes.app_import import find_reference
+
+
+def default_name() -> str:
+    """Return the name of a worker without `name`: its host and the id of the supervisor's process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 @frozen(kw_only=True)
@@ -31,19 +39,29 @@ class WorkPlan:
     poll: float
     #: The time that runs have to finish after a stop signal, or in a process that is being replaced.
     grace: float = 30.0
+    #: The holder of the leases, a name for people.
+    name: str = field(factory=default_name)
 
 
 def make_plan(
-    app: Dibs, queues: Sequence[str] | None, processes: int | None, reference: str, times: Mapping[str, float]
+    app: Dibs,
+    queues: Sequence[str] | None,
+    processes: int | None,
+    reference: str,
+    times: Mapping[str, float],
+    name: str | None = None,
 ) -> WorkPlan:
-    """Return the plan for an open application. Raise UnknownTask or ConfigurationError.
+    """Return the plan for an open application. Raise UnknownTask, ConfigurationError or Refused.
 
     `times` are the fields lease, heartbeat, poll and grace of the plan, in seconds.
     """
+    if name is not None:
+        check_text("name", name, LIMITS.id)
     plan = WorkPlan(
         queues=queues_to_serve(app, queues),
         processes=process_count(processes, app.storage),
         reference=reference,
+        name=default_name() if name is None else name,
         **times,
     )
     return add_reference(app, plan)

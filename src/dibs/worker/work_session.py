@@ -45,6 +45,7 @@ async def run(
     lease: float = 15.0,
     heartbeat: float = 5.0,
     poll: float = 1.0,
+    name: str | None = None,
     reference: str = "",
     progress: ProgressCallback | None = None,
     health: socket.socket | None = None,
@@ -62,7 +63,8 @@ async def run(
     queues do not.
 
     `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
-    is found if its wake-up was lost. `reference`: the application as "module:name", if the caller knows it.
+    is found if its wake-up was lost. `name`: the holder of the leases; None for "host:process id".
+    `reference`: the application as "module:name", if the caller knows it.
 
     `progress`: called with the report so far when it has changed, at most five times a second. `health`: a
     listening socket on which /healthz and /readyz are answered. `fork_server`: a fork server that was started
@@ -78,7 +80,7 @@ async def run(
         async with app:
             if server is not None:
                 server.preload(parse_scheme(app.storage.url))
-            plan = make_plan(app, queues, processes, reference, times)
+            plan = make_plan(app, queues, processes, reference, times, name)
             session = _WorkSession(app, app.storage, plan, progress, server)
             async with serve_health(health, session.health):
                 return await session.run(until, grace)

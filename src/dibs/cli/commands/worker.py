@@ -54,6 +54,11 @@ MAX_PORT: Final = 65_535
     help="After a stop, time for running jobs to end.",
 )
 @click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of this worker in `dibs show` and `dibs events`. Default: host:process id.",
+)
+@click.option(
     "--health",
     metavar="[HOST:]PORT",
     help="Serve /healthz and /readyz on this port. Default host: 127.0.0.1; port 0: a free port.",
@@ -71,6 +76,7 @@ def command(
     queues: str | None,
     processes: int | None,
     grace: float,
+    name: str | None,
     health: str | None,
     reload: bool,
     url: str | None,
@@ -95,6 +101,7 @@ def command(
                 "queues": wanted,
                 "processes": processes,
                 "grace": grace,
+                "name": name,
                 "health": listener,
                 "fork_server": fork_server,
             }

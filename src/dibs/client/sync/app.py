@@ -97,6 +97,7 @@ class BlockingDibs:
         lease: float = 15.0,
         heartbeat: float = 5.0,
         poll: float = 1.0,
+        name: str | None = None,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
 
@@ -113,12 +114,15 @@ class BlockingDibs:
         - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
         - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
           notification. Default 1.
+        - `name`: name of the worker in statuses and events, as `Status.holder`. Default "host:process id".
 
         Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
-        queue without a handler, StorageError.
+        queue without a handler, Refused for a name that is empty or too long, StorageError.
         """
         return run_on_this_thread(
             self._storage_handle,
             "await app.work(...)",
-            self._source.work(queues, processes, until, grace, lease=lease, heartbeat=heartbeat, poll=poll),
+            self._source.work(
+                queues, processes, until, grace, lease=lease, heartbeat=heartbeat, poll=poll, name=name
+            ),
         )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -71,7 +69,7 @@ class Supervisor:
         self._keeper = LeaseKeeper(
             storage=storage,
             queues=plan.queues,
-            holder=f"{socket.gethostname()}:{os.getpid()}",
+            holder=plan.name,
             lease_seconds=plan.lease,
             renew_every=plan.heartbeat,
             on_lost=self._on_lease_lost,
