@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,7 +24,6 @@ from dibs.model.retry import Fixed
 from dibs.worker import WorkReport, run
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import counter_name, fallback_action
-from dibs.worker.execution.threads import HandlerThreads
 from tests.worker.jobs import add, arguments, current, event_kinds, outcome, put, request
 
 
@@ -228,57 +226,6 @@ async def test_the_error_names_a_coroutine_that_a_def_handler_returned(app: Dibs
     assert "q returned a coroutine: was `await` forgotten?" in error.message
 
 
-class Serde:
-    """A serde whose `encode` returns or raises `encoded`."""
-
-    name = "strange"
-
-    def __init__(self, encoded: Any) -> None:
-        self.encoded = encoded
-
-    def encode(self, value: Any) -> Any:
-        if isinstance(self.encoded, BaseException):
-            raise self.encoded
-        return self.encoded
-
-    def decode(self, raw: bytes, type: Any = Any) -> Any:
-        return JSON.decode(raw, type)
-
-
-@pytest.mark.parametrize("kind", ["async", "def"])
-@pytest.mark.parametrize(
-    ("encoded", "reason"),
-    [(SystemExit(1), "1"), (KeyboardInterrupt(), "KeyboardInterrupt"), ("text", "returned str, not bytes")],
-)
-async def test_a_serde_that_breaks_fails_the_run(app: Dibs, kind: str, encoded: Any, reason: str) -> None:
-    async def async_handler() -> None: ...
-
-    add(app, "q", async_handler if kind == "async" else lambda: None)
-    app.handlers["q"] = attrs.evolve(app.handlers["q"], serde=Serde(encoded))
-    await put(app, "q", "a")
-    await work(app)
-
-    error = (await outcome(app, "q", "a")).error
-    assert error is not None
-    assert ("ResultNotSerializable", True) == (error.type, error.message.endswith(reason))
-
-
-@pytest.mark.parametrize("kind", ["async", "def"])
-async def test_a_middleware_may_suppress_the_error_of_a_run(app: Dibs, kind: str) -> None:
-    def handler() -> None:
-        raise ValueError
-
-    async def async_handler() -> None:
-        raise ValueError
-
-    add(app, "q", async_handler if kind == "async" else handler)
-    app.middleware(run=lambda _: suppress(ValueError))
-    await put(app, "q", "a")
-    await work(app)
-
-    assert b"null" == (await outcome(app, "q", "a")).result
-
-
 class BrokenBackoff:
     def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
         raise ZeroDivisionError("no delay")
@@ -302,23 +249,6 @@ async def test_an_error_between_the_handler_and_the_settlement_fails_the_run(
     failed = await outcome(app, "q", "a")
     assert failed.error is not None
     assert ("failed", type_) == (failed.kind, failed.error.type)
-
-
-async def test_a_thread_that_cannot_be_started_is_an_error_of_the_run(
-    app: Dibs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = HandlerThreads.run
-
-    def refuse(self: HandlerThreads[Any], work: Any) -> None:
-        monkeypatch.setattr(HandlerThreads, "run", start)
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(HandlerThreads, "run", refuse)
-    add(app, "q", lambda: 7)
-    await put(app, "q", "a")
-    await work(app)
-
-    assert ["retried", "completed"] == await event_kinds(app, "q", "a")
 
 
 async def test_a_result_that_is_too_large_fails_without_a_retry(app: Dibs) -> None:

@@ -119,8 +119,9 @@ class CallSignature:
         """Return the error of a payload to which no call corresponds; `reason` is that of Signature.bind."""
         name, most = self.function.__name__, len(self.positional_names)
         if len(args) > most and reason == "too many positional arguments":
-            reason = f"{reason}: argument {most + 1} has no parameter"
-        return f"the payload does not fit {name}: {reason}; the signature here is {name}{self._signature}"
+            reason = f"argument {most + 1} has no parameter"
+        known = [one.replace(annotation=one.empty) for one in self._signature.parameters.values()]
+        return f"the payload does not fit {name}: {reason}; it is {name}({', '.join(map(str, known))}) here"
 
     def _convert_together(self, args: Args) -> Args:
         """Return positional arguments, converted by one call.
