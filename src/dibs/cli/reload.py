@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dibs.cli.output import ExitCode, print_warning
+from dibs.client.sync.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
     """
     loop = asyncio.get_running_loop()
     changed, stopped = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     with watch_source(folder, lambda: loop.call_soon_threadsafe(changed.set)):
         while True:

@@ -18,6 +18,7 @@ from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
+from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.errors import BadHandler, ConfigurationError, UnknownTask
 from dibs.model.check_jobs import check_enqueue_queue, check_queue
 from dibs.model.job import FAIL_SUFFIX
@@ -54,6 +55,7 @@ class Dibs:
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
         self.lifespan_function: Lifespan | None = None
         """The function declared with @app.lifespan; each worker process enters it once."""
+        self._running_works: set[StopRequests] = set()
         self._clients: dict[str, QueueClient] = {}
         self._tasks: dict[str, Task[Any, Any]] = {}
 
@@ -299,38 +301,59 @@ class Dibs:
         heartbeat: float = 5.0,
         poll: float = 1.0,
         name: str | None = None,
+        handle_signals: bool = True,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
 
         - `queues`: names of the queues to serve; default: all queues that have a handler.
         - `processes`: number of worker processes. 0 runs jobs in this process, None starts one worker per
           CPU. Default 0.
-        - `until`: "stopped" works until SIGTERM, SIGINT or cancellation. "empty" returns when the queues
-          have no waiting, scheduled, active or blocked job; paused queues and the next ticks of periodic
-          tasks do not count. Default "stopped".
-        - `grace`: seconds that running jobs have to end after a stop signal; then the worker releases
-          them to other workers. A second signal releases them at once. Default 30.
+        - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
+          its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
+          job; paused queues and the next ticks of periodic tasks do not count. Default "stopped".
+        - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
+          after a stop; then the worker releases the jobs to other workers. A second signal releases them at
+          once. Default 30.
         - `lease`: seconds from the last heartbeat of a worker until its jobs return to the queue.
           Default 15.
         - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
         - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
           notification. Default 1.
         - `name`: name of the worker in statuses and events, as `Status.holder`. Default "host:process id".
+        - `handle_signals`: True stops this call at SIGTERM, SIGINT or SIGHUP. Meanwhile handlers that the
+          program has set with signal.signal are not called, and a handler for SIGHUP stays in place. False
+          leaves all signals to the program, which calls `stop`. Default True.
 
         Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
         queue without a handler, Refused for a name that is empty or too long, StorageError.
         """
         module, _, function = WORKER_FUNCTION.partition(":")
         run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), function)
-        async with self._storage_handle.opened_temporarily():
-            return await run(
-                self,
-                queues=queues,
-                processes=processes,
-                until=until,
-                grace=grace,
-                lease=lease,
-                heartbeat=heartbeat,
-                poll=poll,
-                name=name,
-            )
+        stop = StopRequests()
+        self._running_works.add(stop)
+        try:
+            async with self._storage_handle.opened_temporarily():
+                return await run(
+                    self,
+                    queues=queues,
+                    processes=processes,
+                    until=until,
+                    grace=grace,
+                    lease=lease,
+                    heartbeat=heartbeat,
+                    poll=poll,
+                    name=name,
+                    handle_signals=handle_signals,
+                    stop_requests=stop,
+                )
+        finally:
+            self._running_works.discard(stop)
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
+
+        Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
+        `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.
+        """
+        for work in tuple(self._running_works):
+            work.put(StopRequest(grace))

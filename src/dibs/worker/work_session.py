@@ -8,10 +8,12 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
 from dibs.client.work_report import WorkReport
+from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
@@ -50,6 +52,8 @@ async def run(
     progress: ProgressCallback | None = None,
     health: socket.socket | None = None,
     fork_server: ForkServer | None = None,
+    handle_signals: bool = True,
+    stop_requests: StopRequests | None = None,
 ) -> WorkReport:
     """Run the jobs of `queues` and of their fail queues; None stands for all queues with a handler.
 
@@ -57,10 +61,10 @@ async def run(
     number for a storage that is not `shared`. In this process, a handler that blocks the event loop for
     longer than the lease loses all runs.
 
-    `until`: "stopped" ends at SIGTERM or SIGINT: claim no more, wait `grace` seconds, release the remaining
-    runs; a second signal releases them at once. "empty" ends when no job in these queues is active, blocked
-    or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the jobs of paused
-    queues do not.
+    `until`: "stopped" ends at a stop signal or a stop request: claim no more, wait `grace` seconds, release
+    the remaining runs; a second signal releases them at once. "empty" ends when no job in these queues is
+    active, blocked or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the
+    jobs of paused queues do not.
 
     `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
     is found if its wake-up was lost. `name`: the holder of the leases; None for "host:process id".
@@ -68,7 +72,8 @@ async def run(
 
     `progress`: called with the report so far when it has changed, at most five times a second. `health`: a
     listening socket on which /healthz and /readyz are answered. `fork_server`: a fork server that was started
-    early; it is closed at the end.
+    early; it is closed at the end. `handle_signals`: False leaves the signals to the program.
+    `stop_requests`: the requests of `app.stop`.
 
     Raise ConfigurationError, UnknownTask, StorageError, and the errors of @app.lifespan in this process.
     """
@@ -81,9 +86,11 @@ async def run(
             if server is not None:
                 server.preload(parse_scheme(app.storage.url))
             plan = make_plan(app, queues, processes, reference, times, name)
-            session = _WorkSession(app, app.storage, plan, progress, server)
+            requests = stop_requests or StopRequests()
+            session = _WorkSession(app, app.storage, plan, progress, server, requests)
             async with serve_health(health, session.health):
-                return await session.run(until, grace)
+                with signals.on_stop_signal(session.on_signal) if handle_signals else nullcontext():
+                    return await session.run(until, grace)
 
 
 class _WorkSession:
@@ -99,6 +106,7 @@ class _WorkSession:
         plan: WorkPlan,
         progress: ProgressCallback | None,
         fork_server: ForkServer | None,
+        stop_requests: StopRequests,
     ) -> None:
         self._storage = storage
         self._queues = plan.queues
@@ -108,7 +116,9 @@ class _WorkSession:
         self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
         self._declared_settings = app.handlers.declared_settings(plan.queues)
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
-        self._signals: asyncio.Queue[None] = asyncio.Queue()
+        self._stop_requests = stop_requests
+        #: The grace of the first request to stop, in seconds; None for the grace of the call.
+        self._grace: float | None = None
         self._started_at = time.monotonic()
 
     def health(self) -> Health:
@@ -116,26 +126,25 @@ class _WorkSession:
 
     async def run(self, until: Until, grace: float) -> WorkReport:
         await self._warn_of_unserved_queues()
-        with signals.on_stop_signal(lambda: self._signals.put_nowait(None)):
-            loops = [
-                *self._maintenance.loops(),
-                self._periodic_tasks.keep_enqueueing_missing_ticks(),
-                self._keep_reporting(),
-            ]
-            tasks = [asyncio.create_task(loop) for loop in loops]
-            try:
-                # Before the first claim: a missed tick that must be skipped must not run.
-                await self._periodic_tasks.enqueue_missing_ticks()
-                await apply_declared_settings(self._storage, self._declared_settings)
-                await self._supervisor.start()
-                conditions = [self._wait_until_empty()] if until == "empty" else []
-                await self._wait_for_first(self._signals.get(), *conditions)
-                await self._wait_for_first(self._signals.get(), self._drain(grace))
-            finally:
-                for task in tasks:
-                    task.cancel()
-                # Also if this call is cancelled: runs are released and all worker processes end.
-                await asyncio.shield(self._supervisor.stop())
+        loops = [
+            *self._maintenance.loops(),
+            self._periodic_tasks.keep_enqueueing_missing_ticks(),
+            self._keep_reporting(),
+        ]
+        tasks = [asyncio.create_task(loop) for loop in loops]
+        try:
+            # Before the first claim: a missed tick that must be skipped must not run.
+            await self._periodic_tasks.enqueue_missing_ticks()
+            await apply_declared_settings(self._storage, self._declared_settings)
+            await self._supervisor.start()
+            conditions = [self._wait_until_empty()] if until == "empty" else []
+            await self._wait_for_first(self._wait_for_stop(), *conditions)
+            await self._drain(grace if self._grace is None else self._grace)
+        finally:
+            for task in tasks:
+                task.cancel()
+            # Also if this call is cancelled: runs are released and all worker processes end.
+            await asyncio.shield(self._supervisor.stop())
         return await self._final_report()
 
     async def _wait_for_first(self, *events: Any) -> None:
@@ -150,15 +159,28 @@ class _WorkSession:
             for task in tasks:
                 task.cancel()
 
+    def on_signal(self) -> None:
+        self._stop_requests.put(StopRequest(urgent=True))
+
+    async def _wait_for_stop(self) -> None:
+        self._grace = (await self._stop_requests.get()).grace
+
     async def _drain(self, grace: float) -> None:
         if held := self._supervisor.held_count:
             logger.info("stopping: %d runs have %g s to end; a second signal releases them now", held, grace)
         try:
-            async with asyncio.timeout(grace):
-                await self._supervisor.drain()
+            async with asyncio.timeout(grace) as limit:
+                await self._wait_for_first(self._supervisor.drain(), self._shorten_grace(limit))
         except TimeoutError:
-            held = self._supervisor.held_count
-            logger.warning("%d runs have not ended within %g s: they are released", held, grace)
+            if held := self._supervisor.held_count:
+                logger.warning("%d runs have not ended within the grace: they are released", held)
+
+    async def _shorten_grace(self, limit: asyncio.Timeout) -> None:
+        """Apply further requests to the time limit of a stop, and return at the second signal."""
+        loop = asyncio.get_running_loop()
+        while not (request := await self._stop_requests.get()).urgent:
+            if request.grace is not None:
+                limit.reschedule(min(limit.when() or 0.0, loop.time() + request.grace))
 
     async def _wait_until_empty(self) -> None:
         """Wait until no job of these queues is active, blocked or waiting.

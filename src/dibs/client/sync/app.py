@@ -98,23 +98,28 @@ class BlockingDibs:
         heartbeat: float = 5.0,
         poll: float = 1.0,
         name: str | None = None,
+        handle_signals: bool = True,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
 
         - `queues`: names of the queues to serve; default: all queues that have a handler.
         - `processes`: number of worker processes. 0 runs jobs in this process, None starts one worker per
           CPU. Default 0.
-        - `until`: "stopped" works until SIGTERM, SIGINT or cancellation. "empty" returns when the queues
-          have no waiting, scheduled, active or blocked job; paused queues and the next ticks of periodic
-          tasks do not count. Default "stopped".
-        - `grace`: seconds that running jobs have to end after a stop signal; then the worker releases
-          them to other workers. A second signal releases them at once. Default 30.
+        - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
+          its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
+          job; paused queues and the next ticks of periodic tasks do not count. Default "stopped".
+        - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
+          after a stop; then the worker releases the jobs to other workers. A second signal releases them at
+          once. Default 30.
         - `lease`: seconds from the last heartbeat of a worker until its jobs return to the queue.
           Default 15.
         - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
         - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
           notification. Default 1.
         - `name`: name of the worker in statuses and events, as `Status.holder`. Default "host:process id".
+        - `handle_signals`: True stops this call at SIGTERM, SIGINT or SIGHUP. Meanwhile handlers that the
+          program has set with signal.signal are not called, and a handler for SIGHUP stays in place. False
+          leaves all signals to the program, which calls `stop`. Default True.
 
         Raises ConfigurationError if no handler is declared or a setting does not fit, UnknownTask for a
         queue without a handler, Refused for a name that is empty or too long, StorageError.
@@ -123,6 +128,22 @@ class BlockingDibs:
             self._storage_handle,
             "await app.work(...)",
             self._source.work(
-                queues, processes, until, grace, lease=lease, heartbeat=heartbeat, poll=poll, name=name
+                queues,
+                processes,
+                until,
+                grace,
+                lease=lease,
+                heartbeat=heartbeat,
+                poll=poll,
+                name=name,
+                handle_signals=handle_signals,
             ),
         )
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
+
+        Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
+        `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.
+        """
+        return self._source.stop(grace)

@@ -6,16 +6,14 @@ import asyncio
 import concurrent.futures
 import os
 import selectors
-import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
+from dibs.client.sync.stop_signals import forward_stop_signals
 from dibs.errors import ConfigurationError, NotRunning
 
 T = TypeVar("T")
@@ -103,11 +101,6 @@ def _python_is_exiting() -> bool:
     return not threading.main_thread().is_alive()
 
 
-#: Signals that stop a worker: SIGTERM from a service manager, SIGINT from Ctrl-C.
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Callbacks for stop signals that arrive while the main thread waits in `run_on_this_thread`. A worker on
-#: another thread adds one.
-SIGNAL_LISTENERS: Final[list[Callable[[], object]]] = []
 #: Seconds between two checks of `_PollingWaiter`, and so the longest delay of a signal.
 SIGNAL_POLL_SECONDS: Final = 0.2
 
@@ -123,7 +116,7 @@ def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[A
         return asyncio.run(call)
     if threading.current_thread() is not threading.main_thread():
         return run(handle, async_form, call)
-    with _forward_signals():
+    with forward_stop_signals():
         future = asyncio.run_coroutine_threadsafe(call, handle.loop)
         return _wait_for_result(future, async_form, _PollingWaiter())
 
@@ -138,32 +131,6 @@ class _PollingWaiter:
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
         while not future.done():
             concurrent.futures.wait([future], timeout=SIGNAL_POLL_SECONDS)
-
-
-@contextmanager
-def _forward_signals() -> Iterator[None]:
-    previous = {int(number): signal.getsignal(number) for number in STOP_SIGNALS}
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        handler = previous[number]
-        if SIGNAL_LISTENERS:
-            for listener in tuple(SIGNAL_LISTENERS):
-                listener()
-        elif callable(handler):
-            handler(number, frame)
-        else:
-            # The worker has not added its listener yet, or has removed it: apply the previous action, which
-            # is SIG_DFL or SIG_IGN.
-            signal.signal(number, handler)
-            signal.raise_signal(signal.Signals(number))
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, forward)
-    try:
-        yield
-    finally:
-        for changed, handler in previous.items():
-            signal.signal(changed, handler)
 
 
 def iterate(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> Iterator[T]:

@@ -63,7 +63,11 @@ class IsolatedExecutor:
 
     async def _start_process(self) -> IsolatedProcess:
         process = IsolatedProcess(self._storage, self._spec)
-        await process.wait_ready()
+        try:
+            await process.wait_ready()
+        except BaseException:  # also a cancellation: nothing else would end this process
+            process.kill()
+            raise
         return process
 
     def _keep_or_kill(self, process: IsolatedProcess) -> None:
@@ -151,9 +155,11 @@ class IsolatedProcess:
         message: messages.FromIsolated = messages.decode_from_isolated(raw)
         match message:
             case messages.ProcessReady():
-                self._ready.set_result(None)
+                if not self._ready.done():  # else the wait was cancelled
+                    self._ready.set_result(None)
             case messages.StartFailed(reason):
-                self._ready.set_exception(ConfigurationError(reason))
+                if not self._ready.done():
+                    self._ready.set_exception(ConfigurationError(reason))
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
