@@ -22,9 +22,11 @@ from dibs_conformance.servers import (
     ServerUnavailable,
     find_postgres,
     find_redis,
+    find_valkey,
     start_postgres,
     start_redis,
     start_redis_cluster,
+    start_valkey,
 )
 from dibs_conformance.servers.binaries import ServerBinary
 
@@ -56,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str | None:
-    servers = [_describe("Redis", find_redis), _describe("Postgres", find_postgres)]
+    found = {"Redis": find_redis, "Valkey": find_valkey, "Postgres": find_postgres}
+    servers = [_describe(name, find) for name, find in found.items()]
     return f"dibs servers: {', '.join(servers)}"
 
 
@@ -72,6 +75,13 @@ def _describe(name: str, find: Callable[[], ServerBinary]) -> str:
 def redis_server() -> Iterator[RedisServer]:
     """Yield a Redis without persistence, whose port and password only this test run knows."""
     with _or_skip(start_redis) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[RedisServer]:
+    """Yield a Valkey without persistence, whose port and password only this test run knows."""
+    with _or_skip(start_valkey) as server:
         yield server
 
 

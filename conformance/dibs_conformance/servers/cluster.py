@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from dibs_conformance.servers.binaries import ServerUnavailable, find_redis
+from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_redis
 from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, wait_until
 from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
 
@@ -45,8 +45,7 @@ class ClusterNode(RedisServer):
 class RedisCluster:
     """Three primaries, each with a third of the hash slots, and then the replicas of the first ones."""
 
-    def __init__(self, replicas: int, options: Mapping[str, str]) -> None:
-        found = find_redis()
+    def __init__(self, found: ServerBinary, replicas: int, options: Mapping[str, str]) -> None:
         self.version = found.version
         options = {**IN_MEMORY, "cluster-enabled": "yes", "cluster-node-timeout": "2000", **options}
         self.nodes = [ClusterNode(found, options) for _ in range(PRIMARIES + replicas)]
@@ -136,12 +135,16 @@ class RedisCluster:
         self.remove()
 
 
-def start_redis_cluster(replicas: int = 0, **options: str) -> RedisCluster:
+def start_redis_cluster(
+    replicas: int = 0, *, found: ServerBinary | None = None, **options: str
+) -> RedisCluster:
     """Start three primaries and up to three replicas, and join them to a cluster.
 
-    `options` are settings of every node, such as `tls_cluster="yes"`. Raise ServerUnavailable on failure.
+    `found` is the binary of the server, by default that of `find_redis`. `options` are settings of every
+    node, such as `tls_cluster="yes"`. Raise ServerUnavailable on failure.
     """
-    cluster = RedisCluster(replicas, {name.replace("_", "-"): text for name, text in options.items()})
+    named = {name.replace("_", "-"): text for name, text in options.items()}
+    cluster = RedisCluster(found or find_redis(), replicas, named)
     try:
         cluster.start()
     except BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dibs_conformance.servers.binaries import ServerBinary, find_redis
+from dibs_conformance.servers.binaries import ServerBinary, find_redis, find_valkey
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 #: Options without persistence. Tests that need persistence pass other options.
@@ -81,8 +81,17 @@ class RedisError(Exception):
 
 def start_redis(**options: str) -> RedisServer:
     """Start a Redis, by default without persistence. `options` are settings, such as `appendonly="yes"`."""
+    return _start(find_redis(), options)
+
+
+def start_valkey(**options: str) -> RedisServer:
+    """Start a Valkey, by default without persistence. `options` are settings, such as `appendonly="yes"`."""
+    return _start(find_valkey(), options)
+
+
+def _start(found: ServerBinary, options: Mapping[str, str]) -> RedisServer:
     named = {name.replace("_", "-"): value for name, value in options.items()}
-    server = RedisServer(find_redis(), {**IN_MEMORY, **named})
+    server = RedisServer(found, {**IN_MEMORY, **named})
     try:
         server.start()
     except BaseException:
