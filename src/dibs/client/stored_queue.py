@@ -12,6 +12,7 @@ from dibs.client.calls.error_info import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient, split_ids
 from dibs.client.listing import PAGE_SIZE, Listing
+from dibs.client.options.arguments import check_error
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
@@ -125,6 +126,7 @@ class StoredQueue:
         """
         end: End = Complete(result=self._client.serde.encode(result))
         if error is not None:
+            check_error(error)
             end = Fail(
                 error=error_from_exception(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers
             )

@@ -8,7 +8,7 @@ from itertools import chain
 
 import pytest
 
-from dibs import BatchRefused, NotRunning, OutcomeUnknown, Refused
+from dibs import BatchRefused, Dibs, NotRunning, OutcomeUnknown, Refused
 from dibs.client.connection import coalescing
 from dibs.client.connection.coalescing import Coalescer
 
@@ -249,3 +249,16 @@ async def until(condition: Callable[[], bool]) -> None:
     """Run the event loop, one iteration at a time, until `condition` returns True."""
     while not condition():  # noqa: ASYNC110 - the code under test has no event for it
         await asyncio.sleep(0)
+
+
+async def test_names_that_were_used_once_leave_no_coalescer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescing, "MAX_COALESCERS", 10)
+    async with Dibs("memory:") as app:
+        for number in range(100):
+            await app.queue(f"q{number}").get("a")
+        pending = [asyncio.create_task(app.queue(f"p{number}").get("a")) for number in range(20)]
+        await asyncio.gather(*pending)
+        await app.queue("last").get("a")
+        calls = app._storage_handle.opened.coalesced
+
+        assert 10 >= len(calls._gets)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from attrs import define, field
 
@@ -31,6 +31,8 @@ Answer = TypeVar("Answer")
 MAX_BATCH_ITEMS: Final = 1000
 #: Most bytes of a batch, so that a round trip stays short.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+#: Number of coalescers of one verb at which the idle ones are removed. Each takes about 800 bytes.
+MAX_COALESCERS: Final = 1000
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 #: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
 _OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
@@ -94,6 +96,11 @@ class Coalescer(Generic[Item, Answer]):
     def _start_flush(self) -> None:
         # An empty context, because the batch belongs to all of its callers and not to the first one alone.
         self._flushing = asyncio.create_task(self._flush_all(), context=Context())
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no item waits or is in flight."""
+        return self._flushing is None and not self._waiting
 
     async def drain(self) -> None:
         """Wait until every item added so far is answered. Called before the storage closes."""
@@ -199,6 +206,7 @@ class CoalescedCalls:
         check_request(request, storage_limits(self._storage))
         coalescer = self._enqueues.get(queue)
         if coalescer is None:
+            _drop_idle(self._enqueues)
             coalescer = self._enqueues[queue] = Coalescer(
                 partial(self._storage.enqueue, queue), _request_size
             )
@@ -208,6 +216,7 @@ class CoalescedCalls:
         """Return everything stored for one id: current job, blocked successor and outcome."""
         coalescer = self._gets.get(queue)
         if coalescer is None:
+            _drop_idle(self._gets)
             coalescer = self._gets[queue] = Coalescer(partial(self._storage.get, queue), read_only=True)
         return await coalescer.add(id)
 
@@ -215,6 +224,7 @@ class CoalescedCalls:
         """Store how one run ended: completed, failed, retried, ... Raises OutcomeUnknown, StorageError."""
         coalescer = self._settles.get(queue)
         if coalescer is None:
+            _drop_idle(self._settles)
             coalescer = self._settles[queue] = Coalescer(
                 partial(self._storage.settle, queue), _settlement_size
             )
@@ -226,6 +236,13 @@ class CoalescedCalls:
         drains += [coalescer.drain() for coalescer in self._gets.values()]
         drains += [coalescer.drain() for coalescer in self._settles.values()]
         await asyncio.gather(*drains)
+
+
+def _drop_idle(coalescers: dict[str, Coalescer[Any, Any]]) -> None:
+    """Remove the idle coalescers if there are MAX_COALESCERS, so that a name used once costs no memory."""
+    if len(coalescers) >= MAX_COALESCERS:
+        for queue in [queue for queue, coalescer in coalescers.items() if coalescer.is_idle]:
+            del coalescers[queue]
 
 
 def storage_limits(storage: Storage) -> Limits:

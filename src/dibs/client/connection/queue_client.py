@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
@@ -19,13 +18,9 @@ from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_reque
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.limits import Limits
 from dibs.model.plain_values import to_plain_text
-from dibs.model.requests import EnqueueRequest, Settlement
+from dibs.model.requests import EnqueueRequest, SettingsPatch, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.protocol import Storage
-
-#: Seconds that `QueueClient.retention` caches the retention of a queue: each wait reads it, and it rarely
-#: changes.
-RETENTION_CACHE_SECONDS = 60.0
 
 
 class EnqueuedBatch(NamedTuple):
@@ -42,11 +37,6 @@ class QueueClient:
     storage_handle: StorageHandle
     name: str = field(converter=to_plain_text)
     serde: Serde
-    _retention: OutcomeRetention = field(factory=OutcomeRetention, init=False)
-    #: The storage that `_retention` was read from.
-    _retention_source: Storage | None = field(default=None, init=False)
-    #: The end of the cache's validity, by time.monotonic().
-    _retention_valid_until: float = field(default=0.0, init=False)
 
     @property
     def label(self) -> str:
@@ -120,14 +110,16 @@ class QueueClient:
         return answers
 
     async def retention(self) -> OutcomeRetention:
-        """Return the retention that the queue is configured with, at most RETENTION_CACHE_SECONDS old."""
-        storage = await self.storage()
-        if storage is not self._retention_source or time.monotonic() >= self._retention_valid_until:
-            settings = {info.name: info.settings for info in await storage.queues()}
-            self._retention_source = storage
-            self._retention = settings[self.name].retention if self.name in settings else OutcomeRetention()
-            self._retention_valid_until = time.monotonic() + RETENTION_CACHE_SECONDS
-        return self._retention
+        """Return the retention that the queue is configured with, at most a minute old."""
+        return await (await self.storage_handle.ensure_open()).retentions.get(self.name)
+
+    async def configure(self, patch: SettingsPatch) -> None:
+        """Change settings of the queue. Raises Refused, StorageError."""
+        opened = await self.storage_handle.ensure_open()
+        try:
+            await opened.storage.configure(self.name, patch)
+        finally:
+            opened.retentions.forget()
 
 
 def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
@@ -137,6 +129,7 @@ def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Check
     plain = True
     for index, bound in enumerate(jobs):
         try:
+            _check_bound(bound)
             request = bound.request
             if bound.queue != queue:
                 _refuse_other_queue(bound, queue)
@@ -153,6 +146,14 @@ def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Check
             refused,
         )
     return CheckedBatch.of(requests, limits, plain=plain)
+
+
+def _check_bound(bound: object) -> None:
+    if not isinstance(bound, Bound):
+        raise Refused(
+            f"{bound!r:.60} is not a bound job; wrap each call in task.bind(...), as in send.bind('ada')",
+            field="jobs",
+        )
 
 
 def _refuse_other_queue(bound: Bound, queue: str) -> NoReturn:
@@ -191,6 +192,8 @@ def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
     if isinstance(ids, str):
         # A str is an iterable of characters, and each character is a valid id.
         raise Refused(f"ids is the text {ids!r}; pass an iterable of ids, as in [{ids!r}]", field="ids")
+    if not isinstance(ids, Iterable):
+        raise Refused(f"ids is {ids!r:.80}; pass an iterable of ids", field="ids")
     rest = iter(ids)
     while part := tuple(islice(rest, MAX_BATCH_ITEMS)):
         yield part

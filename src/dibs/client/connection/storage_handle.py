@@ -12,6 +12,7 @@ from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.coalescing import CoalescedCalls
+from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
@@ -25,6 +26,7 @@ class OpenStorage:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.coalesced: CoalescedCalls = CoalescedCalls(storage)
+        self.retentions: QueueRetentions = QueueRetentions(storage)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.process: int = os.getpid()
 
@@ -36,6 +38,7 @@ class OpenStorage:
     async def close(self) -> None:
         """Finish the calls in flight, then close the storage."""
         await self.coalesced.drain()
+        await self.retentions.drain()
         await self.storage.__aexit__(None, None, None)
 
 

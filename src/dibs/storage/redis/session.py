@@ -31,6 +31,8 @@ from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_sta
 STEP: Final = 1000
 #: The most jobs in one call of a script that parses and packs each job, which takes longer.
 SMALL_STEP: Final = 200
+#: Number of queue names that a session remembers as registered, so that names used once cost no memory.
+MAX_REMEMBERED: Final = 4096
 
 
 class RedisSession:
@@ -208,6 +210,8 @@ class RedisSession:
         if new:
             key = keys.registry_key(self._prefix)
             await self._run_command(key, "SADD", key, *new)
+            if len(self._registered) > MAX_REMEMBERED:
+                self._registered.clear()  # the next use of each queue adds its name again, which is harmless
             self._registered.update(new)
 
     async def _read_state(self, queue: str) -> WatchedQueue:

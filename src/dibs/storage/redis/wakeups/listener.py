@@ -76,6 +76,8 @@ class Subscription:
     )
     #: Monotonic time at which the last wait left a channel.
     _left_at: dict[str, float] = field(factory=dict, init=False)
+    #: Monotonic time of the latest check for channels to unsubscribe.
+    _swept_at: float = field(default=0.0, init=False)
     #: Channels whose subscription a lost connection has ended, until the server confirms it again.
     _missed: set[str] = field(factory=set, init=False)
     #: The number in the latest message of each channel, if one arrived. A lost connection replaces this
@@ -110,6 +112,7 @@ class Subscription:
             if not self._waits[channel]:
                 del self._waits[channel]
                 self._left_at[channel] = time.monotonic()
+        self._unsubscribe_left()
 
     def wake_all(self) -> None:
         """Wake every wait: messages were lost, the manual clock moved, or the storage closes."""
@@ -189,19 +192,28 @@ class Subscription:
             self.latest[channel] = int(raw)
         waits = self._waits.get(channel)
         if not waits:
-            self._unsubscribe_unused(channel)
+            self._unsubscribe_left()
             return
         for wait in waits:
             if ended is None or not wait.ids or ended.may_concern(wait.ids):
                 wait.wake()
 
-    def _unsubscribe_unused(self, channel: str) -> None:
-        """Unsubscribe from a channel that has had no waits for LINGER seconds, to save its messages."""
-        if self._connection is not None and time.monotonic() - self._left_at.get(channel, 0.0) > LINGER:
+    def _unsubscribe_left(self) -> None:
+        """Unsubscribe from channels that had no waits for LINGER seconds, to save their messages and memory.
+
+        Checks all channels at most once in LINGER seconds.
+        """
+        now = time.monotonic()
+        if self._connection is None or now - self._swept_at < LINGER:
+            return
+        self._swept_at = now
+        left = [one for one, at in self._left_at.items() if now - at > LINGER and one not in self._waits]
+        for channel in left:
             self._confirmed.pop(channel, None)
-            self._left_at.pop(channel, None)
             self._forget_messages(channel)
-            self._connection.send("UNSUBSCRIBE", channel)
+        self._left_at = {one: at for one, at in self._left_at.items() if now - at <= LINGER}
+        if left:
+            self._connection.send("UNSUBSCRIBE", *left)
 
     def _forget_messages(self, channel: str) -> None:
         self._ended.pop(channel, None)

@@ -26,6 +26,9 @@ from dibs.storage.wait_loop import QueueWait
 #: The last part of the name of a queue's channel, for each kind of wait.
 CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
 
+#: Number of queues whose time is remembered, so that names used once cost no memory.
+MAX_CLOCKS: Final = 4096
+
 
 class WatchedQueue(NamedTuple):
     """The state of one queue that waits compare, as storage/redis/lua/watch.lua returns it."""
@@ -83,6 +86,8 @@ class RedisWaits:
 
     def note_time(self, queue: str, now: int) -> None:
         """Store the time of the server, ms, from a reply about this queue. A later wait counts on from it."""
+        if len(self.clocks) > MAX_CLOCKS:
+            self.clocks.clear()  # a wait without a known time reads its queue once
         self.clocks[queue] = (now, time.monotonic())
 
     async def close(self) -> None:
