@@ -22,6 +22,9 @@ from dibs.model.run_outcome import (
 
 ERROR = Error(type="ValueError", message="no")
 LIMITS = HandlerLimits(max_retries=2, max_timeouts=1, max_stalls=3, backoff=Exponential(2, 300))
+PERMANENT = replace(ERROR, kind="permanent")
+TIMED_OUT = replace(ERROR, kind="timeout")
+STALLED = replace(ERROR, kind="stall")
 
 
 def job(*, retries: int = 0, timeouts: int = 0, stalls: int = 0, error: Error | None = None) -> Job:
@@ -71,7 +74,7 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
         RetryLater(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
     ),
     "a permanent error fails at once": (
-        Fail(error=replace(ERROR, kind="permanent"), handled=True), job(), raised(permanent=True), None
+        Fail(error=PERMANENT, handled=True), job(), raised(permanent=True), None
     ),
     "an error may say how long to wait": (
         RetryLater(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
@@ -85,14 +88,18 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
     "what an error asks for is within the limit": (
         Fail(error=ERROR, handled=True), job(retries=2), raised(delay=7), None
     ),
+    "a stall that is permanent stays a stall": (
+        Fail(error=STALLED, handled=True), job(),
+        Raised(error=STALLED, permanent=True), None
+    ),
     "a timeout is retried": (
-        RetryLater(delay=2000, cause="timeout", error=replace(ERROR, kind="timeout")), job(retries=2), raised(), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=TIMED_OUT), job(retries=2), raised(), "timeout"
     ),
     "timeouts have their own limit": (
-        Fail(error=replace(ERROR, kind="timeout"), handled=True), job(timeouts=1), raised(), "timeout"
+        Fail(error=TIMED_OUT, handled=True), job(timeouts=1), raised(), "timeout"
     ),
     "a permanent error counts although the time was over": (
-        Fail(error=replace(ERROR, kind="permanent"), handled=True), job(), raised(permanent=True), "timeout"
+        Fail(error=PERMANENT, handled=True), job(), raised(permanent=True), "timeout"
     ),
     "who was asked to stop is cancelled": (
         Cancelled(), job(), raised(), "cancel"
@@ -101,13 +108,13 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
         Release(), job(), raised(), "release"
     ),
     "a process that died is a stall": (
-        RetryLater(delay=2000, cause="stall", error=replace(ERROR, kind="stall")), job(retries=2), Died(ERROR), None
+        RetryLater(delay=2000, cause="stall", error=STALLED), job(retries=2), Died(ERROR), None
     ),
     "it comes back whatever its stalls: the next claim decides": (
-        RetryLater(delay=32_000, cause="stall", error=replace(ERROR, kind="stall")), job(stalls=4), Died(ERROR), None
+        RetryLater(delay=32_000, cause="stall", error=STALLED), job(stalls=4), Died(ERROR), None
     ),
     "a process that was ended at the deadline is a timeout": (
-        RetryLater(delay=2000, cause="timeout", error=replace(ERROR, kind="timeout")), job(), Died(ERROR), "timeout"
+        RetryLater(delay=2000, cause="timeout", error=TIMED_OUT), job(), Died(ERROR), "timeout"
     ),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.model.job import Error, Job
+from dibs.model.limits import LONGEST_TIME
 from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
 from dibs.model.retry import Backoff, RetryCause, is_exhausted
 
@@ -102,7 +103,9 @@ def settle_action(
     if isinstance(verdict, Died):
         return _after_death(job, limits, verdict, stop, handled=handled, jitter_factor=jitter_factor)
     if verdict.permanent:
-        return Fail(error=replace(verdict.error, kind="permanent"), handled=handled)
+        # A job that stalled too often has an error of its own kind already.
+        kind = "permanent" if verdict.error.kind == "error" else verdict.error.kind
+        return Fail(error=replace(verdict.error, kind=kind), handled=handled)
     if stop == "timeout":
         return _after_timeout(job, limits, verdict.error, handled=handled, jitter_factor=jitter_factor)
     if verdict.mismatch:
@@ -165,7 +168,8 @@ def _count_mismatches(job: Job) -> int:
 def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor: float = 1.0) -> int:
     """Return the backoff in ms before the next retry of `job`. Each cause has a count of its own."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
-    return limits.backoff.delay(so_far + 1, jitter_factor)
+    # A job that an earlier version of dibs stored may have a longer backoff than a storage accepts now.
+    return min(limits.backoff.delay(so_far + 1, jitter_factor), LONGEST_TIME)
 
 
 def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = False) -> Fail | None:
