@@ -215,6 +215,35 @@ class TestStop:
         app.sync.close()
 
 
+async def test_a_handler_that_swallows_its_cancellation_is_closed_after_the_grace(app: Dibs) -> None:
+    """Before its job is released: another worker may run the job then."""
+    ends: list[str] = []
+    here = asyncio.Event()
+
+    async def deaf() -> None:
+        here.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+            except GeneratorExit:
+                ends.append("closed")
+                raise
+
+    add(app, "q", deaf)
+    await put(app, "q", "a")
+    task = asyncio.create_task(app.work(grace=0))
+    await here.wait()
+    app.stop()
+    report = await task
+
+    assert (["cancelled", "closed"], 1) == (ends, report.total("released"))
+    assert (await current(app, "q", "a")).run is None
+    await asyncio.sleep(0)
+    assert {asyncio.current_task()} == asyncio.all_tasks(), "asyncio.run would wait for the handler"
+
+
 async def test_cancelling_the_worker_logs_no_error(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
     job = HeldJob(app, "q")
     with caplog.at_level(logging.INFO):

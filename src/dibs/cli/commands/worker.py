@@ -19,6 +19,7 @@ from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
+from dibs.cli.worker_exit import ExitDeadline, exit_deadline
 from dibs.client.connection.url import URL_VARIABLE
 from dibs.storage.registry import open_storage
 
@@ -105,7 +106,8 @@ def command(
                 "health": listener,
                 "fork_server": fork_server,
             }
-            return asyncio.run(_run_worker(app, application, settings, json=json))
+            with exit_deadline(grace) as deadline:
+                return asyncio.run(_run_worker(app, application, settings, deadline, json=json))
 
 
 @contextmanager
@@ -167,7 +169,9 @@ def _import_application(application: str, url: str | None) -> Dibs:
     return app
 
 
-async def _run_worker(app: Dibs, reference: str, settings: dict[str, Any], *, json: bool) -> ExitCode:
+async def _run_worker(
+    app: Dibs, reference: str, settings: dict[str, Any], deadline: ExitDeadline, *, json: bool
+) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
@@ -186,6 +190,7 @@ async def _run_worker(app: Dibs, reference: str, settings: dict[str, Any], *, js
         print_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
     else:
         print_lines("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
+    deadline.code = ExitCode.DONE
     return ExitCode.DONE
 
 

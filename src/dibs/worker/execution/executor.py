@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, MutableSequence
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Final, Protocol
 
@@ -110,6 +111,21 @@ class Executor:
             self._process_executor.interrupt(invocation, stop)
         elif invocation.task is not None and invocation.entered:
             invocation.task.cancel()
+
+    def abandon(self, invocation: Invocation) -> None:
+        """Stop a run whose result no longer counts, before another worker may get its job.
+
+        A coroutine that swallowed its cancellation is closed: it gets GeneratorExit where it waits.
+        """
+        task = invocation.task
+        if invocation.stop_reason is None or task is None or invocation.handler.executor == "process":
+            self.interrupt(invocation, "release")
+            return
+        # Without a retrieved exception, asyncio would log the RuntimeError that a closed coroutine raises.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        with suppress(RuntimeError):  # the handler ignores GeneratorExit, too
+            task.get_coro().close()
+        task.cancel()
 
     def watch_loop(self, is_busy: Callable[[], bool]) -> None:
         """Warn of handlers and hooks that block the event loop, while `is_busy` returns True."""

@@ -1,0 +1,109 @@
+"""`dibs worker --processes 0` ends after a stop signal, whatever its handlers do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.shell import Shell
+
+STUBBORN = """
+import asyncio, time
+from dibs import Dibs
+
+app = Dibs()
+
+
+async def deaf() -> None:
+    print("started", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+
+@app.task(queue="deaf", timeout=None)
+async def swallows_cancellation() -> None:
+    await deaf()
+
+
+@app.task(queue="thread", timeout=None)
+async def waits_for_a_thread() -> None:
+    print("started", flush=True)
+    await asyncio.to_thread(time.sleep, 3600)
+
+
+@app.task(queue="task", timeout=None)
+async def starts_a_deaf_task() -> None:
+    app.background = asyncio.create_task(deaf())
+
+
+@app.task(queue="blocked", timeout=None)
+async def blocks_the_loop() -> None:
+    print("started", flush=True)
+    time.sleep(3600)
+"""
+
+#: The command line, with a short margin after the grace.
+DIBS = (
+    "from dibs.cli import worker_exit; worker_exit.EXIT_MARGIN = 3.0; from dibs.cli.main import main; main()"
+)
+
+
+def stop(shell: Shell, queue: str) -> subprocess.CompletedProcess[str]:
+    """Stop a worker while its handler runs, and return the ended worker."""
+    (shell.folder / "stubborn.py").write_text(STUBBORN)
+    shell.type("enqueue", queue, '{"args": []}', "--id", "a")
+    words = (
+        "worker",
+        "stubborn:app",
+        "--url",
+        shell.url,
+        "--processes",
+        "0",
+        "--grace",
+        "0",
+        "--queues",
+        queue,
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", DIBS, *words, "--json"],
+        cwd=shell.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert worker.stdout is not None
+    assert "started" in json.loads(worker.stdout.readline())
+    assert "started\n" == worker.stdout.readline()
+    worker.send_signal(signal.SIGTERM)
+    out, err = worker.communicate(timeout=60)
+    return subprocess.CompletedProcess(words, worker.returncode, out, err)
+
+
+@pytest.mark.parametrize("queue", ["deaf", "thread"])
+def test_the_job_of_a_handler_that_does_not_end_is_released(shell: Shell, queue: str) -> None:
+    stopped = stop(shell, queue)
+    job = shell.json("show", queue, "a")["current"]
+
+    assert 0 == stopped.returncode
+    assert 1 == json.loads(stopped.stdout)["stopped"]["released"]
+    assert ("waiting", 0, 0) == (job["state"], job["attempts"], job["stalls"])
+
+
+def test_a_task_that_does_not_end_is_reported(shell: Shell) -> None:
+    stopped = stop(shell, "task")
+
+    assert 0 == stopped.returncode
+    assert "still runs after the grace: the process ends now; the jobs are released" in stopped.stderr
+
+
+def test_a_blocked_event_loop_leaves_its_lease(shell: Shell) -> None:
+    """The worker cannot release the job, which stays active until the lease expires."""
+    stopped = stop(shell, "blocked")
+
+    assert 1 == stopped.returncode
+    assert "the process ends now; its jobs return when their lease expires" in stopped.stderr
+    assert "active" == shell.json("show", "blocked", "a")["current"]["state"]
