@@ -12,13 +12,27 @@ from typing import Any
 from attrs import frozen
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, JobPatch, SettleAction, Settlement
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Fail,
+    FollowUp,
+    JobPatch,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.retry import Fixed
 from dibs.storage.protocol import Storage
 
 KIB = 1024
 MIB = 1024 * KIB
 NOW = 1_767_225_600_000
+#: The longest duration in ms, and the latest run_at in ms since the epoch.
+LONGEST = 100_000 * 86_400_000
+LATEST = 253_370_764_799_999
 DEEP = b"[" * 65 + b"]" * 65
 LARGE = b'"' + b"x" * 64 * KIB + b'"'
 
@@ -49,6 +63,15 @@ BAD_JOBS = {
     "run_at and delay": NewJob(id="a", run_at=1, delay=1),
     "a negative delay": NewJob(id="a", delay=-1),
     "a negative run_at": NewJob(id="a", run_at=-1),
+    "a delay above 100,000 days": NewJob(id="a", delay=LONGEST + 1),
+    "a run_at after the year 9998": NewJob(id="a", run_at=LATEST + 1),
+    "a retention above 100,000 days": NewJob(
+        id="a", data=JobData(retention=OutcomeRetention(cancelled=LONGEST + 1))
+    ),
+    "a timeout above 100,000 days": NewJob(id="a", data=JobData(overrides=Overrides(timeout=LONGEST + 1))),
+    "a backoff above 100,000 days": NewJob(
+        id="a", data=JobData(overrides=Overrides(backoff=Fixed(LONGEST // 1000 + 1)))
+    ),
     **{
         f"attributes: {name}": NewJob(id="a", data=JobData(attributes=held))
         for name, held in BAD_ATTRIBUTES.items()
@@ -60,8 +83,16 @@ BAD_PATCHES = {
     "priority 1001": JobPatch(priority=1001),
     "run_at and delay": JobPatch(run_at=1, delay=1),
     "a negative delay": JobPatch(delay=-1),
+    "a delay above 100,000 days": JobPatch(delay=LONGEST + 1),
+    "a run_at after the year 9998": JobPatch(run_at=LATEST + 1),
+    "a retention above 100,000 days": JobPatch(retention=OutcomeRetention(failed=LONGEST + 1)),
     **{f"attributes: {name}": JobPatch(attributes=held) for name, held in BAD_ATTRIBUTES.items()},
     "attributes above 64 KiB once merged": JobPatch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'}),
+}
+BAD_SETTINGS = {
+    "a log_age above 100,000 days": SettingsPatch(log_age=LONGEST + 1),
+    "a request_key_age above 100,000 days": SettingsPatch(request_key_age=LONGEST + 1),
+    "a retention above 100,000 days": SettingsPatch(retention=OutcomeRetention(completed=LONGEST + 1)),
 }
 AT_LIMITS = {
     "id of 512 bytes": NewJob(id="é" * 256),
@@ -69,6 +100,10 @@ AT_LIMITS = {
     "priorities 1000 and -1000": NewJob(id="h", data=JobData(priority=-1000)),
     "64 levels": NewJob(id="d", data=JobData(attributes={"a": DEEP[1:-1]})),
     "2**53": NewJob(id="i", data=JobData(attributes={"a": b"-9007199254740992"})),
+    "a delay of 100,000 days": NewJob(
+        id="f", delay=LONGEST, data=JobData(retention=OutcomeRetention(failed=LONGEST, cancelled=LONGEST))
+    ),
+    "a run_at at the end of the year 9998": NewJob(id="l", run_at=LATEST),
     "no attributes, no payload": NewJob(id="n", data=JobData(payload=b"", attributes={})),
 }
 
@@ -95,6 +130,9 @@ def invalid_calls(fence: int) -> Iterator[InvalidCall]:
         yield InvalidCall(f"enqueue, queue {name}", enqueue_to(queue, good))
     for name, patch in BAD_PATCHES.items():
         yield InvalidCall(f"amend, {name}", amend_with(patch))
+    for name, settings in BAD_SETTINGS.items():
+        yield InvalidCall(f"configure, {name}", configure_with(settings))
+    yield InvalidCall("grant, a ttl above 100,000 days", grant_for(LONGEST + 1))
     for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
         yield InvalidCall(f"report, progress: {name}", report_with(fence, value))
 
@@ -122,6 +160,20 @@ def amend_with(patch: JobPatch) -> Callable[[Storage], Awaitable[Any]]:
     return call
 
 
+def configure_with(patch: SettingsPatch) -> Callable[[Storage], Awaitable[Any]]:
+    async def call(storage: Storage) -> None:
+        await storage.configure("q", patch, now=NOW)
+
+    return call
+
+
+def grant_for(ttl: int) -> Callable[[Storage], Awaitable[Any]]:
+    async def call(storage: Storage) -> None:
+        await storage.grant(["q"], ttl, "kit", now=NOW)
+
+    return call
+
+
 def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[Any]]:
     async def call(storage: Storage) -> None:
         await storage.report("q", "held", fence, progress, now=NOW)
@@ -132,6 +184,12 @@ def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[An
 def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
     """Yield the name and the action of each settlement that must get the result `refused`."""
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
+    yield "a retry after 100,000 days", RetryLater(delay=LONGEST + 1)
+    yield "a retry after the year 9998", RetryLater(run_at=LATEST + 1)
+    yield (
+        "a retention above 100,000 days",
+        Complete(retention=OutcomeRetention(completed=LONGEST + 1)),
+    )
     for name, job in BAD_JOBS.items():
         yield (
             f"a follow-up, {name}",

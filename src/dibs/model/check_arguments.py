@@ -16,12 +16,14 @@ from dibs.model.check_jobs import check_follow_ups, check_job_data, check_queue,
 from dibs.model.check_values import (
     check_attributes,
     check_bytes,
+    check_duration,
     check_optional_number,
     check_text,
+    check_time,
     check_whole_number,
 )
 from dibs.model.job import Job, Outcome, Slot, Successor
-from dibs.model.limits import LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
+from dibs.model.limits import LIMITS, LONGEST_STORED_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
 from dibs.model.retry import RetryCause
 
@@ -49,8 +51,8 @@ def check_parts(parts: int) -> None:
 
 
 def check_ttl(ttl: int) -> None:
-    """Raise Refused for a time to live of a lease below 1 ms."""
-    check_whole_number("ttl", ttl, 1, LONGEST_TIME)
+    """Raise Refused unless the time to live of a lease is 1 ms to 100,000 days."""
+    check_duration("ttl", ttl, 1)
 
 
 def check_holder(holder: str, limits: Limits = LIMITS) -> None:
@@ -80,7 +82,7 @@ def check_ids(ids: Sequence[str]) -> None:
     """Raise Refused unless `ids` is a list of texts. A text that is no valid id is only unknown."""
     check_not_one_text("ids", ids)
     for id in ids:
-        check_is_text("ids", id)
+        check_is_text("id", id)
 
 
 def check_is_text(field: str, text: object) -> None:
@@ -126,8 +128,10 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
 def _check_retry(action: RetryLater) -> None:
     if action.run_at is not None and action.delay is not None:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
-    check_optional_number("run_at", action.run_at, 0, SAFE_INTEGER)
-    check_optional_number("delay", action.delay, 0, LONGEST_TIME)
+    if action.run_at is not None:
+        check_time("run_at", action.run_at)
+    if action.delay is not None:
+        check_duration("delay", action.delay)
     check_choice("cause", action.cause, _CAUSES)
 
 
@@ -145,9 +149,9 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
     if patch.priority is not UNSET:
         check_whole_number("priority", patch.priority, -limits.priority, limits.priority)
     if patch.run_at is not UNSET:
-        check_whole_number("run_at", patch.run_at, 0, SAFE_INTEGER)
+        check_time("run_at", patch.run_at)
     if patch.delay is not UNSET:
-        check_whole_number("delay", patch.delay, 0, LONGEST_TIME)
+        check_duration("delay", patch.delay)
     if patch.retention is not UNSET:
         check_retention("retention", patch.retention)
 
@@ -162,10 +166,12 @@ def check_settings(patch: SettingsPatch) -> None:
         check_retention("retention", patch.retention)
     if patch.log_level is not UNSET:
         check_choice("log_level", patch.log_level, _LEVELS)
-    for name in ("log_age", "log_bytes", "request_key_age"):
+    if patch.log_bytes is not UNSET:
+        check_whole_number("log_bytes", patch.log_bytes, 0, SAFE_INTEGER)
+    for name in ("log_age", "request_key_age"):
         value = getattr(patch, name)
         if value is not UNSET:
-            check_whole_number(name, value, 0, LONGEST_TIME)
+            check_duration(name, value)
 
 
 def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
@@ -214,4 +220,4 @@ def _check_range_and_data(name: str, part: Job | Successor | Outcome, limits: Li
     check_whole_number(f"{name}.first", part.first, 0, SAFE_INTEGER)
     check_whole_number(f"{name}.revision", part.revision, part.first, SAFE_INTEGER)
     if part.data is not None:
-        check_job_data(part.data, limits)
+        check_job_data(part.data, limits, LONGEST_STORED_TIME)

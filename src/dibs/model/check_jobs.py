@@ -15,12 +15,14 @@ from dibs.errors import BatchRefused, Refused
 from dibs.model.check_values import (
     check_attributes,
     check_bytes,
+    check_duration,
     check_optional_number,
     check_text,
+    check_time,
     check_whole_number,
 )
 from dibs.model.job import FAIL_SUFFIX, NO_ATTRIBUTES, EndKind, JobData, NewJob, OutcomeRetention, Overrides
-from dibs.model.limits import LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
+from dibs.model.limits import DAY, LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     EnqueueRequest,
@@ -156,21 +158,26 @@ def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
         return
     if job.run_at is not None and job.delay is not None:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
-    check_optional_number("run_at", job.run_at, 0, SAFE_INTEGER)
-    check_optional_number("delay", job.delay, 0, LONGEST_TIME)
+    if job.run_at is not None:
+        check_time("run_at", job.run_at)
+    else:
+        check_duration("delay", job.delay)
 
 
-def check_job_data(data: JobData, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad payload, attributes, priority, overrides or retention."""
+def check_job_data(data: JobData, limits: Limits = LIMITS, longest: int = LONGEST_TIME) -> None:
+    """Raise Refused for a bad payload, attributes, priority, overrides or retention.
+
+    `longest` is the longest duration in overrides and retention, in ms.
+    """
     check_bytes("payload", data.payload, limits.payload)
     if data.priority != 0 or type(data.priority) is not int:
         check_whole_number("priority", data.priority, -limits.priority, limits.priority)
     if data.attributes is not NO_ATTRIBUTES:
         check_attributes(data.attributes, limits)
     if data.overrides is not None:
-        check_overrides(data.overrides)
+        check_overrides(data.overrides, longest)
     if data.retention is not None:
-        check_retention("retention", data.retention)
+        check_retention("retention", data.retention, longest)
 
 
 def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
@@ -200,29 +207,30 @@ def check_queue(queue: str, limits: Limits = LIMITS) -> None:
         check_text("queue", queue, limits.queue)
 
 
-def check_overrides(overrides: Overrides) -> None:
+def check_overrides(overrides: Overrides, longest: int = LONGEST_TIME) -> None:
     """Raise Refused for a bad timeout, retry limit, lease or backoff. UNSET and None fields pass."""
     if not isinstance(overrides, Overrides):
         raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
-    _check_optional_time("overrides.timeout", overrides.timeout, 1)
-    _check_optional_time("overrides.max_retries", overrides.max_retries, 0)
-    _check_optional_time("overrides.max_timeouts", overrides.max_timeouts, 0)
-    _check_optional_time("overrides.max_stalls", overrides.max_stalls, 0)
+    _check_optional_duration("timeout", overrides.timeout, 1, longest)
+    for name in ("max_retries", "max_timeouts", "max_stalls"):
+        count = getattr(overrides, name)
+        if count is not UNSET:
+            check_optional_number(name, count, 0, SAFE_INTEGER)
     if overrides.lease is not UNSET:
-        check_whole_number("overrides.lease", overrides.lease, 1, LONGEST_TIME)
+        check_duration("lease", overrides.lease, 1, longest)
     if overrides.backoff is not UNSET:
-        check_backoff("overrides.backoff", overrides.backoff)
+        check_backoff("backoff", overrides.backoff, longest)
 
 
-def check_backoff(field: str, backoff: object) -> None:
+def check_backoff(field: str, backoff: object, longest: int = LONGEST_TIME) -> None:
     """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential. Its seconds are 0 or more."""
     if isinstance(backoff, Immediate):
         return
     if isinstance(backoff, Fixed):
-        _check_seconds(f"{field}.seconds", backoff.seconds)
+        _check_seconds(f"{field}.seconds", backoff.seconds, longest)
     elif isinstance(backoff, Exponential):
-        _check_seconds(f"{field}.first", backoff.first)
-        _check_seconds(f"{field}.cap", backoff.cap)
+        _check_seconds(f"{field}.first", backoff.first, longest)
+        _check_seconds(f"{field}.cap", backoff.cap, longest)
     else:
         raise Refused(
             f"{field} must be Immediate(), Fixed(seconds) or Exponential(first, cap), "
@@ -231,26 +239,26 @@ def check_backoff(field: str, backoff: object) -> None:
         )
 
 
-def check_retention(field: str, retention: OutcomeRetention) -> None:
+def check_retention(field: str, retention: OutcomeRetention, longest: int = LONGEST_TIME) -> None:
     """Raise Refused unless each time is a number of whole ms, None (for ever) or UNSET (not set)."""
     if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
     for kind in _END_KINDS:
-        _check_optional_time(f"{field}.{kind}", getattr(retention, kind), 0)
+        _check_optional_duration(f"{field}.{kind}", getattr(retention, kind), 0, longest)
     kept: object = retention.keep_payload
     if kept is not UNSET and not (isinstance(kept, tuple) and set(kept) <= set(_END_KINDS)):
         name = f"{field}.keep_payload"
         raise Refused(f"{name} must be a tuple of some of {', '.join(_END_KINDS)}", field=name)
 
 
-def _check_optional_time(field: str, value: object, low: int) -> None:
+def _check_optional_duration(field: str, value: object, low: int, longest: int) -> None:
     if value is not UNSET and value is not None:
-        check_whole_number(field, value, low, LONGEST_TIME)
+        check_duration(field, value, low, longest)
 
 
-def _check_seconds(field: str, value: object) -> None:
+def _check_seconds(field: str, value: object, longest: int) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
-    most = LONGEST_TIME // 1000
+    most = longest // 1000
     if not 0 <= value <= most:  # NaN, too
-        raise Refused(f"{field} must be 0 to {most} seconds", field=field)
+        raise Refused(f"{field} must be 0 to {most} seconds ({longest // DAY:,} days)", field=field)

@@ -13,17 +13,30 @@ from typing import Any
 import msgspec
 
 from dibs.errors import Refused
-from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
+from dibs.model.limits import DAY, LATEST_TIME, LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 
 
-def check_whole_number(field: str, value: object, low: int, high: int) -> None:
-    """Raise Refused unless `value` is an int from `low` to `high`, both included. A bool is refused."""
+def check_whole_number(field: str, value: object, low: int, high: int, meaning: str = "") -> None:
+    """Raise Refused unless `value` is an int from `low` to `high`, both included. A bool is refused.
+
+    The error adds `meaning`, an explanation of `high`.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         raise Refused(f"{field} must be a whole number, not {type(value).__name__}", field=field)
     if not low <= value <= high:
         # Python raises ValueError when it formats an integer of thousands of digits.
         shown = value if abs(value) < 2**64 else "far too large"
-        raise Refused(f"{field} is {shown}; it must be {low} to {high}", field=field)
+        raise Refused(f"{field} is {shown}; it must be {low} to {high}{meaning}", field=field)
+
+
+def check_duration(field: str, ms: object, low: int = 0, longest: int = LONGEST_TIME) -> None:
+    """Raise Refused unless a duration is a whole number of ms, from `low` to `longest`."""
+    check_whole_number(field, ms, low, longest, f" ms ({longest // DAY:,} days)")
+
+
+def check_time(field: str, ms: object) -> None:
+    """Raise Refused unless a time is a whole number of ms since the epoch, up to the end of the year 9998."""
+    check_whole_number(field, ms, 0, LATEST_TIME, ", the end of the year 9998 in ms since the epoch")
 
 
 def check_optional_number(field: str, value: object, low: int, high: int) -> None:

@@ -10,8 +10,15 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 #: The largest whole number that dibs stores. Lua and JavaScript use floats, which skip numbers beyond 2**53.
 SAFE_INTEGER: Final = 2**53
-#: The longest time in ms: the current time plus LONGEST is still a safe integer.
-LONGEST_TIME: Final = SAFE_INTEGER // 2
+DAY: Final = 86_400_000
+#: The longest duration (delay, retention, lease, timeout, age) in ms: 100,000 days, about 273 years. Waits of
+#: Python threads take at most 292 years (threading.TIMEOUT_MAX).
+LONGEST_TIME: Final = 100_000 * DAY
+#: The latest run_at, in ms since the epoch: the end of the year 9998 in UTC. The year 9999 is the last one of
+#: datetime, so every time zone can show this time.
+LATEST_TIME: Final = 253_370_764_799_999
+#: The longest duration in stored jobs: earlier versions of dibs accepted it, so imports accept it, too.
+LONGEST_STORED_TIME: Final = SAFE_INTEGER // 2
 
 
 class Limits(Struct, frozen=True, kw_only=True):

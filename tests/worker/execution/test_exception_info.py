@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import PermanentError, Retry
-from dibs.model.limits import LONGEST_TIME, SAFE_INTEGER
+from dibs.model.limits import LATEST_TIME, LONGEST_TIME
 from dibs.worker.execution.exception_info import OUT_OF_MEMORY, verdict_on_error
 
 
@@ -44,7 +44,7 @@ def with_attributes(**attributes: Any) -> Exception:
         (Retry(delay=10**400), False, LONGEST_TIME, None),
         (Retry(delay=-(10**400)), False, 0, None),
         (Retry(delay=timedelta.max), False, LONGEST_TIME, None),
-        (with_attributes(retry_at=10**400), False, None, SAFE_INTEGER),
+        (with_attributes(retry_at=10**400), False, None, LATEST_TIME),
         (with_attributes(retry_at=datetime.min.replace(tzinfo=UTC)), False, None, 0),
     ],
 )

@@ -13,7 +13,7 @@ from dibs.errors import PermanentError, Retry
 from dibs.model import run_outcome
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
-from dibs.model.limits import LONGEST_TIME, SAFE_INTEGER
+from dibs.model.limits import LATEST_TIME, LONGEST_TIME
 from dibs.model.run_outcome import Raised
 
 
@@ -81,8 +81,8 @@ def _delay_ms(delay: float | timedelta | None) -> int | None:
 def _epoch_ms(at: Any) -> int | None:
     """Return an aware datetime, or seconds since the epoch, in ms since the epoch; None for other values."""
     if isinstance(at, datetime):
-        return _clamped_ms(_timestamp(at), SAFE_INTEGER)
-    return _clamped_ms(at, SAFE_INTEGER)
+        return _clamped_ms(_timestamp(at), LATEST_TIME)
+    return _clamped_ms(at, LATEST_TIME)
 
 
 def _timestamp(at: datetime) -> float | None:

@@ -1,0 +1,25 @@
+"""Parsing of durations that are written as text, such as "5m" or "1h30m"."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+
+
+def parse_seconds(field: str, text: str) -> float:
+    """Return the seconds of a text of numbers with units: "1h30m" gives 5400.0, "250ms" 0.25.
+
+    Spaces between the parts are allowed. Raises ValueError, with a message that names `field`, for any other
+    text, also for a number without a unit. A number beyond the range of floats gives infinity.
+    """
+    parts = _NUMBER_WITH_UNIT.findall(text)
+    if not parts or "".join(text.split(" ")) != "".join(number + unit for number, unit in parts):
+        units = ", ".join(SECONDS_PER_UNIT)
+        raise ValueError(
+            f'{field} is {text!r:.80}; write numbers with the units {units}, as in "5m" or "1h30m", '
+            "or pass a number of seconds"
+        )
+    return sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
