@@ -289,3 +289,23 @@ async def test_a_reaped_job_of_a_paused_queue_stays(any_queue: Queue) -> None:
     async with any_queue.receive(wait=0) as claims:
         assert [claim.id async for claim in claims] == []
     assert await state(any_queue) == "waiting"
+
+
+async def test_jobs_that_arrive_one_by_one_cost_no_reap_each(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, reap = [], app.storage.reap
+
+    async def counting(name: str, limit: int) -> Any:
+        calls.append(name)
+        return await reap(name, limit)
+
+    monkeypatch.setattr(app.storage, "reap", counting)
+    async with queue.receive() as claims:
+        for number in range(5):
+            coming = asyncio.ensure_future(anext(claims))
+            await asyncio.sleep(0)
+            await queue.enqueue(number)
+            await (await coming).complete()
+
+    assert len(calls) <= 1

@@ -72,8 +72,8 @@ class Receiver:
 
     It holds at most `max_jobs` claims: the iteration waits until one of them is settled. The lease of the
     claims is renewed in the background. Jobs under expired leases of other holders return to the queue at
-    each renewal, and whenever there is no other job. The end of the block releases all claims that are not
-    settled.
+    each renewal, before the first wait for a job, and before the end of the iteration. The end of the block
+    releases all claims that are not settled.
     """
 
     def __init__(
@@ -97,6 +97,8 @@ class Receiver:
         #: Claims that the iteration has not yielded yet.
         self._buffer: deque[Claim] = deque()
         self._slot_freed = asyncio.Event()
+        #: True after the first reap of `__anext__`; later ones are those of the heartbeat.
+        self._has_reaped = False
         self._heartbeat: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -144,10 +146,9 @@ class Receiver:
                 continue
             storage = await self._client.storage()
             token = await self._claim_jobs(storage)
-            # A short receiver may end before its first heartbeat, so it must reap before it says that there
-            # is no job. A reap without work costs the storage O(1).
-            if not self._buffer and not await self._reap(storage):
-                await self._wait_for_jobs(storage, token, _seconds_left(deadline))
+            seconds_left = _seconds_left(deadline)
+            if not self._buffer and not await self._reap(storage, seconds_left):
+                await self._wait_for_jobs(storage, token, seconds_left)
         return self._buffer.popleft()
 
     @property
@@ -193,8 +194,15 @@ class Receiver:
         held.claims[claim.fence] = claim
         self._buffer.append(claim)
 
-    async def _reap(self, storage: Storage) -> bool:
-        """Return whether jobs of expired leases have returned to the queue."""
+    async def _reap(self, storage: Storage, seconds_left: float | None) -> bool:
+        """Return whether jobs of expired leases have returned to the queue.
+
+        A short receiver may end before its first heartbeat, so it reaps before its first wait and before its
+        end. In between, a reap would cost each job that arrives alone a round trip.
+        """
+        if self._has_reaped and (seconds_left is None or seconds_left > 0):
+            return False
+        self._has_reaped = True
         with suppress(StorageError, OutcomeUnknown):
             return len(await storage.reap(self._client.name, BATCH_SIZE)) > 0
         return False

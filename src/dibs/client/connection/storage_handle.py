@@ -196,5 +196,5 @@ _CLOSED_MESSAGE = "this app is closed; enter it again with `async with app`"
 _NOT_OPEN_MESSAGE = "this app is not open yet; use `async with app`, or await one of its methods first"
 _OTHER_LOOP_MESSAGE = (
     "this app is open on another event loop. If app.sync opened it, call app.sync.close() before this loop "
-    "starts, and use `async with app` in it; otherwise use the app on its own loop, or create another Dibs here"
+    "starts, and use `async with app` in it; else use the app on its own loop, or create another Dibs here"
 )

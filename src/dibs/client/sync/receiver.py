@@ -22,8 +22,8 @@ class BlockingReceiver:
 
     It holds at most `max_jobs` claims: the iteration waits until one of them is settled. The lease of the
     claims is renewed in the background. Jobs under expired leases of other holders return to the queue at
-    each renewal, and whenever there is no other job. The end of the block releases all claims that are not
-    settled.
+    each renewal, before the first wait for a job, and before the end of the iteration. The end of the block
+    releases all claims that are not settled.
     """
 
     def __init__(self, source: Receiver) -> None:
