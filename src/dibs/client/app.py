@@ -14,12 +14,14 @@ from dibs.client.calls.signature import check_function, default_queue_name
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.storage_handle import StorageHandle
+from dibs.client.options.durations import Seconds, duration_seconds
 from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
-from dibs.errors import BadHandler, ConfigurationError, UnknownTask
+from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
+from dibs.model.check_arguments import check_is_text
 from dibs.model.check_jobs import check_enqueue_queue, check_queue
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
@@ -50,6 +52,10 @@ class Dibs:
     """
 
     def __init__(self, url: str | None = None, **options: Any) -> None:
+        if url is not None and not isinstance(url, str):
+            raise ConfigurationError(
+                f"url is of type {type(url).__name__}; it must be a text, as file:./jobs"
+            )
         self._storage_handle = StorageHandle(url, options)
         self.handlers: HandlerRegistry = HandlerRegistry()
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
@@ -156,6 +162,9 @@ class Dibs:
 
         Each call adds a middleware; the middleware that was added last is the outermost.
         """
+        for field, middleware in (("enqueue", enqueue), ("run", run)):
+            if middleware is not None and not callable(middleware):
+                raise Refused(f"{field} is {middleware!r:.60}; pass a function", field=field)
         if enqueue is not None:
             self._storage_handle.enqueue_middleware = compose_enqueue(
                 enqueue, self._storage_handle.enqueue_middleware
@@ -173,6 +182,7 @@ class Dibs:
 
         Raises Refused if the name is not allowed, ConfigurationError if the queue has another serde.
         """
+        check_is_text("queue", name)
         task = self._tasks.get(name)
         return task.queue if task and serde is None else Queue(self._get_client(name, serde), self.handlers)
 
@@ -262,11 +272,20 @@ class Dibs:
         """
         if self.lifespan_function is not None:
             raise BadHandler("this app has a lifespan already; call both functions from one lifespan")
+        if not callable(function):
+            raise BadHandler(
+                f"{function!r:.60} cannot be a lifespan; write an async generator that yields once"
+            )
         self.lifespan_function = asynccontextmanager(function)
         return function
 
     def _get_client(self, name: str, serde: Serde | None) -> QueueClient:
         check_queue(name)
+        if serde is not None and not isinstance(serde, Serde):
+            raise Refused(
+                f"serde is {serde!r:.60}; pass an object with name, encode and decode, as JsonSerde()",
+                field="serde",
+            )
         known = self._clients.get(name)
         if known is None:
             known = self._clients[name] = QueueClient(
@@ -295,11 +314,11 @@ class Dibs:
         queues: Sequence[str] | None = None,
         processes: int | None = 0,
         until: Until = "stopped",
-        grace: float = 30.0,
+        grace: Seconds = 30.0,
         *,
-        lease: float = 15.0,
-        heartbeat: float = 5.0,
-        poll: float = 1.0,
+        lease: Seconds = 15.0,
+        heartbeat: Seconds = 5.0,
+        poll: Seconds = 1.0,
         name: str | None = None,
         handle_signals: bool = True,
     ) -> WorkReport:
@@ -349,11 +368,12 @@ class Dibs:
         finally:
             self._running_works.discard(stop)
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: Seconds | None = None) -> None:
         """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
 
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
         `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.
         """
+        seconds = None if grace is None else duration_seconds("grace", grace)
         for work in tuple(self._running_works):
-            work.put(StopRequest(grace))
+            work.put(StopRequest(seconds))

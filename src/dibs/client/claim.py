@@ -12,6 +12,7 @@ from msgspec import UNSET
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.error_info import error_from_exception
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.options.arguments import check_error, check_list
 from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
@@ -132,6 +133,8 @@ class Claim:
         If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
         and `connection` are those of `complete`.
         """
+        if not isinstance(error, str):
+            check_error(error)
         stored = (
             Error(type="Failed", message=error) if isinstance(error, str) else error_from_exception(error)
         )
@@ -152,6 +155,8 @@ class Claim:
         """
         if at is not None and delay is not None:
             raise Refused("at and delay are both set; pass only one", field="delay")
+        if error is not None:
+            check_error(error)
         action = model.RetryLater(
             run_at=None if at is None else epoch_ms("at", at),
             delay=None if delay is None else duration_ms("delay", delay),
@@ -183,7 +188,7 @@ class Claim:
         The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
         """
         storage = await self._client.storage()
-        state = (await storage.renew([self.queue], self._lease, to_lease_ms(seconds)))[self.queue]
+        state = (await storage.renew([self.queue], self._lease, to_lease_ms(seconds, "seconds")))[self.queue]
         if not state.alive:
             raise self._mark_lost()
 
@@ -214,9 +219,22 @@ class Claim:
         )
 
     async def _build_follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
-        follow_ups = tuple(bound.as_follow_up() for bound in then)
+        follow_ups = tuple(bound.as_follow_up() for bound in _check_then(then))
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
+
+
+def _check_then(then: Iterable[Bound]) -> Iterable[Bound]:
+    """Return the jobs of `then`. Raise Refused for anything else than a list of bound jobs."""
+    check_list("then", then)
+    bound = tuple(then)
+    for one in bound:
+        if not isinstance(one, Bound):
+            raise Refused(
+                f"then contains {one!r:.60}; make each job with task.bind(...) or queue.bind(...)",
+                field="then",
+            )
+    return bound
 
 
 def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowUp]) -> None:
@@ -233,9 +251,9 @@ def check_cross_queue(storage: Storage, queue: str, then: Iterable[model.FollowU
             )
 
 
-def to_lease_ms(seconds: Seconds) -> int:
+def to_lease_ms(seconds: Seconds, field: str = "lease") -> int:
     """Return the length of a lease in ms, rounded up. Raises Refused unless it is more than 0."""
-    ms = duration_ms("lease", seconds)
+    ms = duration_ms(field, seconds)
     if ms <= 0:
-        raise Refused(f"lease is {seconds}; it must be more than 0 seconds", field="lease")
+        raise Refused(f"{field} is {seconds}; it must be more than 0 seconds", field=field)
     return ms

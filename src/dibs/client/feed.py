@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS, abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.options.arguments import check_list
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.errors import Refused, StorageError
 from dibs.model.events import AttemptKind, EventKind, LogEvent, NoteKind
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 PAGE_SIZE = 500
 #: Most active jobs whose progress a live feed reads at a time.
 MAX_FOLLOWED = 100
+
+#: Most characters of an offset (contract 3, Events).
+LONGEST_OFFSET = 64
 
 #: Kinds for `queue.events(kinds=...)`. Events of kind `fell_off` are always part of a feed.
 FeedKind = EventKind | Literal["progress"]
@@ -102,6 +106,7 @@ class Feed:
         ids: Iterable[str] | None = None,
         kinds: Iterable[FeedKind] | None = None,
     ) -> None:
+        _check_offset(after)
         self._client = client
         self._ids = None if ids is None else _check_names("ids", ids)
         self._kinds = (
@@ -236,10 +241,20 @@ class Feed:
         await asyncio.sleep(seconds)
 
 
+def _check_offset(after: object) -> None:
+    """Raise Refused for a value that is no offset of any storage. The storage checks the text itself."""
+    if after is not None and not (isinstance(after, str) and len(after) <= LONGEST_OFFSET):
+        raise Refused(
+            f"after is {after!r:.80}; pass the offset of an event, '' for the oldest event, or None",
+            field="after",
+        )
+
+
 def _check_names(field: str, names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str):
         # A str is an iterable of characters, so the feed would wait for events of one-letter names.
         raise Refused(f"{field} is the text {names!r}; pass a list", field=field)
+    check_list(field, names)
     return frozenset(names)
 
 

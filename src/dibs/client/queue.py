@@ -20,6 +20,7 @@ from dibs.client.calls.handler_registry import (
 from dibs.client.calls.signature import CallSignature, check_function
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.feed import Feed, FeedKind
+from dibs.client.options.arguments import check_list
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import (
     JOB_SETTINGS,
@@ -31,6 +32,7 @@ from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import BadHandler, Refused
+from dibs.model.check_arguments import check_is_text, check_revision
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import EnqueueRequest
 
@@ -119,6 +121,7 @@ class Queue(StoredQueue):
         With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
+        check_list("items", items)
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
 
@@ -140,6 +143,8 @@ class Queue(StoredQueue):
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
         """Return the ticket of an earlier enqueue by its id and revision, also one of another process."""
+        check_is_text("id", id)
+        check_revision("revision", revision)
         return Ticket(self._client, id, revision)
 
     # -- handlers ------------------------------------------------------------------------------------
@@ -208,6 +213,8 @@ class Queue(StoredQueue):
             )
         if handler.after is not None:
             raise BadHandler(f"queue {self.name!r} has a hook already; call both functions from one hook")
+        if not callable(hook):
+            raise BadHandler(f"{hook!r:.60} cannot be a hook; pass a function that takes the Ending")
         self._handlers[self.name] = evolve(handler, after=hook)
         return hook
 

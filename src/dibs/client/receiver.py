@@ -16,7 +16,8 @@ from attrs import define, field
 from dibs.client.claim import Claim, to_lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import Seconds, duration_ms
+from dibs.client.options.arguments import wait_ms
+from dibs.client.options.durations import Seconds
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job
@@ -89,7 +90,7 @@ class Receiver:
         self._client = client
         self._max_jobs = max_jobs
         self._lease_ms = to_lease_ms(lease)
-        self._wait = None if wait is None else duration_ms("wait", wait) / 1000
+        self._wait = None if wait is None else wait_ms(wait) / 1000
         self._handles_failure = handles_failure
         #: The lease for the next claims, one of `_leases`; None if the next claim needs a new lease.
         self._current: HeldLease | None = None

@@ -20,6 +20,7 @@ from dibs.client.calls.handler_registry import (
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.options.arguments import check_list
 from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
 from dibs.client.queue import H, Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
@@ -174,6 +175,7 @@ class Task(TaskEnqueuer[P, R]):
         With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
+        check_list("jobs", jobs)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._result_type)
 
     @overload

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
-from dibs.client.options.durations import Seconds, duration_ms
+from dibs.client.options.arguments import wait_ms
+from dibs.client.options.durations import Seconds
 from dibs.client.options.retention import extend_retention
 from dibs.client.status import Status, enqueue_status
 from dibs.errors import ConfigurationError
@@ -46,9 +47,9 @@ async def extend_request_retention(
 
     Without this the outcome might expire before the caller reads it.
     """
-    job, wait_ms = request.job, 0 if wait is None else duration_ms("wait", wait)
+    job, longest = request.job, 0 if wait is None else wait_ms(wait)
     own = job.data.retention or OutcomeRetention()
-    extended = extend_retention(await client.retention(), wait_ms, own)
+    extended = extend_retention(await client.retention(), longest, own)
     if extended == own:
         return request
     return replace(request, job=replace(job, data=replace(job.data, retention=extended)))
@@ -112,7 +113,7 @@ class Ticket(Generic[R]):
     async def _wait_for_end(self, wait: Seconds | None) -> TicketState:
         if self._outcome is not None:
             return TicketState(self._outcome.kind, self._outcome)
-        seconds = None if wait is None else duration_ms("wait", wait) / 1000
+        seconds = None if wait is None else wait_ms(wait) / 1000
         return await OutcomeWait(self._client, self.id, self.revision, seconds).wait_for_end()
 
     def _decode_result(self, raw: bytes | None) -> Any:

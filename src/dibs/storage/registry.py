@@ -188,6 +188,12 @@ def _check_option(name: str, allowed: Collection[str], url: str = "") -> None:
         raise UnknownOption(f"unknown option {show_option(name, url)}; known: {known}")
 
 
+def check_poll(poll: object) -> None:
+    """Raise ConfigurationError unless the option `poll` is a finite number of seconds above 0."""
+    if isinstance(poll, bool) or not isinstance(poll, int | float) or not 0 < poll < float("inf"):
+        raise ConfigurationError(f"poll is {poll!r}; it must be a number of seconds above 0")
+
+
 def read_flag(text: str) -> bool:
     """Convert a flag in the query of a URL to a bool, as in `?fsync=1`. Empty text is True, as in `?fsync`.
 

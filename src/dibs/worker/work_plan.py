@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Final, get_args
 
 from attrs import evolve, field, frozen
 
-from dibs.client.app import Dibs
-from dibs.errors import ConfigurationError, UnknownTask
-from dibs.model.check_values import check_text
+from dibs.client.app import Dibs, Until
+from dibs.client.options.durations import Seconds, duration_seconds
+from dibs.errors import ConfigurationError, Refused, UnknownTask
+from dibs.model.check_arguments import check_choice, check_not_one_text
+from dibs.model.check_values import check_text, check_whole_number
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.limits import LIMITS
 from dibs.storage.protocol import Storage
 from dibs.worker.processes.app_import import find_reference
+
+#: The most worker processes of one call of `run`.
+MOST_PROCESSES: Final = 10_000
 
 
 def default_name() -> str:
@@ -76,6 +82,7 @@ def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
     """
     if queues is None:
         queues = tuple(app.handlers)
+    check_not_one_text("queues", queues)
     for queue in queues:
         if queue not in app.handlers:
             raise UnknownTask(
@@ -87,12 +94,31 @@ def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*queues, *fail_queues)))
 
 
+def check_arguments(until: Until, processes: int | None, times: Mapping[str, Seconds]) -> dict[str, float]:
+    """Return `times` in seconds. Raise Refused for an argument of `run` that is not allowed."""
+    check_choice("until", until, get_args(Until))
+    if processes is not None:
+        check_whole_number("processes", processes, 0, MOST_PROCESSES)
+    seconds = {name: read_seconds(name, time, may_be_zero=name == "grace") for name, time in times.items()}
+    check_heartbeat(seconds["lease"], seconds["heartbeat"])
+    return seconds
+
+
+def read_seconds(field: str, duration: Seconds, *, may_be_zero: bool) -> float:
+    """Return a duration in seconds. Raise Refused unless it is above 0, or 0 with `may_be_zero`."""
+    seconds = duration_seconds(field, duration)
+    if seconds < 0 or (seconds == 0 and not may_be_zero):
+        least = "0 or more" if may_be_zero else "more than 0"
+        raise Refused(f"{field} is {duration}; it must be {least} seconds", field=field)
+    return seconds
+
+
 def check_heartbeat(lease: float, heartbeat: float) -> None:
     """Raise ConfigurationError unless the heartbeat, in seconds, is shorter than the lease."""
-    if not 0 < heartbeat < lease:
+    if heartbeat >= lease:
         raise ConfigurationError(
-            f"heartbeat is {heartbeat:g} s and lease {lease:g} s: the heartbeat must be positive and shorter "
-            "than the lease"
+            f"heartbeat is {heartbeat:g} s and lease {lease:g} s: the heartbeat must be shorter than the "
+            "lease"
         )
 
 
@@ -102,7 +128,7 @@ def process_count(processes: int | None, storage: Storage) -> int:
     Return 0 for a storage that processes cannot share. Raise ConfigurationError if `processes` asks for more.
     """
     if storage.capabilities.shared:
-        return max(0, cpu_count() if processes is None else processes)
+        return cpu_count() if processes is None else processes
     if processes:
         raise ConfigurationError(
             f"{storage.url} exists in this process only, so worker processes cannot reach it: use processes=0"

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
+from dibs.client.options.durations import Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
@@ -20,11 +21,12 @@ from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
 from dibs.worker.processes.spawn import refuse_during_import
+from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.health import Health, serve_health
 from dibs.worker.supervisor.maintenance import Maintenance
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
-from dibs.worker.work_plan import WorkPlan, check_heartbeat, make_plan
+from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan
 
 logger = logging.getLogger("dibs.worker")
 
@@ -43,10 +45,10 @@ async def run(
     queues: Sequence[str] | None = None,
     processes: int | None = 0,
     until: Until = "stopped",
-    grace: float = 30.0,
-    lease: float = 15.0,
-    heartbeat: float = 5.0,
-    poll: float = 1.0,
+    grace: Seconds = 30.0,
+    lease: Seconds = 15.0,
+    heartbeat: Seconds = 5.0,
+    poll: Seconds = 1.0,
     name: str | None = None,
     reference: str = "",
     progress: ProgressCallback | None = None,
@@ -78,8 +80,9 @@ async def run(
     Raise ConfigurationError, UnknownTask, StorageError, and the errors of @app.lifespan in this process.
     """
     refuse_during_import()
-    check_heartbeat(lease, heartbeat)
-    times = {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
+    times = check_arguments(
+        until, processes, {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
+    )
     # Before the storage is opened: the fork server imports its modules at the same time.
     with open_fork_server(processes, fork_server) as server:
         async with app:
@@ -90,7 +93,7 @@ async def run(
             session = _WorkSession(app, app.storage, plan, progress, server, requests)
             async with serve_health(health, session.health):
                 with signals.on_stop_signal(session.on_signal) if handle_signals else nullcontext():
-                    return await session.run(until, grace)
+                    return await session.run(until, plan.grace)
 
 
 class _WorkSession:
@@ -125,7 +128,6 @@ class _WorkSession:
         return self._supervisor.health
 
     async def run(self, until: Until, grace: float) -> WorkReport:
-        await self._warn_of_unserved_queues()
         loops = [
             *self._maintenance.loops(),
             self._periodic_tasks.keep_enqueueing_missing_ticks(),
@@ -133,12 +135,7 @@ class _WorkSession:
         ]
         tasks = [asyncio.create_task(loop) for loop in loops]
         try:
-            # Before the first claim: a missed tick that must be skipped must not run.
-            await self._periodic_tasks.enqueue_missing_ticks()
-            await apply_declared_settings(self._storage, self._declared_settings)
-            await self._supervisor.start()
-            conditions = [self._wait_until_empty()] if until == "empty" else []
-            await self._wait_for_first(self._wait_for_stop(), *conditions)
+            await self._wait_for_first(self._wait_for_stop(), self._work(until))
             await self._drain(grace if self._grace is None else self._grace)
         finally:
             for task in tasks:
@@ -146,6 +143,20 @@ class _WorkSession:
             # Also if this call is cancelled: runs are released and all worker processes end.
             await asyncio.shield(self._supervisor.stop())
         return await self._final_report()
+
+    async def _work(self, until: Until) -> None:
+        """Start the workers as soon as the storage is available, and wait for the end of the work."""
+        await self._warn_of_unserved_queues()
+        # Before the first claim: a missed tick that must be skipped must not run.
+        await self._periodic_tasks.enqueue_missing_ticks()
+        await wait_until_available(
+            lambda: apply_declared_settings(self._storage, self._declared_settings), "no settings"
+        )
+        await self._supervisor.start()
+        if until == "empty":
+            await self._wait_until_empty()
+        else:
+            await asyncio.Event().wait()
 
     async def _wait_for_first(self, *events: Any) -> None:
         """Wait for the first of the awaitables `events`. Raise the error of a supervisor that has failed."""
@@ -216,7 +227,7 @@ class _WorkSession:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
     async def _warn_of_unserved_queues(self) -> None:
-        known = {info.name for info in await self._storage.queues()}
+        known = {info.name for info in await wait_until_available(self._storage.queues, "no list of queues")}
         unserved = sorted(known - set(self._queues))
         if unserved:
             logger.warning("queues without a handler on this worker: %s", ", ".join(unserved))

@@ -151,7 +151,8 @@ def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> Check
 def _check_bound(bound: object) -> None:
     if not isinstance(bound, Bound):
         raise Refused(
-            f"{bound!r:.60} is not a bound job; wrap each call in task.bind(...), as in send.bind('ada')",
+            f"jobs contains {bound!r:.60}, which is not bound; wrap each call in task.bind(...), as in "
+            "send.bind('ada')",
             field="jobs",
         )
 

@@ -38,7 +38,7 @@ from dibs.storage.indexed.waiters import (
     wait_result,
 )
 from dibs.storage.protocol import Clock
-from dibs.storage.registry import read_flag, read_options
+from dibs.storage.registry import check_poll, read_flag, read_options
 
 log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
@@ -78,8 +78,7 @@ class FileStorage(IndexedStorage):
         allow_others: bool = False,
     ) -> None:
         super().__init__(clock)
-        if isinstance(poll, bool) or not isinstance(poll, int | float) or not 0 < poll < float("inf"):
-            raise ConfigurationError(f"poll is {poll!r}; it must be a number of seconds above 0")
+        check_poll(poll)
         for name, flag in (("fsync", fsync), ("allow_others", allow_others)):
             if flag not in (True, False):
                 raise ConfigurationError(f"{name} is {flag!r}; it must be True or False")

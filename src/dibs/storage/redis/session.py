@@ -25,6 +25,7 @@ from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
+from dibs.storage.registry import check_poll
 
 #: The most jobs in one script call. Redis runs one script at a time, so a longer call would block all clients
 #: of the server for more than some ms.
@@ -65,6 +66,7 @@ class RedisSession:
         )
         self._manual = clock == "manual"
         self._prefix = keys.check_prefix(prefix)
+        check_poll(poll)
         self._poll, self._allow_eviction = poll, allow_eviction
         self._cluster = is_cluster_url(url)
         self.capabilities = Capabilities(

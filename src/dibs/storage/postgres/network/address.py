@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from dibs.errors import UnknownOption
 from dibs.storage.addresses import parse_address, show_option
 from dibs.storage.postgres.network.pool_settings import PoolSettings
-from dibs.storage.registry import read_max_connections
+from dibs.storage.registry import check_poll, read_max_connections
 
 _OURS: Final[dict[str, Callable[[Any], Any]]] = {
     "schema": str,
@@ -96,13 +96,15 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
         named["max_connections"] = _read_option("max_connections", options["max_connections"])
     rest = url.partition("?")[0].partition(":")[2]
     rebuilt = f"postgresql:{rest}" + (f"?{urlencode(drivers, quote_via=quote)}" if drivers else "")
+    poll = named.get("poll", 1.0)
+    check_poll(poll)
     params = _conninfo(rebuilt, url)
     if params.setdefault("client_encoding", "UTF8").upper() not in ("UTF8", "UTF-8"):
         raise UnknownOption("option 'client_encoding' must be UTF8, as dibs sets it; leave it out")
     return PostgresAddress(
         params=params,
         schema=named.get("schema", "dibs"),
-        poll=named.get("poll", 1.0),
+        poll=poll,
         max_connections=named.get("max_connections", MAX_CONNECTIONS),
     )
 

@@ -1,0 +1,116 @@
+"""Bad input to the verbs of a storage, as other programs and third-party workers call them."""
+
+from __future__ import annotations
+
+from dibs import BatchRefused, Refused
+from tests.bad_input.world import rows
+
+#: Each verb with a queue name that is not allowed.
+QUEUE_NAMES = [
+    row
+    for queue in ("''", "5", "None", "'q' * 501", "'q\\0'", "'\\ud800'")
+    for row in rows(
+        (f"storage.claim({queue}, lease, 1)", Refused, "queue"),
+        (f"storage.settle({queue}, [])", Refused, "queue"),
+        (f"storage.reap({queue}, 1)", Refused, "queue"),
+        (f"storage.cancel({queue}, ['seen'])", Refused, "queue"),
+        (f"storage.get({queue}, ['seen'])", Refused, "queue"),
+        (f"storage.list({queue}, 'waiting')", Refused, "queue"),
+        (f"storage.counts([{queue}])", Refused, "queue"),
+        (f"storage.grant([{queue}], 1000, 'me')", Refused, "queue"),
+        (f"storage.configure({queue}, SettingsPatch(paused=True))", Refused, "queue"),
+        (f"storage.prune({queue}, 1)", Refused, "queue"),
+        (f"storage.events({queue})", Refused, "queue"),
+        (f"storage.export({queue})", Refused, "queue"),
+        (f"storage.split({queue}, 2)", Refused, "queue"),
+        (f"storage.forget({queue}, ['seen'])", Refused, "queue"),
+        (f"storage.retry_failed({queue}, ['failed'])", Refused, "queue"),
+    )
+]
+
+ARGUMENTS = rows(
+    ("storage.claim(name, lease, 0)", Refused, "limit"),
+    ("storage.claim(name, lease, -1)", Refused, "limit"),
+    ("storage.claim(name, lease, 'x')", Refused, "limit"),
+    ("storage.claim(name, lease, True)", Refused, "limit"),
+    ("storage.reap(name, 0)", Refused, "limit"),
+    ("storage.prune(name, 0)", Refused, "limit"),
+    ("storage.list(name, 'waiting', limit=0)", Refused, "limit"),
+    ("storage.list(name, 'asleep')", Refused, "state"),
+    ("storage.list(name, 5)", Refused, "state"),
+    ("storage.split(name, 0)", Refused, "parts"),
+    ("storage.split(name, 1001)", Refused, "parts"),
+    ("storage.split(name, 2, state='asleep')", Refused, "state"),
+    ("storage.events(name, limit=0)", Refused, "limit"),
+    ("storage.events(name, after='nonsense')", Refused, "after"),
+    ("storage.events(name, after=5)", Refused, "after"),
+    ("storage.grant([name], 0, 'me')", Refused, "ttl"),
+    ("storage.grant([name], 'x', 'me')", Refused, "ttl"),
+    ("storage.grant([name], 1000, '')", Refused, "holder"),
+    ("storage.grant([name], 1000, 5)", Refused, "holder"),
+    ("storage.grant([name], 1000, 'x' * 513)", Refused, "holder"),
+    ("storage.grant(name, 1000, 'me')", Refused, "queues"),
+    ("storage.grant(5, 1000, 'me')", Refused, "queues"),
+    ("storage.renew(name, lease, 1000)", Refused, "queues"),
+    ("storage.renew([name], lease, 0)", Refused, "ttl"),
+    ("storage.drop([name], lease, 0)", Refused, "limit"),
+    ("storage.drop(name, lease, 1)", Refused, "queues"),
+    ("storage.counts(name)", Refused, "queues"),
+    ("storage.wait(name, timeout=0)", Refused, "queues"),
+    ("storage.wait([name], for_='rain', timeout=0)", Refused, "for_"),
+    ("storage.wait([name], for_='ids', ids='seen', timeout=0)", Refused, "ids"),
+    ("storage.wait([name], for_='ids', ids=[5], timeout=0)", Refused, "id"),
+    ("storage.cancel(name, 'seen')", Refused, "ids"),
+    ("storage.cancel(name, 5)", Refused, "ids"),
+    ("storage.cancel(name, ['seen', 5])", Refused, "id"),
+    ("storage.cancel(name, ['seen'], running='x')", Refused, "running"),
+    ("storage.forget(name, 'seen')", Refused, "ids"),
+    ("storage.forget(name, ['seen', None])", Refused, "id"),
+    ("storage.retry_failed(name, 'failed')", Refused, "ids"),
+    ("storage.retry_failed(name, ['failed', b'x'])", Refused, "id"),
+    ("storage.get(name, 'seen')", Refused, "ids"),
+    ("storage.get(name, [['seen']])", Refused, "id"),
+    ("storage.report(name, 'held', fence, b'NaN')", Refused, "progress"),
+    ("storage.report(name, 'held', fence, '1')", Refused, "progress"),
+    ("storage.report(name, 'held', 'x', b'1')", Refused, "fence"),
+    ("storage.report(name, 5, fence, b'1')", Refused, "id"),
+    ("storage.amend(name, 5, JobPatch(priority=1))", Refused, "id"),
+    ("storage.amend(name, 'seen', JobPatch(priority=1001))", Refused, "priority"),
+    ("storage.amend(name, 'seen', JobPatch(run_at=1, delay=1))", Refused, "run_at"),
+    ("storage.amend(name, 'seen', JobPatch(payload='x'))", Refused, "payload"),
+    ("storage.amend(name, 'seen', JobPatch(attributes={'a': b'NaN'}))", Refused, "attributes['a']"),
+    ("storage.amend(name, 'seen', JobPatch(retention=5))", Refused, "retention"),
+    ("storage.finish(name, 'handed', Complete(), 'x')", Refused, "revision"),
+    ("storage.finish(name, 'handed', Complete(), -1)", Refused, "revision"),
+    ("storage.finish(name, 5, Complete(), revision)", Refused, "id"),
+    ("storage.finish(name, 'handed', Complete(result='x'), revision)", Refused, "result"),
+    ("storage.finish(name, 'handed', Complete(result=b'x' * (2**20 + 1)), revision)", Refused, "result"),
+    ("storage.finish(name, 'handed', Complete(retention=5), revision)", Refused, "retention"),
+    ("storage.configure(name, SettingsPatch(max_active=-1))", Refused, "max_active"),
+    ("storage.configure(name, SettingsPatch(log_level='loud'))", Refused, "log_level"),
+    ("storage.configure(name, SettingsPatch(log_age=-1))", Refused, "log_age"),
+    ("storage.configure(name, SettingsPatch(paused=1))", Refused, "paused"),
+    ("storage.get(name, ['seen'], now=5)", Refused, "now"),
+    ("storage.enqueue(name, [EnqueueRequest(job=NewJob(id=''))])", BatchRefused, "id"),
+    ("storage.enqueue(name, [EnqueueRequest(job=NewJob(id=5))])", BatchRefused, "id"),
+    ("storage.enqueue(name, [EnqueueRequest(job=NewJob(id='a'))] * 1001)", Refused, "requests"),
+    (
+        "storage.enqueue(name, [EnqueueRequest(job=NewJob(id='a', data=JobData(payload='x')))])",
+        BatchRefused,
+        "payload",
+    ),
+    (
+        "storage.enqueue(name, [EnqueueRequest(job=NewJob(id='a', delay='x'))])",
+        BatchRefused,
+        "delay",
+    ),
+    ("storage.enqueue(name + '!fail', [])", Refused, "queue"),
+    (
+        "storage.import_(name, [ExportRecord(id='', slot=Slot())])",
+        Refused,
+        "id",
+    ),
+    ("storage.import_(name, [ExportRecord(id=5, slot=Slot())])", Refused, "id"),
+)
+
+VERBS = [*QUEUE_NAMES, *ARGUMENTS]
