@@ -95,8 +95,21 @@ class RedisCluster:
         # The target first: otherwise no node would have the slot for a moment.
         for node in (to, source, *(one for one in self.nodes if one not in (to, source))):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", to.node_id)
-        # A message that the source sent before makes other nodes change their map back for a moment.
-        wait_until(lambda: all(self.owner_of(slot, node) is to for node in self.nodes), 10)
+        if not wait_until(lambda: all(self._knows_owner(node, slot, to) for node in self.nodes), 20):
+            raise ServerUnavailable(f"the nodes do not agree that slot {slot} has moved to {to.port}")
+
+    def _knows_owner(self, asked: ClusterNode, slot: int, owner: ClusterNode) -> bool:
+        """Return whether a node knows that `owner` has a slot, and its latest configuration epoch.
+
+        With an older epoch, a late message of the former owner would change the map of the node back.
+        """
+        epochs = [
+            line.split()[6]
+            for node in (asked, owner)
+            for line in node.execute("CLUSTER", "NODES").splitlines()
+            if line.startswith(owner.node_id)
+        ]
+        return len({*epochs}) == 1 and self.owner_of(slot, asked) is owner
 
     def start(self) -> None:
         for node in self.nodes:
