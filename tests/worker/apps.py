@@ -20,6 +20,7 @@ from typing import Any
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
+from dibs.client.calls.handler import Ending
 from dibs.errors import PermanentError
 from dibs.model.retry import Fixed
 from dibs.worker.execution import executor
@@ -126,6 +127,14 @@ def poison(how: str) -> None:
             pass
 
 
+def poisonous_hook(_: Ending) -> None:
+    os._exit(7)
+
+
+async def exiting_hook(_: Ending) -> None:
+    raise SystemExit(7)
+
+
 def survey(*_: Any) -> None:
     """A failure handler."""
 
@@ -220,6 +229,8 @@ for each in (naps, naps_async):
     add(app, each.__name__, each, max_stalls=None, size=4)
 add(app, "poison", poison, backoff=Fixed(3_600_000), handles_failure=True)
 add(app, "poison!fail", survey)
+add(app, "poisonous_hook", echo, after=poisonous_hook, max_stalls=1)
+add(app, "exiting_hook", echo, after=exiting_hook)
 for queue, fail_handler in (("frail", survey_held), ("hopeless", survey_fails)):
     add(app, queue, fails, handles_failure=True)
     add(app, f"{queue}!fail", fail_handler)

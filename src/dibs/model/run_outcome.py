@@ -191,6 +191,6 @@ def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
 
     A retry of the completion would be refused again.
     """
-    message = f"the storage refused the completion: {reason}"
+    message = f"the storage refused the end of the run: {reason}"
     error = Error(type="CompletionRefused", message=message, kind="permanent")
     return Fail(error=error, handled=handled)

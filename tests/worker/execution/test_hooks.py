@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,10 @@ from dibs.client.app import Dibs
 from dibs.client.calls.handler import Ending
 from dibs.client.options.retention import Retention
 from dibs.errors import PermanentError
+from dibs.model.requests import Complete
 from dibs.worker import run
+from dibs.worker.execution.invocation import Invocation
+from dibs.worker.execution.outcome import RunOutcomes
 from tests.worker.execution.test_outcome import Raiser, stall
 from tests.worker.jobs import add, outcome, put
 
@@ -118,3 +123,21 @@ async def test_a_job_that_stalled_too_often_calls_its_hook_once(app: Dibs, stall
     failed = await outcome(app, "q", "a")
     assert ("failed", stalls) == (failed.kind, failed.stalls)
     assert ["failed"] * calls == seen
+
+
+async def test_the_time_of_a_hook_begins_when_it_is_called(app: Dibs) -> None:
+    """The supervisor kills a process whose run has passed its deadline, counted from this time."""
+    settled = asyncio.Event()
+    started = array("d", [1.0])
+    add(app, "q", lambda: 7, after=lambda _: None)
+    await put(app, "q", "a")
+    lease = (await app.storage.grant(["q"], 60_000, "me")).lease
+    [job] = (await app.storage.claim("q", lease, 1)).jobs
+    before = time.monotonic()
+
+    RunOutcomes(lambda *_: settled.set(), started).settle_with_hook(
+        Invocation(app.handlers["q"], job, 0), Complete(result=b"7")
+    )
+    await settled.wait()
+
+    assert before <= started[0]

@@ -89,3 +89,23 @@ async def test_each_crash_is_logged_and_the_process_replaced(
 
     assert "completed" == (await outcome(app, "held", "b")).kind
     assert 3 == caplog.text.count("exited with code 7; the runs it had started are stalled")
+
+
+async def test_a_hook_that_kills_its_process_cannot_do_so_for_ever(app: Dibs) -> None:
+    """It is called after two runs and at the refusal of a third one; then the job fails without it."""
+    await put(app, "poisonous_hook", "a")
+    async with working(app, "poisonous_hook", **SLOW) as task:
+        report = await task
+
+    failed = await outcome(app, "poisonous_hook", "a")
+    assert failed.error is not None
+    assert ("failed", 3, "TooManyStalls") == (failed.kind, failed.stalls, failed.error.type)
+    assert 3 == report.crashes
+
+
+async def test_a_hook_that_exits_does_not_end_its_process(app: Dibs) -> None:
+    await put(app, "exiting_hook", *ids(10))
+    async with working(app, "exiting_hook", **SLOW) as task:
+        report = await task
+
+    assert (0, 10) == (report.crashes, report.queue("exiting_hook").completed)

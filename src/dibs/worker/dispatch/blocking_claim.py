@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final, cast
 from uuid import uuid4
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.dispatch.round_trip import ClaimWait, RoundTrip
@@ -101,4 +102,4 @@ class IdleClaim:
         try:
             await cast("BlockingClaims", self._storage).wake_claim(queue.name, trip.wait.claim_id)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
-            logger.warning("%s: ending the blocking claim failed: %s", queue.name, error)
+            logger.warning("%s: ending the blocking claim failed: %s", queue.name, summarize_exception(error))

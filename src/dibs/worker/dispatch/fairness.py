@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from attrs import define, field
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
 
@@ -140,7 +141,10 @@ class OversizedQueues:
         try:
             counts = await self._storage.counts([queue.name for queue in queues])
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
-            logger.warning("counting the jobs of queues with large runs failed, trying again: %s", error)
+            logger.warning(
+                "counting the jobs of queues with large runs failed, trying again: %s",
+                summarize_exception(error),
+            )
             for queue in queues:
                 queue.readiness.wake()
                 self._back_off(queue)

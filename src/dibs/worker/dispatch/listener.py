@@ -13,6 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
@@ -114,7 +115,9 @@ class _SharedWait:
             since = {name: token for name, token in tokens.items() if token}
             wake = await self._storage.wait(tuple(tokens), since=since, timeout=timeout)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; polling continues
-            logger.warning("waiting for jobs failed, polling every %g s: %s", self._poll, error)
+            logger.warning(
+                "waiting for jobs failed, polling every %g s: %s", self._poll, summarize_exception(error)
+            )
             await asyncio.sleep(self._poll)
             for queue in queues:
                 queue.readiness.wake()

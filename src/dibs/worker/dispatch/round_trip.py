@@ -7,6 +7,7 @@ from typing import cast
 
 from msgspec import Struct
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.errors import NotRunning, Refused, StorageError
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, SettleResult
@@ -28,6 +29,11 @@ class Reply(Struct, frozen=True):
     error: Exception | None = None
     #: True if the reply was lost, so that the storage may have claimed jobs that this process does not know.
     claim_unknown: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The error as text; "" without an error."""
+        return "" if self.error is None else summarize_exception(self.error)
 
 
 class ClaimWait(Struct, frozen=True):

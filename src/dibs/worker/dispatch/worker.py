@@ -144,7 +144,7 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         for invocation in self._in_flight:
-            self._executor.interrupt(invocation, "release")
+            self._executor.abandon(invocation)
             invocation.finished = True
         for queue in self._queues.values():
             queue.prefetch.runs.clear()
@@ -314,7 +314,7 @@ class Worker:
     def _apply_error(self, queue: QueueState, reply: Reply, lease: str | None) -> None:
         """Send the settlements of a failed request again, as settling twice is safe by the fence."""
         queue.round_trips.outbox[:0] = reply.unsettled
-        logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.error)
+        logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.reason)
         self._back_off(queue)
         if lease is not None:
             queue.on_claim_failed()

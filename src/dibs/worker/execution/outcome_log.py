@@ -45,7 +45,7 @@ def _describe_action(invocation: Invocation, action: SettleAction) -> str:
     if isinstance(action, Fail):
         return f"failed: {_summary(action.error)}{_traceback(action.error)}"
     if isinstance(action, RetryLater):
-        return f"{_summary(action.error)}; {_next_run(invocation, action)}"
+        return f"{_summary(action.error).rstrip('.')}; {_next_run(invocation, action)}"
     return {"Complete": "completed", "Cancelled": "cancelled", "Release": "released"}[type(action).__name__]
 
 
@@ -57,7 +57,7 @@ def _next_run(invocation: Invocation, action: RetryLater) -> str:
         when = f"{datetime.fromtimestamp(run_at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError):
         when = "after the year 9999"
-    return f"{_retry_number(invocation, action)} in {max(0, run_at - now) / 1000:g} s, at {when}"
+    return f"{_retry_number(invocation, action)} in {max(0, run_at - now) / 1000:.15g} s, at {when}"
 
 
 def _retry_number(invocation: Invocation, action: RetryLater) -> str:
