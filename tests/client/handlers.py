@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,7 +14,7 @@ from uuid import UUID
 import attrs
 import pydantic
 
-from dibs import CurrentJob, Failure
+from dibs import CurrentJob, Failure, PermanentError
 
 
 class Size(Enum):
@@ -124,3 +125,18 @@ class Service:
     def method(self) -> None: ...
 
     def __call__(self) -> None: ...
+
+
+async def end_as(data: str) -> None:
+    """End in the way that the data names."""
+    if data == "timeout":
+        await asyncio.Event().wait()
+    raise PermanentError(data) if data == "permanent" else ValueError(data)
+
+
+#: The failures that `note_failure` was called with.
+FAILURES: list[Failure] = []
+
+
+def note_failure(failure: Failure) -> None:
+    FAILURES.append(failure)

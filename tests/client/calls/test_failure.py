@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -115,6 +116,21 @@ async def test_a_failed_job_in_a_fail_queue_can_be_retried_with_its_attributes(a
     async with claimed(fail_queue) as claim:
         (failed,), _ = arguments(app, app.handlers[fail_queue.name], claim)
     assert failed.attributes == {"order": 7}
+
+
+@pytest.mark.parametrize("kind", ["error", "permanent", "timeout"])
+async def test_a_failure_says_why_the_last_run_ended(
+    any_app: Dibs, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(handlers, "FAILURES", [])
+    queue = any_app.queue(f"ends-{kind}-{os.urandom(6).hex()}")
+    queue.handler(timeout=0.05, max_retries=0, max_timeouts=0)(handlers.end_as)
+    queue.on_failure(handlers.note_failure)
+    await queue.enqueue(kind)
+
+    await any_app.work(until="empty")
+
+    assert [failed.kind for failed in handlers.FAILURES] == [kind]
 
 
 async def test_a_failure_handler_may_take_the_job_too(app: Dibs) -> None:
