@@ -35,6 +35,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from dibs.model.duration_text import parse_seconds
+
 
 class DibsError(Exception):
     """dibs raised an error; the message of the subclass names the cause."""
@@ -179,12 +181,13 @@ class PermanentError(DibsError):
 class Retry(DibsError):
     """The handler asked to retry the job.
 
-    Raise it in a handler. `delay` is the pause before the next attempt: seconds, or a timedelta. `at` is the
-    time of the next attempt, a datetime with a time zone. Without both, the backoff of the handler applies.
+    Raise it in a handler. `delay` is the pause before the next attempt: seconds, text such as "5m", or a
+    timedelta. `at` is the time of the next attempt, a datetime with a time zone. Without both, the backoff of
+    the handler applies.
     """
 
     def __init__(
-        self, message: str = "", *, delay: float | timedelta | None = None, at: datetime | None = None
+        self, message: str = "", *, delay: float | str | timedelta | None = None, at: datetime | None = None
     ) -> None:
         if delay is not None and at is not None:
             raise Refused("delay and at of Retry are both set; pass only one", field="at")
@@ -194,8 +197,15 @@ class Retry(DibsError):
                 field="at",
             )
         super().__init__(message)
-        self.delay = delay
+        self.delay: float | timedelta | None = _parse_delay(delay) if isinstance(delay, str) else delay
         self.at = at
+
+
+def _parse_delay(text: str) -> float:
+    try:
+        return parse_seconds("delay", text)
+    except ValueError as error:
+        raise Refused(str(error), field="delay") from None
 
 
 def _default_message(kind: type) -> str:

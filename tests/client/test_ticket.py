@@ -197,7 +197,7 @@ async def test_a_wait_must_be_seconds(queue: Queue) -> None:
     ticket = await queue.enqueue(1)
 
     with pytest.raises(Refused):
-        await ticket.result("5")  # type: ignore[arg-type]
+        await ticket.result("5")
 
 
 async def test_a_rejected_enqueue_of_what_failed_has_its_error(queue: Queue) -> None:

@@ -218,7 +218,8 @@ class Dibs:
 
         - `queue`: name of the task's queue; default "module.function".
         - `serde`: encodes arguments and results; default JSON.
-        - `timeout`: seconds one run may take, as a number or a timedelta; None is no limit. Default 60.
+        - `timeout`: seconds one run may take, text such as "5m", or a timedelta; None is no limit.
+          Default 60.
         - `max_retries`: number of retries after an error; 10 retries are 11 runs. None is no limit.
           Default 10.
         - `max_timeouts`: number of retries after a timeout; None is no limit. Default 3.

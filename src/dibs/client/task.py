@@ -146,7 +146,7 @@ class Task(TaskEnqueuer[P, R]):
         The settings, each with its default:
 
         - `id`: id of the job, 1 to 512 bytes; default: a generated one, which sorts by time.
-        - `delay`: seconds until the job may start, as a number or a timedelta. Default 0.
+        - `delay`: seconds until the job may start, text such as "5m", or a timedelta. Default 0.
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
         - `priority`: -1000 to 1000; a higher number starts first. Default 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from dibs.errors import Refused
+from dibs.model.duration_text import parse_seconds
 
 RetryCause = Literal["error", "timeout", "stall"]
 
@@ -20,12 +24,15 @@ class Immediate(Struct, frozen=True, gc=False, tag="immediate"):
 class Fixed(Struct, frozen=True, gc=False, tag="fixed"):
     """A backoff with the same delay of `seconds` before every retry."""
 
-    seconds: float
-    """The delay in seconds."""
+    seconds: float | str
+    """The delay in seconds, or as text such as "5m", which becomes seconds."""
+
+    def __post_init__(self) -> None:
+        _read_text(self, "seconds")
 
     def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
         """Return the delay in ms. The arguments are those of `Exponential.delay` and have no effect."""
-        return round(self.seconds * 1000)
+        return round(cast("float", self.seconds) * 1000)
 
 
 class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
@@ -36,12 +43,15 @@ class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
     times.
     """
 
-    first: float = 2.0
-    """The delay before the first retry, in seconds."""
-    cap: float = 300.0
-    """The longest delay, in seconds."""
+    first: float | str = 2.0
+    """The delay before the first retry, in seconds, or as text such as "10s"."""
+    cap: float | str = 300.0
+    """The longest delay, in seconds, or as text such as "5m"."""
     jitter: bool = False
     """True to draw each delay at random between 0 and its value."""
+
+    def __post_init__(self) -> None:
+        _read_text(self, "first", "cap")
 
     def delay(self, retry: int, jitter_factor: float = 1.0) -> int:
         """Return the delay in ms before a retry.
@@ -50,8 +60,20 @@ class Exponential(Struct, frozen=True, gc=False, tag="exponential"):
         number in [0, 1).
         """
         # The exponent is limited to 62: the cap was reached long before, and a float overflows at 2**1024.
-        seconds = min(self.cap, self.first * 2.0 ** min(retry - 1, 62))
+        first, cap = cast("float", self.first), cast("float", self.cap)
+        seconds = min(cap, first * 2.0 ** min(retry - 1, 62))
         return round(seconds * (jitter_factor if self.jitter else 1.0) * 1000)
+
+
+def _read_text(backoff: Struct, *names: str) -> None:
+    """Replace each field that is text by its seconds. Raises Refused naming the field."""
+    for name in names:
+        value = getattr(backoff, name)
+        if isinstance(value, str):
+            try:
+                force_setattr(backoff, name, parse_seconds(name, value))
+            except ValueError as error:
+                raise Refused(str(error), field=name) from None
 
 
 Backoff = Immediate | Fixed | Exponential

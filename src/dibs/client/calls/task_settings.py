@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 class TaskSettings(HandlerSettings, total=False):
     """Options of `@app.task(...)`: those of a handler, and four for the schedule of a periodic task."""
 
-    every: Seconds | str
+    every: Seconds
     """Interval of a periodic task: seconds, a timedelta, or text like "5m" or "1h30m". The task runs at the
     multiples of the interval since 1970 in UTC. Default: not periodic."""
     cron: str
@@ -36,8 +35,6 @@ class TaskSettings(HandlerSettings, total=False):
 
 SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
 
-_SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
 _LONGEST_INTERVAL: Final = timedelta(days=3660)
 
 
@@ -69,24 +66,12 @@ def _build_times(options: Mapping[str, Any]) -> Every | Cron:
     return Every(interval_ms(options["every"]))
 
 
-def interval_ms(every: Seconds | str) -> int:
+def interval_ms(every: Seconds) -> int:
     """Return an interval in ms. Raises Refused unless it is more than 0 and at most ten years."""
-    seconds = _parse_seconds(every) if isinstance(every, str) else every
-    ms = duration_ms("every", seconds)
+    ms = duration_ms("every", every)
     if not 1 <= ms <= duration_ms("every", _LONGEST_INTERVAL):
         raise Refused(f"every is {every}; it must be at least 1 ms and at most ten years", field="every")
     return ms
-
-
-def _parse_seconds(text: str) -> float:
-    parts = _NUMBER_WITH_UNIT.findall(text)
-    if not parts or text.replace(" ", "") != "".join(number + unit for number, unit in parts):
-        units = ", ".join(_SECONDS_PER_UNIT)
-        raise Refused(
-            f'every is {text!r}; write numbers with the units {units}, as in "5m" or "1h30m"',
-            field="every",
-        )
-    return sum(float(number) * _SECONDS_PER_UNIT[unit] for number, unit in parts)
 
 
 def _payload_without_arguments(call: CallSignature, serde: Serde) -> bytes:

@@ -9,8 +9,8 @@ from dibs.errors import Refused
 from dibs.model.duration_text import parse_seconds
 from dibs.model.limits import LATEST_TIME, LONGEST_TIME
 
-#: A duration: seconds as a number, a timedelta, or text of numbers with the units ms, s, m, h, d and w, such as
-#: "5m" or "1h30m".
+#: A duration: seconds as a number, a timedelta, or text of numbers with the units ms, s, m, h, d and w, such
+#: as "5m" or "1h30m".
 Seconds = int | float | str | timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +32,8 @@ def duration_ms(field: str, duration: Seconds) -> int:
         return whole + bool(rest)
     if isinstance(duration, bool) or not isinstance(duration, (int, float)):
         raise Refused(
-            f'{field} is {duration!r}; pass seconds as a number, text such as "5m", or a timedelta', field=field
+            f'{field} is {duration!r}; pass seconds as a number, text such as "5m", or a timedelta',
+            field=field,
         )
     if isinstance(duration, float) and not math.isfinite(duration):
         raise Refused(f"{field} is {duration}; pass a finite number of seconds", field=field)

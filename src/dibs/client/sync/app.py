@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dibs.client.app import Dibs, Until
+from dibs.client.options.durations import Seconds
 from dibs.client.options.serde import Serde
 from dibs.client.sync.background_loop import run, run_on_this_thread
 from dibs.client.sync.queue import BlockingQueue
@@ -92,11 +93,11 @@ class BlockingDibs:
         queues: Sequence[str] | None = None,
         processes: int | None = 0,
         until: Until = "stopped",
-        grace: float = 30.0,
+        grace: Seconds = 30.0,
         *,
-        lease: float = 15.0,
-        heartbeat: float = 5.0,
-        poll: float = 1.0,
+        lease: Seconds = 15.0,
+        heartbeat: Seconds = 5.0,
+        poll: Seconds = 1.0,
         name: str | None = None,
         handle_signals: bool = True,
     ) -> WorkReport:
@@ -140,7 +141,7 @@ class BlockingDibs:
             ),
         )
 
-    def stop(self, grace: float | None = None) -> None:
+    def stop(self, grace: Seconds | None = None) -> None:
         """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
 
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
