@@ -167,6 +167,35 @@ def test_a_failing_lifespan_is_one_line(service: Shell, processes: str) -> None:
     assert (1, 1) == (len(done.stderr.splitlines()), done.stderr.count("no database here"))
 
 
+FRAGILE = """
+import multiprocessing, os, signal
+from pathlib import Path
+
+# The first process of dibs that imports this module is killed, as by the OOM killer.
+if multiprocessing.current_process().name == "dibs-worker" and not Path("killed").exists():
+    Path("killed").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("processes", "executor"), [("1", "auto"), ("0", "process")], ids=["worker", "isolated"]
+)
+def test_a_process_that_is_killed_at_its_start_is_replaced(
+    service: Shell, processes: str, executor: str
+) -> None:
+    text = FRAGILE + APPLICATION.replace('"double"', f'"double", executor={executor!r}')
+    (service.folder / "fragile.py").write_text(text)
+    worker = service.start("worker", "fragile:app", "--url", service.url, "--processes", processes)
+    asyncio.run(ended(service, "double"))
+    worker.terminate()
+    _, err = worker.communicate(timeout=60)
+
+    assert 0 == worker.returncode
+    assert (service.folder / "killed").exists()
+    assert "was killed by SIGKILL while it was starting" in err
+
+
 def get(address: str, path: str) -> tuple[int, dict[str, Any]]:
     try:
         with urlopen(f"http://{address}{path}", timeout=30) as answer:
@@ -253,7 +282,7 @@ def test_without_a_terminal_the_log_of_every_process_is_json(service: Shell) -> 
     worker.terminate()
     worker.communicate(timeout=60)
 
-    assert ("INFO", "dibs.worker", "double", "a") == tuple(
+    assert ("WARNING", "dibs.worker", "double", "a") == tuple(
         record[key] for key in ("level", "logger", "queue", "id")
     )
     assert "boom" in record["message"]

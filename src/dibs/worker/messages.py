@@ -116,6 +116,8 @@ class StartFailed(Struct, frozen=True, gc=False, array_like=True, tag="broken"):
     """The process cannot run jobs, for example because it could not import the application."""
 
     reason: str
+    #: True if a new process may succeed, because the storage was unavailable.
+    passing: bool = False
 
 
 FromWorker = (

@@ -90,14 +90,6 @@ async def test_a_failed_call_is_retried(app: Dibs, verb: str, error: Exception) 
     assert ["completed"] == await event_kinds(app, "q", "a")
 
 
-async def test_a_worker_without_a_first_lease_raises(app: Dibs) -> None:
-    async with faulty_storage(app) as storage:
-        await one_job(app, storage)
-        storage.fail("grant", StorageUnavailable("nobody there"))
-        with pytest.raises(StorageUnavailable):
-            await run(app, until="empty")
-
-
 async def test_a_refused_completion_becomes_a_failure(app: Dibs) -> None:
     async with faulty_storage(app) as storage:
         await one_job(app, storage)
@@ -136,3 +128,44 @@ async def test_an_old_lease_is_dropped_after_its_known_runs_have_ended(app: Dibs
     assert ["completed"] == await event_kinds(app, "q", "a")
     assert ["released", "completed"] == await event_kinds(app, "q", "b")
     assert 2 == storage.calls.count("drop")
+
+
+class TestStart:
+    """Errors that pass do not end a worker that starts."""
+
+    @pytest.mark.parametrize("verb", ["queues", "grant"])
+    @pytest.mark.parametrize("error", [LOST, StorageUnavailable("LOADING the dataset in memory")], ids=repr)
+    async def test_it_waits_until_the_storage_is_available(
+        self, app: Dibs, verb: str, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with faulty_storage(app) as storage:
+            await one_job(app, storage)
+            storage.fail(verb, error, after=True)
+            storage.fail(verb, error)
+            report = await run(app, until="empty")
+
+        warnings = [line for line in caplog.messages if str(error) in line]
+        assert 1 == report.total("completed")
+        assert 2 == len(warnings)
+        assert 1 == len({line.partition("trying again")[0] for line in warnings}), (
+            "the time of the first error"
+        )
+
+    async def test_a_stop_ends_the_wait(self, app: Dibs) -> None:
+        async with faulty_storage(app) as storage:
+            await one_job(app, storage)
+            for _ in range(100):
+                storage.fail("grant", StorageUnavailable("nobody there"))
+            working = asyncio.create_task(app.work())
+            await storage.until(lambda: "grant" in storage.calls)
+            app.stop()
+            report = await working
+
+        assert 0 == report.total("claimed")
+
+    async def test_an_error_that_does_not_pass_is_raised(self, app: Dibs) -> None:
+        async with faulty_storage(app) as storage:
+            await one_job(app, storage)
+            storage.fail("grant", Refused("read only"))
+            with pytest.raises(Refused, match="read only"):
+                await run(app, until="empty")

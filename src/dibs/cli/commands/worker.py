@@ -173,15 +173,17 @@ async def _run_worker(
     app: Dibs, reference: str, settings: dict[str, Any], deadline: ExitDeadline, *, json: bool
 ) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
+    from dibs.worker.supervisor.availability import is_starting, wait_until_available  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     if settings["processes"] == 0:
         _report_lifespan_errors(app)
-    async with app:
+    async with AsyncExitStack() as stack:
+        await wait_until_available(lambda: stack.enter_async_context(app), "no connection", is_starting)
         check_outlives_command(app.storage)
         if settings["processes"] is None:
             settings["processes"] = cpu_count()
-        started = await _collect_start_info(app, settings)
+        started = await wait_until_available(lambda: _collect_start_info(app, settings), "no list of queues")
         print_json({"started": started}) if json else print_lines(*_format_start_lines(started))
         with live_table(json=json) as progress:
             report = await work(app, reference=reference, progress=progress, **settings)

@@ -6,6 +6,7 @@ After a run, its process is kept for the next run.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,14 @@ from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, 
 
 #: Seconds a handler has to return after its job was cancelled; then its process is killed.
 CANCEL_GRACE: Final = 5.0
+#: Number of processes in a row that a signal may kill at their start before a worker gives up.
+KILLED_STARTS: Final = 5
+
+logger = logging.getLogger("dibs.worker")
+
+
+class KilledAtStart(ConfigurationError):
+    """A signal killed the process before it could run a job; another process may start."""
 
 
 class IsolatedExecutor:
@@ -39,9 +48,17 @@ class IsolatedExecutor:
     async def prepare(self) -> None:
         """Start one process before the first claim, to find errors of the start early.
 
-        Raise ConfigurationError if the process cannot start.
+        Raise ConfigurationError if the process cannot start. Try again if a signal killed it, for example of
+        the OOM killer.
         """
-        self._idle.append(await self._start_process())
+        for attempt in range(KILLED_STARTS):
+            try:
+                self._idle.append(await self._start_process())
+                return
+            except KilledAtStart as error:
+                if attempt == KILLED_STARTS - 1:
+                    raise
+                logger.warning("%s, trying again", error)
 
     async def run(self, invocation: Invocation, enter: Callable[[], bool]) -> Verdict:
         """Run the job in an isolated process and return its verdict. Never raise.
@@ -180,12 +197,14 @@ class IsolatedProcess:
     def _on_exit(self, reason: str) -> None:
         self.exited.set()
         if not self._ready.done():
-            error = (
-                MISSING_MAIN_GUARD
-                if self._process.exit_code == EXIT_NO_MAIN_GUARD
-                else f"the process of a handler {reason} while it was starting"
-            )
-            self._ready.set_exception(ConfigurationError(error))
+            self._ready.set_exception(self._start_error(reason))
         if self._verdict is not None and not self._verdict.done():
             died = exception_info.make_error("ProcessDied", f"the process that ran it {reason}")
             self._verdict.set_result(Died(died))
+
+    def _start_error(self, reason: str) -> ConfigurationError:
+        code = self._process.exit_code
+        if code == EXIT_NO_MAIN_GUARD:
+            return ConfigurationError(MISSING_MAIN_GUARD)
+        kind = KilledAtStart if code is not None and code < 0 else ConfigurationError
+        return kind(f"the process of a handler {reason} while it was starting")

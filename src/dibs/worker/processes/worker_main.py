@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from msgspec.structs import replace
 
 from dibs.client.app import Dibs
+from dibs.errors import StorageUnavailable
 from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker
 from dibs.worker.processes.app_import import describe_error
@@ -98,12 +99,15 @@ async def _run_worker(
 async def _run_until_ended(
     parent: ParentPipe, spec: ProcessSpec, app: Dibs, started: MutableSequence[float]
 ) -> None:
+    opened = False
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(app)
+            opened = True
             worker = await build_worker(app, spec, started, parent.send, stack, killable=True)
         except BaseException as error:  # noqa: BLE001 - the lifespan is the user's code
-            parent.send(messages.StartFailed(describe_error(error)))
+            passing = not opened and isinstance(error, StorageUnavailable)
+            parent.send(messages.StartFailed(describe_error(error), passing))
             return
         parent.start_reading(
             asyncio.get_running_loop(), lambda raw: worker.receive(messages.decode_to_worker(raw))

@@ -12,6 +12,10 @@ import msgspec
 
 #: Seconds a client may take to send its request and read the response.
 REQUEST_TIMEOUT: Final = 5.0
+#: Largest number of open connections. A further one closes the oldest, so idle connections block no probe.
+MAX_CONNECTIONS: Final = 64
+#: Largest number of bytes of the head of a request.
+MAX_HEAD: Final = 8192
 REASON_PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -42,19 +46,29 @@ async def serve_health(
         yield
         return
 
+    connections: dict[asyncio.StreamWriter, None] = {}
+
     async def answer_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections[writer] = None
+        if len(connections) > MAX_CONNECTIONS:
+            oldest = next(iter(connections))
+            del connections[oldest]
+            oldest.transport.abort()
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(make_response(head, get_health()))
                 await writer.drain()
+        connections.pop(writer, None)
         writer.close()
 
-    server = await asyncio.start_server(answer_request, sock=listener)
+    server = await asyncio.start_server(answer_request, sock=listener, limit=MAX_HEAD)
     try:
         yield
     finally:
         server.close()
+        for writer in list(connections):
+            writer.transport.abort()
 
 
 def make_response(head: bytes, health: Health) -> bytes:

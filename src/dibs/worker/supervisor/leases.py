@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from dibs.errors import NotRunning
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
+from dibs.worker.supervisor.availability import RETRY_PAUSE, wait_until_available
 from dibs.worker.supervisor.held_runs import HeldRuns
 from dibs.worker.supervisor.worker_handle import WorkerHandle
 from dibs.worker.supervisor.workers import Workers
@@ -25,8 +25,6 @@ logger = logging.getLogger("dibs.worker")
 
 #: Largest number of jobs that one call of the storage's `drop` releases.
 DROP_BATCH: Final = 1000
-#: Seconds between attempts while the storage is unavailable: the first pause, then doubled, and the longest.
-RETRY_PAUSE: Final = (0.1, 2.0)
 
 
 @define(eq=False, kw_only=True)
@@ -63,17 +61,11 @@ class LeaseKeeper:
         return granted.lease
 
     async def grant_with_retries(self) -> str:
-        """Return a new lease, retrying until the storage is available."""
-        pause = RETRY_PAUSE[0]
-        while True:
-            try:
-                return await self.grant()
-            except NotRunning:
-                raise
-            except Exception as error:  # noqa: BLE001 - a storage may raise anything; no job can run without a lease
-                logger.warning("the storage granted no lease, trying again: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, RETRY_PAUSE[1])
+        """Return a new lease, retrying after any error: a storage may raise anything.
+
+        If the reply of an attempt was lost, its lease is never used, and expires.
+        """
+        return await wait_until_available(self.grant, "no lease", lambda _: True)
 
     async def keep_renewing(self) -> None:
         """Renew all leases every `renew_every` seconds, until cancelled."""
@@ -145,8 +137,11 @@ class LeaseRotation:
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
     async def start(self) -> None:
-        """Grant the first lease and renew all leases from now on. Raise StorageError or OutcomeUnknown."""
-        self.current = await self._keeper.grant()
+        """Grant the first lease and renew all leases from now on, as soon as the storage is available.
+
+        Raise an error that does not pass, for example of a user who may not write.
+        """
+        self.current = await wait_until_available(self._keeper.grant, "no lease")
         self._start_task(self._keeper.keep_renewing())
 
     async def restart(self) -> None:

@@ -108,7 +108,7 @@ class Supervisor:
     # -- start and stop ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Grant a lease and start all workers. Raise StorageError or OutcomeUnknown."""
+        """Grant a lease, as soon as the storage is available, and start all workers. Raise StorageError."""
         await self._leases.start()
         self._start_task(self._deadlines.run())
         self._start_workers()
@@ -184,8 +184,8 @@ class Supervisor:
                 self._retire_worker(worker, message)
             case messages.WorkerDrained():
                 self._on_drained(worker)
-            case messages.StartFailed(reason):
-                worker.start_error = reason
+            case messages.StartFailed(reason, passing):
+                worker.start_error, worker.start_error_passes = reason, passing
         self.changes.notify()
 
     def _record_runs(
@@ -269,7 +269,7 @@ class Supervisor:
             return
         error = worker.start_error or f"{reason} while it was starting"
         give_up = worker.start_error is not None or self._workers.starts_keep_failing
-        if self._was_ready or not give_up:
+        if self._was_ready or worker.start_error_passes or not give_up:
             logger.error("a worker process could not be started, trying again: %s", error)
             self._replace_worker_later(0)
         elif not self.failure.done():

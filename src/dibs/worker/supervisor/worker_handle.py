@@ -65,6 +65,8 @@ class WorkerHandle:
     exited: asyncio.Event = field(factory=asyncio.Event, init=False)
     #: Why the worker could not start: an exception, or a text if it happened in another process.
     start_error: BaseException | str | None = field(default=None, init=False)
+    #: True if another start may succeed, because the storage was unavailable.
+    start_error_passes: bool = field(default=False, init=False)
 
     def send(self, message: messages.ToWorker) -> None:
         raise NotImplementedError
