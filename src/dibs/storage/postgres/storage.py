@@ -45,7 +45,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.network.address import parse_url
-from dibs.storage.postgres.network.pool_settings import PoolSettings, read_pool
+from dibs.storage.postgres.network.pool_settings import PoolSettings
 from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
 from dibs.storage.postgres.transactions import AsyncTransaction, BlockingTransaction
 from dibs.storage.protocol import Clock, Watch
@@ -59,12 +59,6 @@ def open_url(
     `pool` is the second value of `client_options`.
     """
     return PostgresStorage(evolve(parse_url(url, options), pool=pool), clock=clock)
-
-
-def client_options(pool: object) -> tuple[str, dict[str, Any]]:
-    """Return the URL and the options of `open_url` for a pool of psycopg_pool. Raise ConfigurationError."""
-    settings = read_pool(pool)
-    return settings.url, {"pool": settings}
 
 
 class PostgresStorage(PostgresSession):
@@ -121,7 +115,7 @@ class PostgresStorage(PostgresSession):
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        checks.check_finish(queue, end, self.limits)
+        checks.check_finish(queue, end, self.limits, id=id, revision=revision)
         params = {
             **self._check_common(queue, now),
             "id": sendable_id(id),
@@ -190,7 +184,7 @@ class PostgresStorage(PostgresSession):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits)
+        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
         params = {
             "id": sendable_id(id),
             "fence": fence,
@@ -204,10 +198,11 @@ class PostgresStorage(PostgresSession):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
+        checks.check_cancel(queue, ids, running, self.limits)
         return await self._run_on_ids("cancel", queue, ids, now, running=running)
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
-        checks.check_amend(queue, patch, self.limits)
+        checks.check_amend(queue, patch, self.limits, id=id)
         changes, payload = parameters.encode_patch(patch)
         params = {
             **self._check_common(queue, now),

@@ -51,7 +51,7 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
-from dibs.storage.redis.network.client_settings import ClientSettings, read_client
+from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
 from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
@@ -67,15 +67,6 @@ def open_url(
     """
     plain, own_options = split_options(url, options)
     return RedisStorage(plain, clock=clock, client=client, **own_options)
-
-
-def client_options(client: object) -> tuple[str, dict[str, Any]]:
-    """Return the URL and the options of `open_url` for a client or a pool of redis-py.
-
-    Raise ConfigurationError for an object or a setting that dibs cannot use.
-    """
-    settings = read_client(client)
-    return settings.url, {"client": settings}
 
 
 class RedisStorage(RedisSession):
@@ -177,7 +168,7 @@ class RedisStorage(RedisSession):
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
-        checks.check_queue(queue, within=self.limits)
+        checks.check_finish(queue, end, self.limits, id=id, revision=revision)
         batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         batch.check(end)
         settlement = batch.encode(0, end)
@@ -241,7 +232,7 @@ class RedisStorage(RedisSession):
     async def report(
         self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits)
+        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
         reply = await self._run_script("report", queue, now, codec.encode_id(id), str(fence), progress)
         return cast("ReportStatus", reply.decode())
 
@@ -250,12 +241,12 @@ class RedisStorage(RedisSession):
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
     ) -> list[CancelStatus]:
-        checks.check_queue(queue, ids=ids, within=self.limits)
+        checks.check_cancel(queue, ids, running, self.limits)
         replies = await self._run_in_steps("cancel", queue, ids, now, int(running))
         return [cast("CancelStatus", reply.decode()) for reply in replies]
 
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
-        checks.check_amend(queue, patch, self.limits)
+        checks.check_amend(queue, patch, self.limits, id=id)
         max_bytes = self.limits.attributes
         reply = await self._run_script(
             "amend", queue, now, codec.encode_id(id), max_bytes, *codec.encode_patch(patch)
