@@ -4,7 +4,8 @@
 the connections, and `wakeups/` the waits.
 """
 
-from dibs.storage.redis.storage import RedisStorage, client_options, open_url
+from dibs.storage.redis.network.client_settings import client_options
+from dibs.storage.redis.storage import RedisStorage, open_url
 from dibs.storage.redis.temporary import remove_url, temporary_url
 
 __all__ = ["RedisStorage", "client_options", "open_url", "remove_url", "temporary_url"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
@@ -57,6 +58,21 @@ async def test_jobs_go_all_the_way_with_the_settings_of_a_pool(
 
         assert 42 == await ticket.result(5)
     assert postgres_server.password not in f"{app!r} {app._storage_handle!r}"
+
+
+async def test_calls_wait_for_their_turn_if_all_connections_are_in_use(
+    postgres_server: PostgresServer,
+) -> None:
+    url = f"{postgres_server.url}?schema={SHARED_SCHEMA}&max_connections=1&application_name=narrow"
+    count = b"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'narrow'"
+    async with Dibs(url) as app:
+        calls = [app.queue(f"narrow{number}").enqueue("data") for number in range(30)]
+        tickets = await asyncio.gather(*calls)
+        async with await psycopg.AsyncConnection.connect(postgres_server.url) as connection:
+            row = await (await connection.execute(count)).fetchone()
+
+    assert 30 == len(tickets)
+    assert (1,) == row
 
 
 async def test_the_pool_stays_open(postgres_server: PostgresServer) -> None:

@@ -47,6 +47,24 @@ async def test_a_job_goes_all_the_way(url: str, prefix: str) -> None:
     assert b"1" == slot.outcome.result
 
 
+async def test_calls_wait_for_their_turn_if_all_connections_are_in_use(
+    server: RedisServer, prefix: str
+) -> None:
+    url = f"{server.url}?max_connections=2&client_name={prefix}"
+    async with open_url(url, prefix=prefix) as storage:
+        lease = (await storage.grant(["q0"], 60_000, "worker")).lease
+        claiming = asyncio.create_task(storage.claim_blocking("q0", lease, 1, claim_id="c", timeout=30))
+        waiting = asyncio.create_task(storage.wait(["q1"], timeout=30))
+        calls = [storage.enqueue(f"q{i}", [EnqueueRequest(job=NewJob(id="a"))]) for i in range(100)]
+        assert 100 == len(await asyncio.gather(*calls))
+        assert (await waiting).woken
+        assert 1 == len((await claiming).jobs)
+        names = re.findall(r" name=(\w+)", server.execute("CLIENT", "LIST"))
+
+    # Two for requests, one for the blocking claim and one for wake-ups.
+    assert 4 >= names.count(prefix) >= 2
+
+
 async def test_the_database_of_a_socket_is_an_option(server: RedisServer, prefix: str) -> None:
     async with open_url(f"{server.socket_url}?db=5", prefix=prefix) as storage:
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])

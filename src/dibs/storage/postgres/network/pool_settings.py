@@ -72,6 +72,12 @@ class PoolSettings:
         return _join_params(conninfo, kwargs)
 
 
+def client_options(pool: object) -> tuple[str, dict[str, Any]]:
+    """Return the URL and the options of `open_url` for a pool of psycopg_pool. Raise ConfigurationError."""
+    settings = read_pool(pool)
+    return settings.url, {"pool": settings}
+
+
 def read_pool(pool: Any) -> PoolSettings:
     """Return the settings of a pool of psycopg_pool, blocking or async."""
     if not hasattr(pool, "conninfo") or not hasattr(pool, "kwargs"):

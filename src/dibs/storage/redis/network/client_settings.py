@@ -73,6 +73,15 @@ def _join_host(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def client_options(client: object) -> tuple[str, dict[str, Any]]:
+    """Return the URL and the options of `open_url` for a client or a pool of redis-py.
+
+    Raise ConfigurationError for an object or a setting that dibs cannot use.
+    """
+    settings = read_client(client)
+    return settings.url, {"client": settings}
+
+
 def read_client(client: Any) -> ClientSettings:
     """Return the connection settings of a client or a pool of redis-py, blocking or asyncio.
 
