@@ -12,6 +12,7 @@ from dibs import BadHandler, Dibs, Refused
 from dibs.client.calls.handler import Handler
 from dibs.client.calls.task_settings import interval_ms
 from dibs.model.cron import Cron
+from dibs.model.retry import Exponential, Fixed
 from dibs.model.schedule import Every, Schedule
 from tests.client import handlers
 
@@ -19,6 +20,16 @@ from tests.client import handlers
 def declared(app: Dibs, **settings: Any) -> Handler:
     app.task(queue="q", **settings)(handlers.refresh)
     return app.handlers["q"]
+
+
+@pytest.mark.parametrize(
+    "backoff", [5, [1, 2], "soon", None, Fixed(-1), Fixed(float("nan")), Exponential(10**400, 1)]
+)
+def test_a_backoff_of_another_kind_is_refused_where_it_is_declared(backoff: Any) -> None:
+    with pytest.raises(Refused, match="backoff") as refused:
+        declared(Dibs("memory:"), backoff=backoff)
+
+    assert refused.value.field.partition(".")[0] == "backoff"
 
 
 @pytest.mark.parametrize(
