@@ -149,8 +149,8 @@ class PostgresDatabase:
         The connection is closed.
         """
         try:
-            params = self._address.connection_params_blocking()
-            with psycopg.connect(**params, autocommit=True) as connection:
+            connection_params = self._address.connection_params_blocking()
+            with psycopg.connect(**connection_params, autocommit=True) as connection:
                 connection.execute(query, params)
         except psycopg.OperationalError as error:
             raise self._errors.to_connect_error(error) from None
