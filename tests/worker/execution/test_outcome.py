@@ -371,11 +371,13 @@ def test_a_refused_completion_or_retry_becomes_a_failure_and_a_refused_failure_h
     run = ActiveRun(fence=1, lease="lease", holder="me", claimed_at=0)
     job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
     invocation = Invocation(handler, job, 0)
+    failures = []
     for action in (RetryLater(run_at=-1), Complete(result=b"x")):
         invocation.action = action
-        failure = fallback_action(invocation, "not allowed")
+        failures.append(fallback_action(invocation, "not allowed"))
 
-        assert isinstance(failure, Fail)
-        assert ("CompletionRefused", True) == (failure.error.type, failure.handled)
+    failure, other = failures
+    assert isinstance(failure, Fail)
+    assert ("CompletionRefused", True, other) == (failure.error.type, failure.handled, failure)
     invocation.action = failure
     assert fallback_action(invocation, "no") is None
