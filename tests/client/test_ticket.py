@@ -66,7 +66,7 @@ async def test_a_job_that_failed_tells_what_was_kept_of_its_error(queue: Queue) 
     async with claimed(queue) as claim:
         await claim.fail(ValueError("no such user"))
 
-    story = f"{queue.name}/a failed permanently after 1 attempts: ValueError: no such"
+    story = f"{queue.name}/a failed permanently after 1 attempt: ValueError: no such"
     with pytest.raises(JobFailed, match=story) as failed:
         await ticket.result(0)
     assert (failed.value.queue, failed.value.id, failed.value.error.type) == (queue.name, "a", "ValueError")

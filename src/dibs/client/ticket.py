@@ -107,7 +107,8 @@ class Ticket(Generic[R]):
         Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, and WaitTimeout;
         after WaitTimeout the job stays in the queue.
         """
-        result: R = self._decode_result(encoded_result(self._client, self.id, await self._wait_for_end(wait)))
+        state = await self._wait_for_end(wait)
+        result: R = self._decode_result(encoded_result(self._client, self.id, self.revision, state))
         return result
 
     async def _wait_for_end(self, wait: Seconds | None) -> TicketState:

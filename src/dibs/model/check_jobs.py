@@ -141,13 +141,17 @@ def check_conflict(on_conflict: OnConflict) -> None:
     elif isinstance(on_conflict, Reject):
         flags = {"failed": on_conflict.failed}
     else:
-        raise Refused(
-            f"on_conflict must be Update(...) or Reject(...), not {type(on_conflict).__name__}",
-            field="on_conflict",
-        )
+        raise Refused(_describe_bad_conflict(on_conflict), field="on_conflict")
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise Refused(f"on_conflict.{name} must be True or False", field=f"on_conflict.{name}")
+
+
+def _describe_bad_conflict(value: object) -> str:
+    if value is Update or value is Reject:
+        name = "Update" if value is Update else "Reject"
+        return f"on_conflict is the class {name}; write {name}()"
+    return f"on_conflict is {value!r:.60}; pass Update(...) or Reject(...)"
 
 
 def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:

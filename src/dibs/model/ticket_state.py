@@ -23,6 +23,9 @@ class TicketState(Struct, frozen=True, gc=False):
     kind: TicketStateKind
     #: The kept outcome of the enqueue; None if it is pending, dropped or not kept.
     outcome: Outcome | None = None
+    #: For `not_kept`: "ended" if a later run of the id has a kept outcome, "live" if a later enqueue of the
+    #: id waits or runs, None if the storage keeps nothing later.
+    later: Literal["ended", "live"] | None = None
 
 
 def ticket_state(slot: Slot, revision: int, now: int = 0) -> TicketState:
@@ -39,4 +42,6 @@ def ticket_state(slot: Slot, revision: int, now: int = 0) -> TicketState:
     outcome = unexpired(slot.outcome, now)
     if outcome is not None and outcome.first <= revision <= outcome.revision:
         return TicketState(outcome.kind, outcome)
-    return TicketState("not_kept")
+    if outcome is not None and outcome.first > revision:
+        return TicketState("not_kept", later="ended")
+    return TicketState("not_kept", later=None if slot.current is None else "live")

@@ -11,9 +11,10 @@ from typing import Any, Final
 from msgspec import structs
 
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.connection.wait_messages import failure_message, not_kept_message, timeout_message
 from dibs.client.options.retention import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageError, WaitTimeout
-from dibs.model.job import Outcome, OutcomeRetention, Slot
+from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
 from dibs.model.results import WaitResult
 from dibs.model.ticket_state import TicketState, ticket_state
@@ -51,7 +52,7 @@ class OutcomeWait:
                 if state.kind != "pending":
                     return state
                 await self._extend_retention(storage, slot)
-                self._check_deadline()
+                self._check_deadline(slot)
                 wake = await (wakeup or self._wait_for_wakeup(storage))
                 if ended := self._final_state_in(wake):
                     return ended
@@ -83,12 +84,9 @@ class OutcomeWait:
     def _seconds_left(self) -> float:
         return 0.0 if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def _check_deadline(self) -> None:
+    def _check_deadline(self, slot: Slot) -> None:
         if self._deadline is not None and self._seconds_left() == 0.0:
-            raise WaitTimeout(
-                f"{self._client.name}/{self._id} did not end in time; the job continues, so wait again or "
-                "cancel it"
-            )
+            raise WaitTimeout(timeout_message(f"{self._client.name}/{self._id}", slot, self._revision))
 
     async def _extend_retention(self, storage: Storage, slot: Slot) -> None:
         """Extend the stored retention, so that the outcome is kept until the wait ends.
@@ -123,20 +121,15 @@ def stored_retentions(slot: Slot, revision: int) -> list[OutcomeRetention]:
     return retentions
 
 
-def encoded_result(client: QueueClient, id: str, state: TicketState) -> bytes | None:
+def encoded_result(client: QueueClient, id: str, revision: int, state: TicketState) -> bytes | None:
     """Return the encoded result of a completed job. Raises JobFailed, JobCancelled, OutcomeNotKept."""
     outcome = state.outcome
     if state.kind == "completed" and outcome is not None:
         return outcome.result
     job: dict[str, Any] = {"queue": client.name, "id": id}
+    label = f"{client.name}/{id}"
     if state.kind == "failed" and outcome is not None:
-        raise JobFailed(_failure_message(client, id, outcome), error=outcome.error, **job)
+        raise JobFailed(failure_message(label, outcome), error=outcome.error, **job)
     if state.kind == "cancelled":
         raise JobCancelled(**job)
-    raise OutcomeNotKept(**job)
-
-
-def _failure_message(client: QueueClient, id: str, outcome: Outcome) -> str:
-    error = outcome.error
-    reason = f"{error.type}: {error.message}" if error else "the storage kept no error"
-    return f"{client.name}/{id} failed permanently after {outcome.attempts} attempts: {reason}"
+    raise OutcomeNotKept(not_kept_message(label, state, revision), **job)

@@ -55,8 +55,9 @@ async def test_a_wrong_password_is_told_without_it(postgres_server: PostgresServ
 
 
 async def test_a_database_that_is_not_there_is_told(postgres_server: PostgresServer) -> None:
-    with pytest.raises(StorageUnavailable, match="nowhere"):
+    with pytest.raises(StorageUnavailable, match=r"nowhere.*Create the database, or correct the URL") as told:
         await open_url(postgres_server.url.replace("/postgres", "/nowhere")).__aenter__()
+    assert "running" not in str(told.value)
 
 
 @pytest.mark.parametrize(

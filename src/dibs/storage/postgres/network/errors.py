@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -48,6 +49,9 @@ _GONE: Final = (pg.AdminShutdown, pg.CrashShutdown, pg.DatabaseDropped, pg.IdleS
 _BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
+#: The reply of a server without the database. An error of connecting has no SQLSTATE.
+_NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
+
 
 class ReadLost(StorageUnavailable):
     """Raised if the connection is lost during a statement that only reads. It is safe to run it again."""
@@ -69,6 +73,10 @@ class DriverErrors:
             return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
         if isinstance(error, _BUSY):
             return StorageUnavailable(f"{self.hosts} accepts no connections at the moment: {why}")
+        if isinstance(error, pg.InvalidCatalogName) or _NO_DATABASE.search(why):
+            return StorageUnavailable(
+                f"Postgres at {self.hosts} answers: {why}. Create the database, or correct the URL"
+            )
         return StorageUnavailable(
             f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?"
         )
