@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from dibs.storage import registry
 from tests.bad_input.calls import CALLS
 from tests.bad_input.declarations import DECLARATIONS
 from tests.bad_input.urls import URLS
 from tests.bad_input.verbs import VERBS
 from tests.bad_input.world import Row, World, opened, try_row
+from tests.source import PROJECT
 
 #: The rows that reach a storage.
 STORED = [*CALLS, *VERBS]
@@ -45,13 +48,27 @@ async def test_a_call_in_memory(row: Row) -> None:
         assert before == await world.contents()
 
 
-async def test_all_calls_on_every_storage(world: World) -> None:
-    """The same errors as in memory, before anything is written."""
+async def try_all(world: World) -> None:
     before = await world.contents()
     wrong = [found for row in STORED if (found := await try_row(world, row))]
 
     assert [] == wrong
     assert before == await world.contents()
+
+
+async def test_all_calls_on_every_storage(world: World) -> None:
+    """The same errors as in memory, before anything is written."""
+    await try_all(world)
+
+
+async def test_all_calls_on_the_storage_of_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls the shared checks, and so has the same errors."""
+    monkeypatch.syspath_prepend(PROJECT / "examples/dibs-sqlite/src")
+    monkeypatch.setitem(registry.BUILT_IN, "sqlite", "dibs_sqlite:open_url")
+    async with opened(f"sqlite:{tmp_path}/jobs.db", "q") as world:
+        await try_all(world)
 
 
 def test_no_row_is_there_twice() -> None:

@@ -108,6 +108,23 @@ AT_LIMITS = {
 }
 
 
+#: A value of a wrong type, for arguments that are texts, numbers or flags.
+WRONG: Any = ["held"]
+WRONG_TYPES: dict[str, Callable[[Storage], Awaitable[Any]]] = {
+    "cancel, an id that is a list": lambda storage: storage.cancel("q", ["held", WRONG], now=NOW),
+    "cancel, one text as ids": lambda storage: storage.cancel("q", "held", now=NOW),
+    "cancel, running that is a list": lambda storage: storage.cancel("q", ["held"], running=WRONG, now=NOW),
+    "forget, an id that is a list": lambda storage: storage.forget("q", [WRONG], now=NOW),
+    "retry_failed, an id that is a list": lambda storage: storage.retry_failed("q", [WRONG], now=NOW),
+    "get, an id that is a list": lambda storage: storage.get("q", [WRONG], now=NOW),
+    "amend, an id that is a list": lambda storage: storage.amend("q", WRONG, JobPatch(priority=1), now=NOW),
+    "finish, a revision that is a list": lambda storage: storage.finish(
+        "q", "held", Complete(), WRONG, now=NOW
+    ),
+    "events, a text that is no offset": lambda storage: storage.events("q", after="no offset", now=NOW),
+}
+
+
 @frozen
 class InvalidCall:
     """One call with invalid input."""
@@ -132,6 +149,8 @@ def invalid_calls(fence: int) -> Iterator[InvalidCall]:
         yield InvalidCall(f"amend, {name}", amend_with(patch))
     for name, settings in BAD_SETTINGS.items():
         yield InvalidCall(f"configure, {name}", configure_with(settings))
+    for name, call in WRONG_TYPES.items():
+        yield InvalidCall(name, call)
     yield InvalidCall("grant, a ttl above 100,000 days", grant_for(LONGEST + 1))
     for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
         yield InvalidCall(f"report, progress: {name}", report_with(fence, value))

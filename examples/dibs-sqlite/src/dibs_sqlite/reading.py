@@ -97,9 +97,9 @@ def _format_offset(number: int) -> str:
 
 def _parse_offset(after: str | None) -> int:
     """Return the number of an offset, 0 for None. Raise Refused for text that is not an offset."""
-    if not after:
+    if after is None or after == "":
         return 0
-    if not _OFFSET.fullmatch(after):
+    if not isinstance(after, str) or not _OFFSET.fullmatch(after):
         raise Refused(
             f"after is {after!r:.80}, which is not an offset: use an offset that `events` returned",
             field="after",
