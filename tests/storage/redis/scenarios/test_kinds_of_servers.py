@@ -33,10 +33,11 @@ async def test_a_job_goes_all_the_way(url: str, prefix: str) -> None:
     async with open_url(url, prefix=prefix, poll=60) as storage:
         assert storage.capabilities.blocking_claim
         lease = (await storage.grant(["q"], 60_000, "worker")).lease
-        waiting = asyncio.create_task(storage.wait(["q"], timeout=30))
+        waiting = asyncio.create_task(storage.wait(["other"], timeout=30))
         claiming = asyncio.create_task(storage.claim_blocking("q", lease, 1, claim_id="c", timeout=30))
         await asyncio.sleep(0.05)
-        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
+        for queue in ("q", "other"):
+            await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="a"))])
         (job,) = (await claiming).jobs
         assert (await waiting).woken
         assert job.run is not None
