@@ -84,13 +84,13 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_the_fail_job_is_empty": (
         "a failure is handled once",
-        "0014_origins",
+        "0013_origins",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), j.payload, 0,",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), ''::bytea, 0,",
     ),
     "sql_the_origin_has_another_time": (
         "a failure is handled once",
-        "0014_origins",
+        "0013_origins",
         "        j.run_at, j.attributes));",
         "        j.enqueued_at, j.attributes));",
     ),
