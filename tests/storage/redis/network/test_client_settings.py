@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 import redis.asyncio.cluster
+import redis.asyncio.sentinel
 import redis.sentinel
 import trustme
 from redis.credentials import UsernamePasswordCredentialProvider
@@ -23,7 +25,7 @@ from dibs import Dibs
 from dibs.errors import ConfigurationError
 from dibs.storage.redis.network.client_settings import read_client
 from dibs_conformance.servers import RedisCluster, RedisServer
-from dibs_conformance.servers.processes import LOOPBACK
+from dibs_conformance.servers.processes import LOOPBACK, free_port, wait_until
 from tests.storage.address import address_of
 
 MAKERS: dict[str, Callable[[RedisServer], Any]] = {
@@ -194,3 +196,43 @@ def test_a_pool_of_another_package_is_no_redis() -> None:
 
     with pytest.raises(ConfigurationError, match="a client of redis"):
         Dibs.from_redis(psycopg_pool.ConnectionPool(open=False))
+
+
+@pytest.fixture
+def sentinel_port(redis_server: RedisServer, tmp_path: Path) -> Iterator[int]:
+    """The port of a Sentinel that watches the server under the name `main`."""
+    port, config = free_port(), tmp_path / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind {LOOPBACK}\nsentinel monitor main {LOOPBACK} {redis_server.port} 1\n"
+        f"sentinel auth-pass main {redis_server.password}\n"
+    )
+    command = [str(redis_server.found.path), str(config), "--sentinel"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            assert wait_until(lambda: accepts(port), 10)
+            yield port
+        finally:
+            process.kill()
+
+
+async def test_a_client_by_sentinel_finds_the_primary(
+    redis_server: RedisServer, sentinel_port: int, prefix: str
+) -> None:
+    finder = redis.asyncio.sentinel.Sentinel([(LOOPBACK, sentinel_port)])  # type: ignore[no-untyped-call]
+    client = finder.master_for("main", password=redis_server.password)
+    async with Dibs.from_redis(client, prefix=prefix) as app:
+        await app.queue("q").enqueue("data")
+        shown = app.storage.url
+    for one in (client, *finder.sentinels):
+        await one.aclose()
+
+    assert "redis://main" == shown
+    assert redis_server.execute("EXISTS", f"{prefix}:{{q}}:waiting")
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port)).close()
+    except OSError:
+        return False
+    return True
