@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -176,8 +177,22 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed, as by `>&-`.
+
+    Otherwise the next file or socket would get its number, and programs that jobs start would write into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The system takes the lowest free number: the one of this stream, as those before it are open.
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)  # noqa: FBT003 - its only form
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 def main() -> None:
     """Run the command line. `dibs` and `python -m dibs` call this function."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # Print characters that the terminal's encoding does not have, in an id for example, as escapes.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dibs.cli.output import escape
-from dibs.telemetry.logs import setup_json_logging
+from dibs.telemetry.logs import JobContextFilter, JsonFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,28 @@ COLUMNS: Final = {
 }  # fmt: skip
 
 
-def set_up_logging() -> None:
-    """Log to stderr: plain lines in a terminal, one JSON value a line elsewhere."""
+def set_up_logging(level: str | None) -> None:
+    """Log to stderr: plain lines in a terminal, one JSON value a line elsewhere.
+
+    Call it after the import of the application, whose own logging stays. `level` is the name of the level of
+    --log-level, or None for "info", or for what the application has set.
+    """
+    from dibs.worker.processes.logs import (  # noqa: PLC0415 - slow: it imports the client
+        ConsoleHandler,
+        add_console_handler,
+        enable_dibs_loggers,
+    )
+
+    handler = ConsoleHandler(sys.stderr)
     if sys.stderr.isatty():
-        logging.basicConfig(level=logging.INFO, format="dibs: %(message)s", stream=sys.stderr)
+        handler.setFormatter(logging.Formatter("dibs: %(message)s"))
     else:
-        setup_json_logging(logging.INFO)
+        handler.setFormatter(JsonFormatter())
+        handler.addFilter(JobContextFilter())
+    add_console_handler(handler, logging.INFO)
+    if level is not None:
+        logging.getLogger("dibs").setLevel(level.upper())
+    enable_dibs_loggers()
 
 
 @contextmanager
@@ -43,7 +59,7 @@ def live_table(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
 
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        for handler in logging.root.handlers:
+        for handler in (*logging.getLogger().handlers, *logging.getLogger("dibs").handlers):
             # Rich replaced sys.stderr: log through it, so that lines appear above the table.
             if isinstance(handler, logging.StreamHandler) and handler.stream is not sys.stderr:
                 handler.setStream(sys.stderr)

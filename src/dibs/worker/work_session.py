@@ -20,6 +20,7 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
+from dibs.worker.processes.logs import enable_dibs_loggers
 from dibs.worker.processes.spawn import refuse_during_import
 from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.health import Health, serve_health
@@ -80,6 +81,7 @@ async def run(
     Raise ConfigurationError, UnknownTask, StorageError, and the errors of @app.lifespan in this process.
     """
     refuse_during_import()
+    enable_dibs_loggers()
     times = check_arguments(
         until, processes, {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     )

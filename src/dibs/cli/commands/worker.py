@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,7 +50,7 @@ MAX_PORT: Final = 65_535
 @click.option(
     "--grace",
     type=options.Seconds(min=0),
-    metavar="SECONDS",
+    metavar="DURATION",
     default=30.0,
     help="After a stop, time for running jobs to end.",
 )
@@ -58,6 +58,11 @@ MAX_PORT: Final = 65_535
     "--name",
     metavar="NAME",
     help="Name of this worker in `dibs show` and `dibs events`. Default: host:process id.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    help="Least level of dibs' own log lines. Default: info, or the level that the application sets.",
 )
 @click.option(
     "--health",
@@ -78,6 +83,7 @@ def command(
     processes: int | None,
     grace: float,
     name: str | None,
+    log_level: str | None,
     health: str | None,
     reload: bool,
     url: str | None,
@@ -94,8 +100,8 @@ def command(
     if reload:
         return asyncio.run(run_with_reload([arg for arg in sys.argv[1:] if arg != "--reload"], Path.cwd()))
     with _fork_server(processes, url) as fork_server:
-        set_up_logging()
         app = _import_application(application, url)
+        set_up_logging(log_level)
         wanted = [name for name in queues.split(",") if name] if queues is not None else None
         with _open_health_socket(health) as listener:
             settings = {
@@ -188,11 +194,12 @@ async def _run_worker(
         with live_table(json=json) as progress:
             report = await work(app, reference=reference, progress=progress, **settings)
     totals = {name: report.total(name) for name in ("completed", "failed", "retried", "released")}
-    if json:
-        print_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
-    else:
-        print_lines("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
     deadline.code = ExitCode.DONE
+    with suppress(OSError, ValueError):  # a handler may have closed stdout, or nobody reads it any more
+        if json:
+            print_json({"stopped": {"seconds": round(report.seconds, 3), **totals}})
+        else:
+            print_lines("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
     return ExitCode.DONE
 
 

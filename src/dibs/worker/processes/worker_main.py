@@ -25,7 +25,7 @@ from dibs.worker.processes.child_main import (
     set_up_process,
 )
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
-from dibs.worker.processes.logs import current_log_config
+from dibs.worker.processes.logs import current_log_config, enable_dibs_loggers
 
 
 async def build_worker(
@@ -54,6 +54,7 @@ async def build_worker(
     resources = await enter_lifespan(app, stack)
     # Before the end of this lifespan, so that the processes leave theirs at the same time.
     stack.callback(isolated.ask_to_exit)
+    enable_dibs_loggers()  # the application may have called dictConfig, at its import or in its lifespan
     worker = Worker(
         app.storage,
         handlers,
