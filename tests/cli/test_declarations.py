@@ -21,7 +21,7 @@ TYPES = {
     "integer": int,
     "number": int,
     "float": float,
-    "number of seconds": float,
+    "duration": float,
     "path": Path,
 }
 
@@ -55,7 +55,7 @@ def test_declared_options_match_the_function(name: str) -> None:
         hints = {parameter: accepted_type(hint) for parameter, hint in get_type_hints(function).items()}
         names = {*inspect.signature(function).parameters} - {"ctx"}
 
-        assert {param.name: passed_type(param) for param in command.params} == {
+        assert {param.name: passed_type(param) for param in command.params if param.expose_value} == {
             name: hints[name] for name in names
         }
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from dibs.cli import json_output
 from dibs.cli.file_listing import ListedFile, file_url_directory, format_files, list_files
-from dibs.cli.output import ExitCode, print_json, print_lines, print_table
+from dibs.cli.options import Format
+from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.settings_text import changed_settings
 from dibs.cli.storage_access import connect
+from dibs.cli.tables import print_tab_separated, print_table
 from dibs.model.job import EMPTY, Slot
 from dibs.model.results import Counts, QueueInfo
 from dibs.storage.capabilities import Capabilities
@@ -41,19 +44,40 @@ CAPABILITY_TEXTS = {
 }
 
 
+#: State of an id -> the words that `dibs show` prints after the id.
+STATE_TEXTS = {
+    "waiting": "is waiting",
+    "active": "is active",
+    "active+blocked": "is active, and a newer enqueue of it is blocked until its end",
+    "completed": "has completed",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+    "nothing": "has no job; an enqueue of it was cancelled",
+}
+
+
 def show_slot(queue: str, id: str, slot: Slot) -> None:
     """Print everything stored for one id: current job, blocked successor, outcome, cancelled enqueues."""
     if slot == EMPTY:
         print_lines(f"{queue}/{id} does not exist")
         return
     fields = json_output.slot_fields(queue, id, slot)
-    print_lines(f"{queue}/{id} is {fields['state']}")
+    print_lines(f"{queue}/{id} {STATE_TEXTS[fields['state']]}")
     for part in ("current", "successor", "outcome"):
         if fields[part] is not None:
             print_lines("", f"{part}:")
-            print_lines(*(f"  {name:<16} {value}" for name, value in _flatten(fields[part])))
+            print_lines(*(f"  {name:<20} {value}" for name, value in _flatten(fields[part])))
     if slot.dropped:
         print_lines("", "dropped ranges:", *(f"  {first}..{last}" for first, last in slot.dropped))
+
+
+def slot_lines(queue: str, id: str, slot: Slot) -> Iterable[tuple[str, str]]:
+    """Yield each field of an id as (name, text): state, then current.priority, outcome.result and so on."""
+    fields = json_output.slot_fields(queue, id, slot)
+    yield "state", fields["state"]
+    for part in ("current", "successor", "outcome"):
+        if fields[part] is not None:
+            yield from ((name, text) for name, text in _flatten(fields[part], f"{part}.") if name)
 
 
 def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, str]]:
@@ -82,14 +106,16 @@ def _format_encoded(value: Mapping[str, Any]) -> str:
     return f"{value['value']} (base64)"
 
 
-async def show_storage(url: str | None, *, json: bool) -> ExitCode:
+async def show_storage(url: str | None, output: Format) -> ExitCode:
     """Print a storage: its URL, durability, capabilities and queues, and the files of a file: URL."""
     async with connect(url) as storage:
         queues = sorted(await storage.queues(), key=lambda info: info.name)
         counted = await storage.counts([info.name for info in queues])
         files = _list_storage_files(storage)
-        if json:
+        if output == "json":
             print_json(_storage_fields(storage, queues, counted, files))
+        elif output == "lines":
+            print_tab_separated([_queue_row(info, counted[info.name]) for info in queues])
         else:
             _print_storage(storage, queues, counted, files)
     return ExitCode.DONE
@@ -128,7 +154,8 @@ def _print_storage(
         print_lines("", "the storage has no queues")
     else:
         print_lines("", "queues:")
-        print_table(QUEUE_COLUMNS, [_queue_row(info, counted[info.name]) for info in queues])
+        rows = [_queue_row(info, counted[info.name]) for info in queues]
+        print_table(QUEUE_COLUMNS, rows, optional=RARE_COLUMNS)
     if files is not None:
         print_lines(
             "", f"files ({sum(entry.size for entry in files):,} bytes in total):", *format_files(files)
@@ -143,11 +170,11 @@ def _capability_lines(capabilities: Capabilities) -> list[str]:
 
 
 QUEUE_STATES = ("waiting", "active", "blocked", "completed", "failed", "cancelled")
-QUEUE_COLUMNS = ("queue", *(f"#{state}" for state in QUEUE_STATES), "paused", "#max active", "log")
+QUEUE_COLUMNS = ("queue", *(f"#{state}" for state in QUEUE_STATES), "settings")
+#: Columns that the table leaves out while all of their cells are empty or 0.
+RARE_COLUMNS = ("#blocked", "#cancelled", "settings")
 
 
 def _queue_row(info: QueueInfo, counts: Counts) -> tuple[object, ...]:
-    settings = info.settings
     numbers = (getattr(counts, state) for state in QUEUE_STATES)
-    max_active = "any" if settings.max_active is None else settings.max_active
-    return info.name, *numbers, "yes" if settings.paused else "no", max_active, settings.log_level
+    return info.name, *numbers, changed_settings(info.settings)

@@ -13,11 +13,11 @@ from dibs.storage.addresses import parse_file_path
 #: File or folder in the directory of a file storage -> explanation. A test compares the names with a real
 #: directory.
 ENTRY_MEANINGS = {
-    "format": "the version of the format, and of the dibs that created the directory",
-    "lock": "locked by the process that writes, for the length of one commit",
-    "commits": "one file for each commit since the checkpoint",
-    "checkpoint": "all jobs up to some commit; the commits before it are removed",
-    "tmp": "files that are being written; a file that stays here was never committed",
+    "format": "version of the format, and of its dibs",
+    "lock": "locked by the writer during a commit",
+    "commits": "a file for each commit since the checkpoint",
+    "checkpoint": "all jobs up to a commit; older ones are gone",
+    "tmp": "files being written; never committed if left",
 }
 
 #: Most files that are listed for one folder.
@@ -67,9 +67,9 @@ def _format_entry(top: str, inside: list[ListedFile]) -> Iterator[str]:
     size = sum(entry.size for entry in inside)
     meaning = ENTRY_MEANINGS.get(top, "")
     if inside[0].path == top:
-        yield f"  {top:<22} {size:>14,}  {meaning}".rstrip()
+        yield f"  {top:<18} {size:>13,}  {meaning}".rstrip()
         return
-    yield f"  {top + '/':<22} {size:>14,}  {meaning}".rstrip()
-    yield from (f"    {entry.path.partition('/')[2]:<20} {entry.size:>14,}" for entry in inside[:MAX_LISTED])
+    yield f"  {top + '/':<18} {size:>13,}  {meaning}".rstrip()
+    yield from (f"    {entry.path.partition('/')[2]:<16} {entry.size:>13,}" for entry in inside[:MAX_LISTED])
     if len(inside) > MAX_LISTED:
         yield f"    ... and {len(inside) - MAX_LISTED:,} more"

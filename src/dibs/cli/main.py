@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, Final
 
 import rich_click as click
@@ -38,13 +39,19 @@ COMMANDS: Final = (
     CommandInfo("show", JOBS, "Show one job; without a queue and id, describe the storage."),
     CommandInfo("list", JOBS, "List the jobs of a queue in one state."),
     CommandInfo("cancel", JOBS, "Cancel waiting jobs; with --running, ask active ones to stop."),
-    CommandInfo("retry", JOBS, "Enqueue failed jobs again."),
+    CommandInfo("failures", JOBS, "Count the failed jobs of all queues by type of error."),
+    CommandInfo("retry", JOBS, "Enqueue failed jobs again: some, all, or those with one type of error."),
+    CommandInfo("finish", JOBS, "End a job that was handed off."),
     CommandInfo("amend", JOBS, "Change the payload, attributes, priority or time of a job."),
     CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
     CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
+    CommandInfo("workers", QUEUES, "List the workers that hold jobs."),
+    CommandInfo("schedule", QUEUES, "List the next runs of periodic tasks."),
+    CommandInfo("configure", QUEUES, "Show and change the settings of a queue."),
     CommandInfo("pause", QUEUES, "Stop claims from a queue. Running jobs continue."),
     CommandInfo("resume", QUEUES, "Allow claims from a paused queue again."),
     CommandInfo("prune", QUEUES, "Remove expired outcomes, request keys and events."),
+    CommandInfo("purge", QUEUES, "Remove all waiting jobs and all outcomes of queues."),
     CommandInfo("move", QUEUES, "Move all queues to another storage."),
     CommandInfo("spark", QUEUES, "Keep the history of all runs as Parquet tables, and report on it."),
     CommandInfo("certify", STORAGES, "Test a storage against the contract.", extra="conformance"),
@@ -108,9 +115,14 @@ class LazyGroup(click.RichGroup):
             print_warning("interrupted")
             code = ExitCode.INTERRUPTED
         except Exception as error:  # noqa: BLE001 - each error becomes a line and an exit code
-            code = print_error(error, as_json="--json" in arguments)
+            code = print_error(error, as_json=_asks_for_json(arguments))
         # A command of another package may return a value that is not an exit code.
         sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    pairs = pairwise(arguments)
+    return "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairs
 
 
 def _plugin_packages(ctx: click.Context) -> dict[str, str]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dibs.cli.foreground import PARENT_GROUP_VARIABLE
 from dibs.cli.output import ExitCode, print_warning
 from dibs.client.sync.stop_signals import STOP_SIGNALS
 
@@ -31,6 +32,7 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
     Return the exit code of the last child after SIGTERM or Ctrl-C.
     """
     loop = asyncio.get_running_loop()
+    environment = {**os.environ, PARENT_GROUP_VARIABLE: str(os.getpgrp())}
     changed, stopped = asyncio.Event(), asyncio.Event()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
@@ -39,7 +41,7 @@ async def run_with_reload(args: Sequence[str], folder: Path) -> ExitCode:
             # The worker gets its own process group. So Ctrl-C reaches the worker once, through the SIGTERM of
             # `_forward_signals`, and not from the terminal as well.
             worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dibs", *args, process_group=0
+                sys.executable, "-m", "dibs", *args, process_group=0, env=environment
             )
             await _wait_for_any(worker.wait(), changed.wait(), stopped.wait())
             if stopped.is_set():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 
 from dibs.cli.file_listing import file_url_directory
-from dibs.cli.output import print_warning
+from dibs.cli.output import ExitCode, print_warning
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageUnavailable
 from dibs.storage.protocol import Storage
@@ -42,11 +43,17 @@ def check_outlives_command(storage: Storage) -> None:
         )
 
 
-async def select_queues(storage: Storage, wanted: Sequence[str]) -> list[str]:
-    """Return the queues in `wanted`, or all queues of the storage, sorted. Warn about unknown names."""
+async def select_queues(storage: Storage, wanted: Sequence[str]) -> tuple[list[str], ExitCode]:
+    """Return the queues in `wanted`, or all queues of the storage, sorted.
+
+    Warn about names that are not in the storage; the exit code is then REFUSED.
+    """
     known = sorted(info.name for info in await storage.queues())
     if not wanted:
-        return known
-    for name in sorted({*wanted} - {*known}):
-        print_warning(f"queue {name!r} does not exist in {storage.url}")
-    return [*wanted]
+        return known, ExitCode.DONE
+    unknown = sorted({*wanted} - {*known})
+    for name in unknown:
+        similar = get_close_matches(name, known, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else "`dibs show` lists the queues"
+        print_warning(f"queue {name!r} does not exist in {storage.url}; {hint}")
+    return [*wanted], ExitCode.REFUSED if unknown else ExitCode.DONE

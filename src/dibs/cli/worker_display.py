@@ -6,9 +6,11 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from dibs.cli.foreground import is_in_foreground
 from dibs.cli.output import escape
+from dibs.cli.tables import table_lines
 from dibs.telemetry.logs import JobContextFilter, JsonFormatter
 
 if TYPE_CHECKING:
@@ -49,13 +51,17 @@ def set_up_logging(level: str | None) -> None:
 
 @contextmanager
 def live_table(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
-    """Yield a function that shows a report in a live table, or None without a terminal or with `json`."""
-    if json or not sys.stdout.isatty():
+    """Yield a function that shows a report in a live table, or None without a terminal or with `json`.
+
+    A process in the background draws no table, because it would overwrite the prompt of the shell.
+    """
+    if json or not sys.stdout.isatty() or not is_in_foreground():
         yield None
         return
     # Imported here, because only a terminal needs rich, which is slow to import.
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -63,24 +69,22 @@ def live_table(*, json: bool) -> Iterator[Callable[[WorkReport], None] | None]:
             # Rich replaced sys.stderr: log through it, so that lines appear above the table.
             if isinstance(handler, logging.StreamHandler) and handler.stream is not sys.stderr:
                 handler.setStream(sys.stderr)
-        yield lambda report: live.update(report_table(report), refresh=True)
+
+        def show(report: WorkReport) -> None:
+            if is_in_foreground():
+                live.update(Text(report_table(report, console.width)), refresh=True)
+
+        yield show
 
 
-def report_table(report: WorkReport) -> Any:
-    """Return a rich table with a row for each queue; its caption has the processes and crashes."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
+def report_table(report: WorkReport, width: int) -> str:
+    """Return a table with a row for each queue, at most `width` wide, and a line about the processes."""
     where = f"{len(report.processes)} processes" if report.processes else "this process"
     crashes = f", {report.crashes} crashed" if report.crashes else ""
     overruns = f", {report.overruns} overran" if report.overruns else ""
-    grid = Table(
-        box=SIMPLE_HEAD, pad_edge=False, caption=f"{where}{crashes}{overruns}; {report.seconds:.0f} s",
-        caption_justify="left",
-    )  # fmt: skip
-    grid.add_column("queue", overflow="fold")
-    for heading in COLUMNS.values():
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for queue, numbers in sorted(report.queues.items()):
-        grid.add_row(escape(queue), *(f"{getattr(numbers, name):,}" for name in COLUMNS))
-    return grid
+    rows = [
+        [escape(queue), *(f"{getattr(numbers, name):,}" for name in COLUMNS)]
+        for queue, numbers in sorted(report.queues.items())
+    ]
+    head, body = table_lines(["queue", *(f"#{heading}" for heading in COLUMNS.values())], rows, width)
+    return "\n".join([*head, *body, f"{where}{crashes}{overruns}; {report.seconds:.0f} s"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import rich_click as click
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,11 @@ from dibs.cli.storage_access import connect
 from dibs.client.options.serde import JSON
 from dibs.model.requests import JobPatch
 
+MEANINGS: Final = {
+    "active": "it runs, so only its attributes can change",
+    "not_found": "no job with this id waits or runs",
+}
+
 
 @click.command("amend")
 @options.queue
@@ -23,7 +28,9 @@ from dibs.model.requests import JobPatch
 @click.option("--payload", metavar="JSON", help="New payload of a waiting job.")
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
 @click.option("--priority", type=int, metavar="N", help="New priority, -1000 to 1000. Higher runs first.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Run the job this many seconds from now.")
+@click.option(
+    "--delay", type=options.Seconds(), metavar="DURATION", help="Run the job this time from now, as 5m."
+)
 @click.option("--at", metavar="TIME", help="Run the job at this time, as 2030-01-31T09:00:00+01:00.")
 @options.url
 @options.json
@@ -74,4 +81,4 @@ def _encode_attributes(pairs: tuple[str, ...]) -> Any:
 async def _amend_job(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
         answer = await storage.amend(queue, id, patch)
-    return print_answers(queue, [id], [answer], good=("amended",), json=json)
+    return print_answers(queue, [id], [answer], meanings=MEANINGS, good=("amended",), json=json)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.storage_access import connect
+
+MEANINGS: Final = {
+    "requested": "its run is asked to stop",
+    "active": "it runs; --running asks it to stop",
+    "completed": "it has completed already",
+    "failed": "it has failed already",
+    "not_found": "there is no job with this id, or its outcome has expired",
+}
 
 
 @click.command("cancel")
@@ -35,4 +44,4 @@ async def _cancel_jobs(
 ) -> ExitCode:
     async with connect(url) as storage:
         answers = await storage.cancel(queue, ids, running=running)
-    return print_answers(queue, ids, answers, good=("cancelled", "requested"), json=json)
+    return print_answers(queue, ids, answers, meanings=MEANINGS, good=("cancelled", "requested"), json=json)

@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 import rich_click as click
 
 from dibs.cli import json_output, options
-from dibs.cli.output import escape, print_json, print_lines, print_table
+from dibs.cli.options import Format
+from dibs.cli.output import ExitCode
 from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.tables import print_found
 from dibs.model.results import Counts
-from dibs.storage.protocol import Storage
 
 STATES = tuple(name for name in Counts.__struct_fields__ if name != "approximate")
+COLUMNS = ("queue", *(f"#{state.replace('_', ' ')}" for state in STATES))
+#: Columns that the table leaves out while all of their numbers are 0.
+RARE = ("#scheduled", "#handed off", "#blocked", "#cancelled")
 
 #: Longest time between two counts of --watch, s, when no wake-up arrives.
 POLL_INTERVAL = 1.0
@@ -25,54 +29,50 @@ MIN_INTERVAL = 0.2
 @options.queues
 @click.option("--watch", is_flag=True, help="Print the counts again after each change, until Ctrl-C.")
 @options.url
-@options.json
-def command(queues: tuple[str, ...], *, watch: bool, url: str | None, json: bool) -> None:
+@options.output
+def command(queues: tuple[str, ...], *, watch: bool, url: str | None, output: Format) -> ExitCode:
     """Count the jobs of queues in each state.
 
     Waiting includes scheduled jobs (due later), active includes handed-off jobs (finished by another
-    program). A count above 10,000 may be approximate and is marked with ~.
+    program). The table leaves out scheduled, handed off, blocked and cancelled if all are 0. A count above
+    10,000 may be approximate and is marked with ~. Exit code 1 if a queue does not exist.
 
     Example:
         dibs counts --watch --url file:./jobs
     """
-    asyncio.run(_run_counts(queues, url, watch=watch, json=json))
+    return asyncio.run(_run_counts(queues, url, output, watch=watch))
 
 
-async def _run_counts(queues: Sequence[str], url: str | None, *, watch: bool, json: bool) -> None:
+async def _run_counts(queues: Sequence[str], url: str | None, output: Format, *, watch: bool) -> ExitCode:
     async with connect(url) as storage:
-        counted = await _print_first_counts(storage, queues, json=json)
+        names, code = await select_queues(storage, queues)
+        counted = await storage.counts(names)
+        print_counts(counted, output)
         while watch:
             await asyncio.sleep(MIN_INTERVAL)
             await storage.wait(list(counted), for_="events", timeout=POLL_INTERVAL)
-            names = queues or await select_queues(storage, ())
+            names = [*queues] or (await select_queues(storage, ()))[0]
             latest = await storage.counts(names)
             if latest != counted:
                 counted = latest
-                print_counts(counted, again=True, json=json)
+                if output == "table":
+                    click.clear()
+                print_counts(counted, output)
+    return code
 
 
-async def _print_first_counts(storage: Storage, queues: Sequence[str], *, json: bool) -> dict[str, Counts]:
-    counted = await storage.counts(await select_queues(storage, queues))
-    print_counts(counted, json=json)
-    return counted
-
-
-def print_counts(counted: Mapping[str, Counts], *, again: bool = False, json: bool = False) -> None:
-    """Print a table of counts, or JSON. With `again`, clear the terminal before the table."""
-    if json:
-        print_json(json_output.counts_by_queue(counted))
-        return
-    if again:
-        click.clear()
-    if not counted:
-        print_lines("the storage has no queues")
-        return
-    rows = [(name, *_format_counts(value)) for name, value in counted.items()]
-    print_table(["queue", *(f"#{state.replace('_', ' ')}" for state in STATES)], rows)
+def print_counts(counted: Mapping[str, Counts], output: Format) -> None:
+    """Print the counts of queues, by name."""
+    print_found(
+        output,
+        json_output.counts_by_queue(counted),
+        COLUMNS,
+        [(name, *_format_counts(value)) for name, value in counted.items()],
+        optional=RARE,
+        empty="the storage has no queues",
+    )
 
 
 def _format_counts(value: Counts) -> list[str]:
     mark = "~" if value.approximate else ""
-    return [
-        escape(f"{mark if getattr(value, state) > 10_000 else ''}{getattr(value, state)}") for state in STATES
-    ]
+    return [f"{mark if getattr(value, state) > 10_000 else ''}{getattr(value, state)}" for state in STATES]

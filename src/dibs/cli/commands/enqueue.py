@@ -24,7 +24,10 @@ REJECTED = ("duplicate", "completed", "failed")
 @click.argument("data", metavar="JSON", help="Payload of the job. Use - to read it from stdin.")
 @click.option("--id", metavar="ID", help="Id of the job. Default: a generated id.")
 @click.option(
-    "--delay", type=float, metavar="SECONDS", help="Run the job no earlier than this many seconds from now."
+    "--delay",
+    type=options.Seconds(),
+    metavar="DURATION",
+    help="Run the job no earlier than this time from now, as 5m.",
 )
 @click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000. Higher runs first.")
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")

@@ -8,8 +8,10 @@ from typing import get_args
 import rich_click as click
 
 from dibs.cli import json_output, options
-from dibs.cli.output import print_json, print_lines, print_table
-from dibs.cli.storage_access import connect
+from dibs.cli.options import Format
+from dibs.cli.output import ExitCode, print_lines, print_warning
+from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.tables import print_found
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 
@@ -37,50 +39,57 @@ ENDED = ("completed", "failed", "cancelled")
     "--after", metavar="CURSOR", help="Continue a listing after this cursor, which the last page printed."
 )
 @options.url
-@options.json
-def command(queue: str, *, state: State, limit: int, after: str | None, url: str | None, json: bool) -> None:
+@options.output
+def command(
+    queue: str, *, state: State, limit: int, after: str | None, url: str | None, output: Format
+) -> ExitCode:
     """List the jobs of a queue in one state, in no particular order.
+
+    Exit code 1 if the queue does not exist.
 
     Example:
         dibs list emails --state failed --url file:./jobs
     """
-    asyncio.run(_list_jobs(queue, state, after, limit, url, json=json))
+    return asyncio.run(_list_jobs(queue, state, after, limit, url, output))
 
 
 async def _list_jobs(
-    queue: str, state: State, after: str | None, limit: int, url: str | None, *, json: bool
-) -> None:
+    queue: str, state: State, after: str | None, limit: int, url: str | None, output: Format
+) -> ExitCode:
     async with connect(url) as storage:
         page = await storage.list(queue, state, after=after, limit=limit)
-    if json:
-        jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items]
-        print_json({"queue": queue, "state": state, "jobs": jobs, "after": page.after})
-    else:
-        _print_jobs(queue, state, page)
+        code = ExitCode.DONE if page.items else (await select_queues(storage, [queue]))[1]
+    _print_jobs(queue, state, page, output)
+    return code
 
 
-def _print_jobs(queue: str, state: State, page: ListPage) -> None:
-    if not page.items:
-        print_lines(f"{queue} has no jobs in the state {state}")
-        return
-    when = "ended at" if state in ENDED else "claimed at" if state in RUNNING else "run at"
-    print_table(
+def _print_jobs(queue: str, state: State, page: ListPage, output: Format) -> None:
+    jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items] if output == "json" else []
+    when = "=ended at" if state in ENDED else "=claimed at" if state in RUNNING else "=run at"
+    longest = MAX_TEXT if output == "table" else None
+    print_found(
+        output,
+        {"queue": queue, "state": state, "jobs": jobs, "after": page.after},
         ["id", when, "#attempts", "#priority", "payload, result or error"],
-        [_format_row(id, slot, state) for id, slot in page.items],
+        [_format_row(id, slot, state, longest) for id, slot in page.items],
+        optional=("#attempts", "#priority"),
+        empty=f"{queue} has no jobs in the state {state}",
     )
-    if page.after is not None:
+    if page.after is not None and output == "table":
         print_lines(f"there are more jobs: continue with --after {page.after}")
+    elif page.after is not None and output == "lines":
+        print_warning(f"there are more jobs: continue with --after {page.after}")
 
 
-def _format_row(id: str, slot: Slot, state: State) -> tuple[object, ...]:
+def _format_row(id: str, slot: Slot, state: State, longest: int | None) -> tuple[object, ...]:
     if state in ENDED and slot.outcome is not None:
         outcome = slot.outcome
         error = outcome.error
         text = f"{error.type}: {error.message}" if error else _decode_text(outcome.result)
-        return id, json_output.format_time(outcome.ended_at), outcome.attempts, "", _shorten(text)
+        return id, json_output.format_time(outcome.ended_at), outcome.attempts, "", _shorten(text, longest)
     if state == "blocked" and slot.successor is not None:
         successor = slot.successor
-        payload = _shorten(_decode_text(successor.data.payload))
+        payload = _shorten(_decode_text(successor.data.payload), longest)
         return id, json_output.format_time(successor.run_at), "", successor.data.priority, payload
     if slot.current is None:
         return id, "", "", "", ""
@@ -91,7 +100,7 @@ def _format_row(id: str, slot: Slot, state: State) -> tuple[object, ...]:
         json_output.format_time(when),
         job.attempts,
         job.data.priority,
-        _shorten(_decode_text(job.data.payload)),
+        _shorten(_decode_text(job.data.payload), longest),
     )
 
 
@@ -99,5 +108,5 @@ def _decode_text(raw: bytes | None) -> str:
     return "" if raw is None else raw.decode(errors="backslashreplace")
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+def _shorten(text: str, longest: int | None) -> str:
+    return text if longest is None or len(text) <= longest else f"{text[: longest - 3]}..."

@@ -17,8 +17,9 @@ from attrs import asdict, frozen
 from msgspec import structs
 
 from dibs.cli import options
-from dibs.cli.output import ExitCode, print_json, print_lines, print_table, print_warning
+from dibs.cli.output import ExitCode, print_json, print_lines, print_warning
 from dibs.cli.storage_access import connect
+from dibs.cli.tables import print_table
 from dibs.errors import Refused
 from dibs.maintenance.reap import reap
 from dibs.model.job import JobData, NewJob, Slot

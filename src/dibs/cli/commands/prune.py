@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import rich_click as click
 
 from dibs.cli import options
-from dibs.cli.output import print_json, print_lines, print_table
+from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.tables import print_table
 from dibs.model.results import PruneResult
 from dibs.storage.protocol import Storage
 
@@ -21,7 +22,7 @@ BATCH_SIZE = 1000
 @options.queues
 @options.url
 @options.json
-def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> None:
+def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     """Remove expired outcomes and request keys, and old events of the log.
 
     Workers do this automatically. Use the command for a storage without a running worker.
@@ -29,12 +30,12 @@ def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> None:
     Example:
         dibs prune --url file:./jobs
     """
-    asyncio.run(_prune_queues(queues, url, json=json))
+    return asyncio.run(_prune_queues(queues, url, json=json))
 
 
-async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -> None:
+async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
-        names = await select_queues(storage, queues)
+        names, code = await select_queues(storage, queues)
         pruned = {name: await _prune_queue(storage, name) for name in names}
     if json:
         print_json({"queues": pruned})
@@ -43,6 +44,7 @@ async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -
         print_table(columns, [(name, *numbers.values()) for name, numbers in pruned.items()])
     else:
         print_lines("the storage has no queues")
+    return code
 
 
 async def _prune_queue(storage: Storage, queue: str) -> dict[str, int]:

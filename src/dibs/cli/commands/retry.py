@@ -3,54 +3,122 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.errors import UsageError
-from dibs.cli.output import ExitCode, print_answers
-from dibs.cli.storage_access import connect
+from dibs.cli.failed_jobs import count_failed, find_failed_ids, retry_all
+from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
+from dibs.cli.progress import confirm, progress_bar
+from dibs.cli.queue_names import complete_queue
+from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.tables import print_table
 from dibs.storage.protocol import Storage
+
+MEANINGS: Final = {
+    "live": "a job with this id waits or runs already",
+    "not_kept": "its payload was not kept; enqueue it again",
+    "completed": "it has completed; only failed jobs can be retried",
+    "cancelled": "it was cancelled; only failed jobs can be retried",
+    "not_found": "there is no job with this id, or its outcome has expired",
+}
 
 
 @click.command("retry")
-@options.queue
-@click.argument("ids", metavar="[ID...]", nargs=-1, help="Ids of failed jobs; leave out with --all.")
-@click.option("--all", "everything", is_flag=True, help="Retry all failed jobs of the queue.")
+@click.argument(
+    "queue",
+    metavar="[QUEUE]",
+    required=False,
+    help="Name of the queue. With --all or --error, the default is all queues.",
+    shell_complete=complete_queue,
+)
+@click.argument(
+    "ids", metavar="[ID...]", nargs=-1, help="Ids of failed jobs; leave out with --all or --error."
+)
+@click.option("--all", "everything", is_flag=True, help="Retry all failed jobs.")
+@click.option("--error", metavar="TYPE", help="Retry the jobs that failed with this type of error.")
+@options.yes
 @options.url
 @options.json
-def command(queue: str, ids: tuple[str, ...], *, everything: bool, url: str | None, json: bool) -> ExitCode:
+def command(
+    queue: str | None,
+    ids: tuple[str, ...],
+    *,
+    everything: bool,
+    error: str | None,
+    yes: bool,
+    url: str | None,
+    json: bool,
+) -> ExitCode:
     """Enqueue failed jobs again, with the payload of the failed run.
 
     Attempts, retries and stalls are counted from 0 again, and the failed outcome is removed. Exit code 1 if
     one of the jobs is waiting or active, has not failed, or failed without keeping its payload.
 
-    Example:
+    TYPE is a type that `dibs failures` prints, or its last part. With --all and --error, the command prints
+    the number of jobs and asks; a program confirms with --yes.
+
+    Examples:
         dibs retry emails welcome-42 --url file:./jobs
+        dibs retry --error ConnectionError --yes --url file:./jobs
     """
-    if bool(ids) == everything:
-        raise UsageError("retry needs either ids or --all; pass one of them")
-    return asyncio.run(_retry_jobs(queue, ids, url, json=json))
+    if bool(ids) + everything + (error is not None) != 1:
+        raise UsageError("retry needs ids, --all or --error; pass one of them")
+    if ids:
+        assert queue is not None, "bug in dibs: the queue is the argument before the ids"  # noqa: S101
+        return asyncio.run(_retry_ids(queue, ids, url, json=json))
+    return asyncio.run(_retry_many(queue, error, url, yes=yes, json=json))
 
 
-async def _retry_jobs(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
+async def _retry_ids(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
-        chosen = ids or await _list_failed_ids(storage, queue)
-        answers = await storage.retry_failed(queue, chosen)
-    return print_answers(queue, chosen, answers, good=("queued",), json=json)
+        answers = await storage.retry_failed(queue, ids)
+    return print_answers(queue, ids, answers, meanings=MEANINGS, good=("queued",), json=json)
 
 
-async def _list_failed_ids(storage: Storage, queue: str) -> list[str]:
-    """Return the ids of all failed jobs of a queue.
+async def _retry_many(
+    queue: str | None, error: str | None, url: str | None, *, yes: bool, json: bool
+) -> ExitCode:
+    async with connect(url) as storage:
+        names, code = await select_queues(storage, [queue] if queue is not None else [])
+        ids = await _find_ids(storage, names, error)
+        total = sum(map(len, ids.values()))
+        if not total:
+            _print_numbers({}, json=json)
+            return code
+        kind = f" with {error}" if error else ""
+        where = f"of {next(iter(ids))}" if len(ids) == 1 else f"of {len(ids)} queues"
+        if not confirm(f"Retry {total:,} failed jobs{kind} {where}?", yes=yes):
+            return ExitCode.REFUSED
+        with progress_bar("retried", total) as advance:
+            numbers = await retry_all(storage, ids, advance)
+    _print_numbers(numbers, json=json)
+    return (
+        ExitCode.DONE
+        if all(answers.keys() <= {"queued"} for answers in numbers.values())
+        else ExitCode.REFUSED
+    )
 
-    Read every page before the first retry, because a retry removes its id from the listing.
-    """
-    found: list[str] = []
-    after: str | None = None
-    while True:
-        page = await storage.list(queue, "failed", after=after, limit=1000)
-        found += [id for id, _ in page.items]
-        after = page.after
-        if after is None:
-            return found
+
+async def _find_ids(storage: Storage, queues: Sequence[str], error: str | None) -> dict[str, list[str]]:
+    counted = await count_failed(storage, queues)
+    with progress_bar("failed jobs read", sum(counted.values())) as advance:
+        return await find_failed_ids(storage, counted, error, advance)
+
+
+def _print_numbers(numbers: Mapping[str, Mapping[str, int]], *, json: bool) -> None:
+    if json:
+        print_json({"queues": numbers})
+        return
+    rows = [
+        (queue, answer, number, MEANINGS.get(answer, ""))
+        for queue, answers in numbers.items()
+        for answer, number in answers.items()
+    ]
+    print_table(["queue", "=answer", "#jobs", ""], rows, optional=[""], empty="there is no such failed job")
+    queued = sum(answers.get("queued", 0) for answers in numbers.values())
+    if numbers:
+        print_lines(f"{queued:,} failed jobs are enqueued again")

@@ -55,7 +55,7 @@ def command() -> None:
 @click.option(
     "--every",
     type=options.Seconds(min=1),
-    metavar="SECONDS",
+    metavar="DURATION",
     default=60,
     help="With --follow: pause between two increments.",
 )
@@ -111,7 +111,7 @@ def history(
 @click.option(
     "--wait-p95",
     type=options.Seconds(min=0.001),
-    metavar="SECONDS",
+    metavar="DURATION",
     default=1.0,
     help="Target of the capacity advice: 95 of 100 jobs wait at most this long.",
 )

@@ -1,0 +1,141 @@
+"""`dibs configure`: show and change the settings of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import rich_click as click
+from msgspec import UNSET, structs
+
+from dibs.cli import json_output, options
+from dibs.cli.errors import UsageError
+from dibs.cli.options import Format
+from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
+from dibs.cli.storage_access import connect
+from dibs.cli.tables import print_found
+from dibs.client.options.queue_settings import build_patch
+from dibs.client.options.retention import ENDS, Retention
+from dibs.errors import Refused
+from dibs.model.requests import LogLevel, Settings, SettingsPatch
+
+LOG_LEVELS: Final = get_args(LogLevel)
+
+
+@click.command("configure")
+@options.queue
+@click.option(
+    "--paused", type=click.Choice(["yes", "no"]), metavar="yes|no", help="Stop claims, or allow them."
+)
+@click.option("--max-active", metavar="N", help="Most jobs that workers run at the same time, or none.")
+@click.option(
+    "--retention",
+    metavar="[KIND=]DURATION",
+    multiple=True,
+    help="Time that outcomes are kept, as 1h or failed=30d or forever. May be repeated. "
+    "KIND is completed, failed or cancelled.",
+)
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), metavar="LEVEL", help=f"One of {', '.join(LOG_LEVELS)}."
+)
+@click.option(
+    "--log-age", type=options.Seconds(min=0), metavar="DURATION", help="Time that events are kept, as 12h."
+)
+@click.option(
+    "--log-bytes", type=options.Number(min=0), metavar="N", help="Largest size of the log in bytes."
+)
+@click.option(
+    "--request-key-age",
+    type=options.Seconds(min=0),
+    metavar="DURATION",
+    help="Time that request keys are remembered, as 30m.",
+)
+@options.url
+@options.output
+def command(
+    queue: str,
+    *,
+    paused: str | None,
+    max_active: str | None,
+    retention: tuple[str, ...],
+    log_level: str | None,
+    log_age: float | None,
+    log_bytes: int | None,
+    request_key_age: float | None,
+    url: str | None,
+    output: Format,
+) -> None:
+    """Change settings of a queue, and print all of them. Without an option, only print them.
+
+    A setting that is left out stays. Settings apply to later claims and ends, in all workers. A setting that
+    a task declares (`@app.task(max_active=...)`) is written again when a worker starts.
+
+    Examples:
+        dibs configure emails --max-active 10 --retention failed=30d --url file:./jobs
+        dibs configure emails --retention 1h --log-level all --log-age 12h --url file:./jobs
+    """
+    given: dict[str, Any] = {
+        "paused": None if paused is None else paused == "yes",
+        "log_level": log_level,
+        "log_age": log_age,
+        "log_bytes": log_bytes,
+        "request_key_age": request_key_age,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_active is not None:
+        changes["max_active"] = _parse_max_active(max_active)
+    ages = _parse_retention(retention)
+    asyncio.run(_configure(queue, build_patch(changes), ages, url, output))  # type: ignore[arg-type]
+
+
+def _parse_max_active(text: str) -> int | None:
+    if text == NO_LIMIT:
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"--max-active is {text!r}; write a whole number from 0, or {NO_LIMIT}")
+    return int(text)
+
+
+def _parse_retention(texts: tuple[str, ...]) -> dict[str, int | None]:
+    """Return the ages of --retention in ms, by kind of end; None keeps outcomes for ever."""
+    ages: dict[str, int | None] = {}
+    for text in texts:
+        kind, equals, age = text.partition("=")
+        kinds = [kind] if equals else [*ENDS]
+        if not {*kinds} <= {*ENDS}:
+            raise UsageError(f"--retention is {text!r}; the kinds are {', '.join(ENDS)}, as in failed=30d")
+        ages.update(dict.fromkeys(kinds, _parse_age(age if equals else text)))
+    return ages
+
+
+def _parse_age(text: str) -> int | None:
+    if text == FOR_EVER:
+        return None
+    try:
+        seconds: Any = float(text) if text.replace(".", "", 1).isdecimal() else text
+        age = Retention(failed=seconds).to_model().failed
+    except Refused:
+        raise UsageError(
+            f"--retention is {text!r}; write a duration (at most 100000d), as 30d or 1h30m, or {FOR_EVER}"
+        ) from None
+    assert age is not UNSET, "bug in dibs: the field is set"  # noqa: S101
+    return age
+
+
+async def _configure(
+    queue: str, patch: SettingsPatch, ages: Mapping[str, int | None], url: str | None, output: Format
+) -> None:
+    """Change the settings and print them. Kinds of end that `ages` leaves out keep their retention."""
+    changes = patch != SettingsPatch() or bool(ages)
+    async with connect(url, create=changes) as storage:
+        stored = {info.name: info.settings for info in await storage.queues()}
+        settings = stored.get(queue, Settings())
+        if ages:
+            patch = structs.replace(patch, retention=structs.replace(settings.retention, **ages))
+        if changes:
+            settings = await storage.configure(queue, patch)
+        elif queue not in stored:
+            raise Refused(f"queue {queue!r} does not exist in {storage.url}", field="queue")
+    fields = {"queue": queue, "settings": json_output.settings_fields(settings)}
+    print_found(output, fields, ["setting", "value"], setting_rows(settings), empty="")

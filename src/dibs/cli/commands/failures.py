@@ -1,0 +1,75 @@
+"""`dibs failures`: list the failed jobs of all queues by type of error."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import rich_click as click
+
+from dibs.cli import json_output, options
+from dibs.cli.failed_jobs import FailureGroup, count_failed, group_failures
+from dibs.cli.options import Format
+from dibs.cli.output import ExitCode
+from dibs.cli.progress import progress_bar
+from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.tables import format_age, print_found
+
+COLUMNS = ("error", "queue", "#failed", "=oldest", "=newest", "examples")
+
+
+@click.command("failures")
+@options.queues
+@options.url
+@options.output
+def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
+    """List the failed jobs of all queues, grouped by type of error and queue.
+
+    A group has the number of its jobs, the age of its oldest and newest failure, and the ids of some jobs.
+    Failed jobs are kept for 7 days, unless the retention of the queue or of the job is another.
+
+    `dibs show QUEUE ID` prints the error of a job, and `dibs retry --error TYPE` enqueues a group again.
+    Exit code 1 if a queue does not exist.
+
+    Example:
+        dibs failures --url file:./jobs
+    """
+    return asyncio.run(_print_failures(queues, url, output))
+
+
+async def _print_failures(queues: Sequence[str], url: str | None, output: Format) -> ExitCode:
+    async with connect(url) as storage:
+        names, code = await select_queues(storage, queues)
+        counted = await count_failed(storage, names)
+        with progress_bar("failed jobs read", sum(counted.values())) as advance:
+            groups = await group_failures(storage, counted, advance)
+    print_found(
+        output,
+        {"failures": [_group_fields(group) for group in groups]},
+        COLUMNS,
+        [_group_row(group, output) for group in groups],
+        empty="no job has failed",
+    )
+    return code
+
+
+def _group_fields(group: FailureGroup) -> dict[str, object]:
+    return {
+        "error": group.error,
+        "queue": group.queue,
+        "failed": group.failed,
+        "oldest": json_output.format_time(group.oldest),
+        "newest": json_output.format_time(group.newest),
+        "message": group.message,
+        "ids": group.ids,
+    }
+
+
+def _group_row(group: FailureGroup, output: Format) -> tuple[object, ...]:
+    if output == "lines":
+        times = [json_output.format_time(moment) for moment in (group.oldest, group.newest)]
+    else:
+        now = time.time() * 1000
+        times = [format_age(now - moment) for moment in (group.oldest, group.newest)]
+    return group.error, group.queue, group.failed, *times, ", ".join(group.ids)

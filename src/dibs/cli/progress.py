@@ -1,0 +1,54 @@
+"""Progress bars of long commands, and the question before a command that changes many jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import rich_click as click
+
+from dibs.cli.errors import UsageError
+from dibs.cli.output import escape, print_warning
+
+#: A bar is drawn from this number of items on; fewer take less than a second.
+LEAST_ITEMS: Final = 1000
+
+#: Called with the number of items that are done, an absolute number.
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Advance]:
+    """Yield a function that sets the number of items done of `total`.
+
+    The bar is drawn on stderr if stderr is a terminal and `total` is at least LEAST_ITEMS, and removed at the
+    end of the block.
+    """
+    if total < LEAST_ITEMS or not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    # Imported here, because only a terminal needs rich, which is slow to import.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(escape(label), total=total)
+        yield lambda done: progress.update(bar, completed=done)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask a question in the terminal and return whether the answer is yes; with `yes`, return True.
+
+    Raise UsageError without a terminal, because a program cannot answer.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nothing was changed: confirm with --yes")
+    if click.confirm(escape(question), err=True):
+        return True
+    print_warning("nothing was changed")
+    return False

@@ -1,0 +1,44 @@
+"""The settings of a queue as text, for `dibs configure` and `dibs show`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import UNSET
+
+from dibs.cli.json_output import format_duration
+from dibs.client.options.retention import ENDS
+from dibs.model.job import DEFAULT_RETENTION, OutcomeRetention
+from dibs.model.requests import Settings
+
+#: Texts that stand for the value None of `max_active` and of a retention.
+NO_LIMIT: Final = "none"
+FOR_EVER: Final = "forever"
+
+
+def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield all settings of a queue as (name, text), with durations such as "1h30m"."""
+    yield "paused", "yes" if settings.paused else "no"
+    yield "max_active", NO_LIMIT if settings.max_active is None else str(settings.max_active)
+    yield from ((f"retention {kind}", _age_text(settings.retention, kind)) for kind in ENDS)
+    if settings.retention.keep_payload is not UNSET:
+        yield "keep_payload", ", ".join(settings.retention.keep_payload)
+    yield "log_level", settings.log_level
+    yield "log_age", format_duration(settings.log_age)
+    yield "log_bytes", str(settings.log_bytes)
+    yield "request_key_age", format_duration(settings.request_key_age)
+
+
+def changed_settings(settings: Settings) -> str:
+    """Return the settings that differ from the defaults, as "max_active 5, retention failed 30d"."""
+    defaults = dict(setting_rows(Settings()))
+    changed = ((name, text) for name, text in setting_rows(settings) if text != defaults.get(name))
+    return ", ".join("paused" if name == "paused" else f"{name} {text}" for name, text in changed)
+
+
+def _age_text(retention: OutcomeRetention, kind: str) -> str:
+    age = getattr(retention, kind)
+    if age is UNSET:
+        age = getattr(DEFAULT_RETENTION, kind)
+    return FOR_EVER if age is None else format_duration(age)
