@@ -17,7 +17,7 @@ T = TypeVar("T")
 #: Seconds between attempts while the storage is unavailable: the first pause, then doubled, and the longest.
 RETRY_PAUSE: Final = (0.1, 2.0)
 #: Parts of the messages by which Redis and Postgres say that they are starting.
-STARTING: Final = ("LOADING", "starting up")
+STARTING: Final = ("is loading the dataset", "is starting up", "not yet accepting connections")
 
 
 def is_unavailable(error: Exception) -> bool:
