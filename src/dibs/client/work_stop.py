@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 @frozen
 class StopRequest:
-    """A request to stop. The second one that is `urgent` releases the remaining runs at once."""
+    """A request to stop. An `urgent` request after the first request releases the remaining runs at once."""
 
     #: Seconds that runs may still take; None for the `grace` of `app.work`.
     grace: float | None = None

@@ -61,7 +61,7 @@ def _take_over() -> None:
 
 
 def leaves_alone(number: int, handler: Any) -> bool:
-    """Return whether a signal with this handler is none for workers: SIGHUP that the program uses or ignores.
+    """Return whether workers leave this signal to the program: SIGHUP, unless its action is the default.
 
     Daemons use SIGHUP to read their settings again, and nohup ignores it.
     """
