@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from dibs.cli import main
 from dibs.cli.completion import COMPLETION_VARIABLE, SHELLS
 from dibs.cli.main import app
 from tests.cli.shell import Shell
@@ -25,7 +27,7 @@ def completed(*words: str) -> list[str]:
     }
     output = CliRunner(env=environment).invoke(app, prog_name="dibs").stdout
 
-    return [line.partition(",")[2] for line in output.splitlines()]
+    return [line.partition(",")[2] for line in output.splitlines() if line]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,71 @@ def test_verbs_options_and_choices_are_completed(words: tuple[str, ...], offered
     assert offered == completed(*words)
 
 
+TAKING_A_QUEUE = [
+    ("enqueue",), ("show",), ("list",), ("cancel",), ("retry",), ("amend",), ("finish",), ("counts",),
+    ("events",), ("failures",), ("workers",), ("configure",), ("pause",), ("resume",), ("prune",), ("purge",),
+    ("spark", "history", "--queue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TAKING_A_QUEUE, ids=" ".join)
+def test_names_of_queues_are_completed(
+    shell: Shell, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in ("emails", "emails.bulk", "reports"):
+        shell.type("enqueue", queue, "1")
+    monkeypatch.setenv("DIBS_URL", shell.url)
+
+    assert ["emails", "emails.bulk"] == completed(*words, "em")
+    assert [] == completed(*words, "x")
+
+
+def test_every_command_with_a_queue_completes_it() -> None:
+    """Compare the list above with the parameters of all commands."""
+    taking = {
+        name
+        for name, command in ((name, main._load_command(name)) for name in main.BUILT_IN)
+        if any(
+            param.name in ("queue", "queues") and isinstance(param, click.Argument)
+            for param in command.params
+        )
+    }
+
+    assert taking == {words[0] for words in TAKING_A_QUEUE if len(words) == 1}
+
+
+def test_the_queues_of_the_option_url_are_completed_and_used_ones_left_out(shell: Shell) -> None:
+    for queue in ("emails", "reports"):
+        shell.type("enqueue", queue, "1")
+
+    assert ["reports"] == completed("counts", "--url", shell.url, "emails", "")
+
+
+@pytest.mark.parametrize(
+    "url", ["file:./nowhere", "redis://127.0.0.1:1", "memory:", "foo:", "postgresql://u:p@127.0.0.1:1/db"]
+)
+def test_a_completion_is_silent_after_an_error(shell: Shell, url: str) -> None:
+    environment = {COMPLETION_VARIABLE: "bash_complete", "COMP_WORDS": "dibs counts e", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [program(shell)], env={**os.environ, **environment, "DIBS_URL": url}, capture_output=True, check=True
+    )
+
+    assert (b"", b"") == (done.stdout.strip(), done.stderr)
+    assert ["dibs"] == [path.name for path in shell.folder.iterdir()]
+
+
+def program(shell: Shell) -> Path:
+    """Write a program with the name `dibs`: the name of the variable with the words depends on it."""
+    path = shell.folder / "dibs"
+    path.write_text(f"#!{sys.executable}\nfrom dibs.cli.main import main\nmain()\n")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="this machine has no bash")
 def test_a_real_bash_completes(shell: Shell) -> None:
-    program, script = shell.folder / "dibs", shell.folder / "completion.sh"
-    program.write_text(f"#!{sys.executable}\nfrom dibs.cli.main import main\nmain()\n")
-    program.chmod(0o755)
+    program(shell)
+    script = shell.folder / "completion.sh"
     script.write_text(shell.type("--show-completion", "bash").stdout)
     typed = f". {script}; COMP_WORDS=(dibs cou); COMP_CWORD=1; _dibs_completion dibs; echo ${{COMPREPLY[*]}}"
     path = f"{shell.folder}{os.pathsep}{os.environ['PATH']}"

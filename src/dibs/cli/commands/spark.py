@@ -18,6 +18,7 @@ from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
+from dibs.cli.queue_names import complete_queue
 from dibs.client.options.durations import utc_datetime
 from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import require_pyspark, session
@@ -49,7 +50,11 @@ def command() -> None:
 @command.command("history")
 @warehouse_option
 @click.option(
-    "--queue", metavar="QUEUE", multiple=True, help="Name of a queue. May be repeated. Default: all queues."
+    "--queue",
+    metavar="QUEUE",
+    multiple=True,
+    help="Name of a queue. May be repeated. Default: all queues.",
+    shell_complete=complete_queue,
 )
 @click.option("--follow", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
