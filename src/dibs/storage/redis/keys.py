@@ -47,6 +47,13 @@ def escape(name: str) -> str:
     ).decode()
 
 
+def queue_of_prefix(prefix: str) -> str:
+    """Return the name of the queue whose keys start with `prefix`, the inverse of `queue_prefix`."""
+    escaped, _, rest = prefix.partition(":{")[2].partition("}")
+    name = re.sub(r"%([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), escaped)
+    return name.encode("latin-1").decode("utf-8", "replace") + (FAIL_SUFFIX if rest == ":fail:" else "")
+
+
 def check_prefix(prefix: str) -> str:
     """Return the prefix. Raise UnknownOption if it has characters that keys of dibs must not begin with."""
     if not _VALID_PREFIX.fullmatch(prefix):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -16,10 +16,11 @@ from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
+from dibs.storage.redis.codec.jobs import UnreadableRecord
 from dibs.storage.redis.codec.requests import encode_id
 from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url
 from dibs.storage.redis.network.client_settings import ClientSettings
-from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.errors import damaged_error, translate_error
 from dibs.storage.redis.network.opening import check_servers, servers_for
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
@@ -27,6 +28,8 @@ from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
 from dibs.storage.registry import check_poll
 
+P = ParamSpec("P")
+T = TypeVar("T")
 #: The most jobs in one script call. Redis runs one script at a time, so a longer call would block all clients
 #: of the server for more than some ms.
 STEP: Final = 1000
@@ -193,6 +196,13 @@ class RedisSession:
             step = [encode_id(id) for id in ids[first : first + SMALL_STEP]]
             replies += await self._run_script(name, queue, now, *arguments, *step)
         return replies
+
+    def _decode(self, queue: str, decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Decode a reply about a queue. Raise StorageDamaged for a record in it that cannot be read."""
+        try:
+            return decode(*args, **kwargs)
+        except UnreadableRecord as found:
+            raise damaged_error(self.url, queue, found.part, found.id) from None
 
     async def _run_command(self, key: str, *command: Any) -> Any:
         """Send a repeatable Redis command, not a script, to the server of `key`, and return its reply."""

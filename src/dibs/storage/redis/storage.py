@@ -49,7 +49,7 @@ from dibs.storage.redis import keys
 from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
-from dibs.storage.redis.codec.slots import decode_slot
+from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
@@ -82,7 +82,7 @@ class RedisStorage(RedisSession):
             return []
         await self._register(queue)
         reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
-        return codec.decode_enqueued(requests, reply)
+        return self._decode(queue, codec.decode_enqueued, requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         checks.check_queue(queue, limit, within=self.limits)
@@ -121,12 +121,12 @@ class RedisStorage(RedisSession):
         One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
         many stale entries; its reply is then `incomplete`.
         """
-        claim, incomplete = codec.decode_claim(reply)
+        claim, incomplete = self._decode(queue, codec.decode_claim, reply)
         wanted = min(limit, STEP)
         while incomplete or len(claim.jobs) == wanted < limit:
             step = min(limit - len(claim.jobs), STEP)
             reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
-            more, incomplete = codec.decode_claim(reply)
+            more, incomplete = self._decode(queue, codec.decode_claim, reply)
             wanted += step if not incomplete else len(more.jobs)
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
         if self._waits is not None:
@@ -281,7 +281,7 @@ class RedisStorage(RedisSession):
             part = ids[begin : begin + STEP]
             reply = await self._run_script("get", queue, now, *map(codec.encode_id, part), repeatable=True)
             at = int(reply[0])
-            slots += [decode_slot(id, reply[4 * i + 1 : 4 * i + 5], at) for i, id in enumerate(part)]
+            slots += self._decode(queue, decode_slots, part, reply)
         return slots, at
 
     async def list(
@@ -329,15 +329,14 @@ class RedisStorage(RedisSession):
             key = self._queue_prefix(name) + "meta"
             number, *values = await self._run_command(key, "HMGET", key, "number", *codec.SETTINGS)
             if number is not None:
-                known.append(QueueInfo(name, codec.decode_settings(values)))
+                known.append(QueueInfo(name, self._decode(name, codec.decode_settings, values)))
         return known
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
         await self._register(queue)
-        return codec.decode_settings(
-            await self._run_script("configure", queue, now, *codec.encode_settings(patch))
-        )
+        reply = await self._run_script("configure", queue, now, *codec.encode_settings(patch))
+        return self._decode(queue, codec.decode_settings, reply)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
@@ -349,7 +348,8 @@ class RedisStorage(RedisSession):
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
         checks.check_queue(queue, limit, within=self.limits)
-        settings = codec.decode_settings(await self._run_script("configure", queue, None))
+        reply = await self._run_script("configure", queue, None)
+        settings = self._decode(queue, codec.decode_settings, reply)
         listing = Listing(self._script_runner(queue), ALL_SOURCES, after, until)
         items, after_page = await listing.page(limit, partial(self._read_slots, queue, now=None), exists)
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
@@ -376,11 +376,8 @@ class RedisStorage(RedisSession):
     ) -> EventPage:
         checks.check_queue(queue, limit, within=self.limits)
         self._time_argument(now)
-        return event_log.decode_page(
-            await self._run_script_untimed("events", queue, event_log.encode_page_request(after, limit)),
-            after,
-            limit,
-        )
+        reply = await self._run_script_untimed("events", queue, event_log.encode_page_request(after, limit))
+        return self._decode(queue, event_log.decode_page, reply, after, limit)
 
     async def wait(
         self,

@@ -52,9 +52,11 @@ def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
     events: list[tuple[str, LogEvent]] = []
     for entry, raw in zip(reply[2::2], reply[3::2], strict=True):
         at = entry_number(entry)
-        events += _with_offsets(at, decode_events(raw), index + 1 if at == number else 0)[
-            : limit - len(events)
-        ]
+        try:
+            found = decode_events(raw)
+        except jobs.DECODE_ERRORS:
+            raise jobs.UnreadableRecord("event", entry.decode()) from None
+        events += _with_offsets(at, found, index + 1 if at == number else 0)[: limit - len(events)]
     return EventPage(
         events=tuple(events),
         offset=events[-1][0] if events else end,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct as Layout
+from struct import error as LayoutError  # noqa: N812 - it is an exception class
 from typing import Final
 
 from msgspec import UNSET, UnsetType
@@ -50,6 +51,18 @@ _encode_overrides: Final = Encoder(enc_hook=to_plain).encode
 _decode_overrides: Final = Decoder(Overrides).decode
 
 
+class UnreadableRecord(Exception):
+    """Raised for a stored record that cannot be decoded: its part of the queue, and its id."""
+
+    def __init__(self, part: str, id: str) -> None:
+        super().__init__(f"{part} {id!r}")
+        self.part, self.id = part, id
+
+
+#: The errors that the decoding of a damaged record may raise. The errors of struct are no ValueErrors.
+DECODE_ERRORS: Final = (LayoutError, ValueError, LookupError, TypeError, AssertionError)
+
+
 def with_size(raw: bytes) -> bytes:
     """Return bytes with their size in front, as 4 bytes."""
     return _SIZE.pack(len(raw)) + raw
@@ -59,6 +72,8 @@ def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
     """Return the bytes whose size is at position `at`, and the position after them."""
     start = at + 4
     end = start + int.from_bytes(raw[at:start])
+    if end > len(raw):
+        raise ValueError("a section of the record is cut")
     return raw[start:end], end
 
 
@@ -87,6 +102,8 @@ def decode_data(raw: bytes, priority: int) -> JobData:
     if not flags:
         # Pass NO_ATTRIBUTES, because msgspec would create a new default mapping for each Struct.
         return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
+    if flags > 7:
+        raise ValueError("the record has unknown data")
     attributes, overrides, retention = NO_ATTRIBUTES, None, None
     if flags & 1:
         part, at = read_sized(raw, at)
@@ -220,6 +237,7 @@ def decode_job(id: str, raw: bytes) -> Job:
     if raw[0] == LONG | ACTIVE:
         return _decode_claimed(id, raw)
     head = Head(raw)
+    _check_head(head)
     flags, at = head.flags, head.end
     error = origin = progress = None
     if flags & ERROR:
@@ -247,6 +265,18 @@ def decode_job(id: str, raw: bytes) -> Job:
         origin=origin,
         run=_to_active_run(head, progress) if flags & ACTIVE else None,
     )
+
+
+def _check_head(head: Head) -> None:
+    """Raise ValueError for flags and numbers that no job has. check_head in parse_record.lua is the same."""
+    flags = head.flags
+    impossible = (
+        flags & (LONG | LISTED) != LONG
+        if flags & ACTIVE
+        else flags & (PROGRESS | CANCEL_REQUESTED | HANDED_OFF)
+    )
+    if impossible or (not flags & LONG and head.seq == 0):
+        raise ValueError("the record has flags or numbers that no job has")
 
 
 def _decode_claimed(id: str, raw: bytes) -> Job:

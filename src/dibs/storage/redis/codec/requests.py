@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct as Layout
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_type_hints
 
 from msgspec import UNSET, convert
-from msgspec.structs import asdict
 
 from dibs.model.check_jobs import CheckedBatch
+from dibs.model.job import Outcome
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     EnqueueRequest,
@@ -40,6 +40,7 @@ ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
 )  # fmt: skip
 FOUND_STATES: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
 SETTINGS: Final = tuple(Settings.__struct_fields__)
+_SETTING_TYPES: Final = get_type_hints(Settings)
 
 _REQUEST: Final = Layout(">BBhQB")
 #: The first bytes of a request with only an id and a payload, including the flags of its data.
@@ -107,7 +108,7 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
     ):
         outcome = None
         if request.want_outcome and not repeated:
-            outcome = slots.live_outcome(next(outcomes_left), int(now))
+            outcome = _decode_outcome(request.job.id, next(outcomes_left), int(now))
         results.append(
             EnqueueResult(
                 ENQUEUE_STATUSES[status - 1],
@@ -120,6 +121,13 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
             )
         )
     return results
+
+
+def _decode_outcome(id: str, raw: bytes | None, now: int) -> Outcome | None:
+    try:
+        return slots.live_outcome(raw, now)
+    except jobs.DECODE_ERRORS:
+        raise jobs.UnreadableRecord("outcome", id) from None
 
 
 def encode_lease(lease: str) -> str:
@@ -145,9 +153,12 @@ def work_changed(since: str, work: str, now: int) -> bool:
 def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
     """Return the result of a claim, and whether the script gave up early, so that the caller claims again."""
     status, now, due, token, taken = reply
-    claimed = tuple(
-        jobs.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True)
-    )
+    try:
+        claimed = tuple(
+            jobs.decode_job(id.decode(), raw) for id, raw in zip(taken[::2], taken[1::2], strict=True)
+        )
+    except jobs.DECODE_ERRORS:
+        raise _find_unreadable(taken) from None
     claim = ClaimResult(
         jobs=claimed,
         now=int(now),
@@ -156,6 +167,16 @@ def decode_claim(reply: list[Any]) -> tuple[ClaimResult, bool]:
         lost=status == b"lost",
     )
     return claim, status == b"incomplete"
+
+
+def _find_unreadable(taken: list[bytes]) -> Exception:
+    """Return the error for the first job of a claim that cannot be decoded."""
+    for id, raw in zip(taken[::2], taken[1::2], strict=True):
+        try:
+            jobs.decode_job(id.decode(), raw)
+        except jobs.DECODE_ERRORS:
+            return jobs.UnreadableRecord("job", id.decode("utf-8", "replace"))
+    raise AssertionError("bug in dibs: every job of the claim can be decoded")
 
 
 def decode_reaped(reply: list[Any]) -> list[ReapedJob]:
@@ -205,8 +226,11 @@ def decode_settings(values: Sequence[bytes | None]) -> Settings:
     named: dict[str, Any] = {}
     for name, raw in zip(SETTINGS, values, strict=True):
         if raw is not None:
-            named[name] = _decode_setting(name, raw.decode())
-    return convert({**asdict(Settings()), **named}, Settings)
+            try:
+                named[name] = convert(_decode_setting(name, raw.decode()), _SETTING_TYPES[name])
+            except jobs.DECODE_ERRORS:
+                raise jobs.UnreadableRecord("meta", name) from None
+    return Settings(**named)
 
 
 def _decode_setting(name: str, text: str) -> Any:

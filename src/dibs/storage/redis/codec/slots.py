@@ -6,16 +6,18 @@ drop_successor.lua in storage/redis/lua/include document the layouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct as Layout
-from typing import Final
+from typing import Any, Final
 
 from dibs.model.job import EMPTY, Outcome, Slot, Successor
 from dibs.storage.redis.codec.jobs import (
     ACTIVE,
+    DECODE_ERRORS,
     LONG,
     OUTCOME_KINDS,
     Head,
+    UnreadableRecord,
     decode_data,
     decode_error,
     decode_job,
@@ -48,6 +50,8 @@ def encode_successor(successor: Successor) -> bytes:
 
 def decode_successor(raw: bytes) -> Successor:
     flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues = _SUCCESSOR.unpack_from(raw)
+    if flags > 15 or not (seq or revision or enqueues):
+        raise ValueError("the record is no successor")
     return Successor(
         data=decode_data(raw[_SUCCESSOR.size :], priority),
         replaces=bool(flags & 1),
@@ -86,6 +90,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 def decode_outcome(raw: bytes) -> Outcome:
     flags, ended_at, expires_at = _OUTCOME.unpack_from(raw)
+    if not flags & 3 or flags > 127:
+        raise ValueError("the record is no outcome")
     head = Head(raw, _OUTCOME.size)
     at, error, origin, result = head.end, None, None, None
     if flags & HAS_ERROR:
@@ -96,6 +102,8 @@ def decode_outcome(raw: bytes) -> Outcome:
         origin = decode_origin(part)
     if flags & HAS_RESULT:
         result, at = read_sized(raw, at)
+    if not flags & HAS_DATA and at != len(raw):
+        raise ValueError("the record has no end")
     return Outcome(
         kind=OUTCOME_KINDS[(flags & 3) - 1],
         fence=head.fence,
@@ -120,8 +128,8 @@ def decode_outcome(raw: bytes) -> Outcome:
 
 
 def live_outcome(raw: bytes | None, now: int) -> Outcome | None:
-    """Decode an outcome. Return None if `raw` is empty or the outcome has expired at the time `now`, ms."""
-    outcome = decode_outcome(raw) if raw else None
+    """Decode an outcome. Return None if `raw` is None or the outcome has expired at the time `now`, ms."""
+    outcome = None if raw is None else decode_outcome(raw)
     if outcome is None or (outcome.expires_at is not None and now >= outcome.expires_at):
         return None
     return outcome
@@ -152,6 +160,17 @@ def decode_slot(id: str, parts: list[bytes | None], now: int) -> Slot:
         outcome,
         tuple(_RANGE.iter_unpack(dropped)) if dropped else (),
     )
+
+
+def decode_slots(ids: Sequence[str], reply: list[Any]) -> list[Slot]:
+    """Decode the reply of get.lua. Raise UnreadableRecord for the first damaged slot."""
+    now, slots = int(reply[0]), []
+    for i, id in enumerate(ids):
+        try:
+            slots.append(decode_slot(id, reply[4 * i + 1 : 4 * i + 5], now))
+        except DECODE_ERRORS:
+            raise UnreadableRecord("job", id) from None
+    return slots
 
 
 def numbers_of(slot: Slot) -> Iterator[int]:

@@ -49,7 +49,12 @@ if #keys > 0 then prefetch(queue, 'keys', keys) end
 -- has the answer, I8 expires_at and the id. A record that an earlier version of dibs has stored ends before the id.
 local function repeated_answer(request)
   local text = request.key and read_field(queue, 'keys', request.key)
-  if not text or queue.now >= unpack_from('>I8', text, 20) then return nil end
+  if not text then return nil end
+  local status, found = string.byte(text, 1, 2)
+  if #text < 27 or status < 1 or status > STATUS_FAILED or found < 1 or found > FOUND_BLOCKED then
+    damaged('request_key', request.key)
+  end
+  if queue.now >= unpack_from('>I8', text, 20) then return nil end
   return sub(text, 1, 2) .. '\1' .. sub(text, 4, 19), sub(text, 28)
 end
 

@@ -18,6 +18,7 @@ local start = from == '' and '-' or from
 while wanted > 0 do
   local entries = call('XRANGE', key, start, '+', 'COUNT', 8)
   for _, entry in ipairs(entries) do
+    if #entry[2][2] < 12 then damaged('event', entry[1]) end
     local _, size = unpack_from('>I8I4', entry[2][2])
     table.insert(reply, entry[1])
     table.insert(reply, entry[2][2])

@@ -20,7 +20,7 @@ end
 local function end_cancelled(job, successor)
   local text, score = encode_outcome(queue, job, 3, {})
   store_outcome(queue, job.id, 3, text, score)
-  if successor ~= '' then add_to_order(queue, promoted_job(job.id, parse_successor(successor)), false) end
+  if successor ~= '' then add_to_order(queue, promoted_job(job.id, parse_successor(job.id, successor)), false) end
 end
 
 -- Import the current job of an id. Its lease is unknown here, so an active run arrives as if released. Return the new
@@ -39,7 +39,7 @@ local function import_current(id, text, successor)
   end
   if job.fence then
     job.fence, job.progress, job.attempts = false, nil, job.attempts - 1
-    if successor ~= '' then apply_successor(job, parse_successor(successor)) end
+    if successor ~= '' then apply_successor(job, parse_successor(id, successor)) end
   end
   add_to_order(queue, job, false)
   return 'waiting'

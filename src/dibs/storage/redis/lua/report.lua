@@ -7,6 +7,7 @@
 -- ARGV[4]  progress
 -- Returns  reported or lost
 
+-- @include parse_record
 -- @include commit
 
 local queue, id = open_queue(KEYS[1], ARGV[1]), ARGV[2]

@@ -8,6 +8,7 @@ from typing import Final
 from redis import exceptions as redis_errors
 
 from dibs.errors import StorageDamaged, StorageError, StorageFull, StorageReadOnly, StorageUnavailable
+from dibs.storage.redis.keys import queue_of_prefix
 
 #: Errors of a failover, a restart or a resharding: the command did not run, and a retry may succeed soon.
 TRANSIENT: Final = (
@@ -22,6 +23,21 @@ UNAVAILABLE_CODES: Final = ("MISCONF", "BUSY", "LOADING", "NOREPLICAS", "CLUSTER
 _SCRIPT_PREFIX: Final = re.compile(r"^.*@user_script: ?\d+: -", re.DOTALL)
 #: The message that expect_type in storage/redis/lua/include/queue.lua raises for a key of another Redis type.
 _WRONG_TYPE: Final = re.compile(r"DIBSTYPE (.*) is a (\w+), not a (\w+)")
+#: The message that damaged in storage/redis/lua/include/job_record.lua raises for a record.
+_DAMAGED: Final = re.compile(r"DIBSDAMAGED (\w+) ([0-9a-f]*) ([0-9a-f]*)")
+#: Part of a queue -> its name for people, and what to do if it is damaged.
+_FORGET: Final = "remove the job with forget, or restore a backup"
+_RESTORE: Final = "restore a backup, or remove the record from its key"
+_PARTS: Final = {
+    "job": ("the record of job", _FORGET),
+    "outcome": ("the outcome of job", _FORGET),
+    "successor": ("the blocked job of id", _FORGET),
+    "dropped": ("the list of cancelled enqueues of id", _FORGET),
+    "lease": ("the record of lease", _RESTORE),
+    "request_key": ("the record of request_key", _RESTORE),
+    "event": ("log entry", _RESTORE),
+    "meta": ("the field of the hash `meta`", _RESTORE),
+}
 
 
 def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
@@ -42,11 +58,20 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
         return StorageUnavailable(f"{url} cannot serve at the moment: {message}")
     if "cluster support disabled" in message:
         return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")
+    if found := _DAMAGED.search(message):
+        prefix, id = (bytes.fromhex(part).decode("utf-8", "replace") for part in found.groups()[1:])
+        return damaged_error(url, queue_of_prefix(prefix), found[1], id)
     if found := _WRONG_TYPE.search(message):
         return _to_damaged_error(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
     if "WRONGTYPE" in message:
         return _to_damaged_error(url, "a key with a name of dibs has another Redis type")
     return StorageError(f"{url} refused the command: {message}")
+
+
+def damaged_error(url: str, queue: str, part: str, id: str) -> StorageDamaged:
+    """Return the error for a record that cannot be read. `part` is a key of _PARTS."""
+    what, remedy = _PARTS[part]
+    return StorageDamaged(f"{url}: {what} {id!r} in queue {queue!r} is damaged; {remedy}. No key was changed")
 
 
 def _to_damaged_error(url: str, problem: str) -> StorageDamaged:

@@ -18,6 +18,7 @@ from dibs.errors import NotRunning
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Watch
+from dibs.storage.redis.codec.jobs import DECODE_ERRORS
 from dibs.storage.redis.codec.requests import work_changed, work_token
 from dibs.storage.redis.codec.slots import decode_outcome
 from dibs.storage.redis.wakeups.listener import Subscription
@@ -204,10 +205,27 @@ class RedisWait(QueueWait[States]):
             return False
         if self.watch == "events" or not since.isdecimal():
             return True
-        return self._subscription.may_have_ended(channel, int(since), self.ids)
+        ended = self._subscription.ended_since(channel, int(since), self.ids)
+        return ended is None or bool(ended)
 
     def tokens(self, state: States) -> dict[str, str]:
         return {queue: one.token(self.watch) for queue, one in state.items()}
+
+    def ended(self, state: States) -> frozenset[str] | None:
+        if self.watch != "ids" or self._waits.manual:
+            return None
+        found: frozenset[str] = frozenset()
+        for channel, queue in self._channels.items():
+            since = self.since.get(queue, "")
+            if since == state[queue].ended:
+                continue
+            ended = (
+                self._subscription.ended_since(channel, int(since), self.ids) if since.isdecimal() else None
+            )
+            if ended is None:
+                return None
+            found |= ended
+        return found
 
     def outcomes(self, state: States) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
@@ -216,7 +234,10 @@ class RedisWait(QueueWait[States]):
             if since.isdecimal():
                 packed = self._subscription.outcomes_since(channel, int(since), self.ids)
                 for id, raw in packed.items():
-                    outcome = decode_outcome(raw)
+                    try:
+                        outcome = decode_outcome(raw)
+                    except DECODE_ERRORS:
+                        continue  # the wait reads the state instead, and finds the damage
                     # `now` may be an estimate from before the end.
                     now = max(state[queue].now, outcome.ended_at)
                     if outcome.expires_at is None or now < outcome.expires_at:

@@ -75,11 +75,17 @@ local function enqueue_new(queue, request, number)
   return STATUS_QUEUED, FOUND_NOTHING, number
 end
 
+local read_head = guarded('job', function(id, text)
+  local job, at = parse_head(id, text, 1)
+  check_head(job)
+  return job, at
+end)
+
 -- Return status, found, first and revision if a Reject refuses the request; nil if the request is accepted.
 local function check_reject(queue, request, waiting, active)
   local current = waiting or active
   if current then
-    local job = parse_head(request.id, current, 1)
+    local job = read_head(request.id, current)
     local found = waiting and FOUND_WAITING
       or read_field(queue, 'successors', request.id) and FOUND_BLOCKED or FOUND_ACTIVE
     return STATUS_DUPLICATE, found, job.first, job.revision

@@ -1,15 +1,27 @@
 -- Claim due jobs: select them in claim order (priority, run_at, seq), and make them active under a lease.
 
+-- @include parse_record
 -- @include event_log
 -- @include claim_order
 
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
+local NO_SEQ = string.rep('\0', 8)
 
 local function descending_priorities(queue)
   local found = call('HKEYS', queue.prefix .. 'priorities')
   table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
   return found
+end
+
+-- Raise DIBSDAMAGED for a record that no waiting job has. The check reads few bytes, because a claim makes it for each
+-- stale entry: a record that is damaged in its first bytes looks like that of a job which changed since.
+local function check_waiting(queue, id, text)
+  local flags = string.byte(text or '')
+  if not flags or #text < 20 or band(flags, ACTIVE_ONLY) ~= 0 or (band(flags, LONG) == 0 and sub(text, 4, 11) == NO_SEQ) then
+    reading.prefix = queue.prefix
+    damaged('job', id)
+  end
 end
 
 -- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
@@ -35,6 +47,7 @@ local function list_reader(queue, priority, wanted)
       if text and sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0 then
         return entry, text
       end
+      if text then check_waiting(queue, sub(entry, 9), text) end
       if reader.stale >= MAX_STALE then
         reader.gave_up = true
         return nil
@@ -70,6 +83,11 @@ local function select_priority(queue, priority, limit, selected)
     local ids = {}
     for n, member in ipairs(members) do ids[n] = sub(member, 9) end
     records = call('HMGET', queue.prefix .. 'waiting', unpack(ids))
+    for n, member in ipairs(members) do
+      -- A member of the set without its record is damage, too: set members are never stale.
+      check_waiting(queue, ids[n], records[n])
+      if sub(records[n], 4, 11) ~= sub(member, 1, 8) then damaged('job', ids[n]) end
+    end
   end
   while count < limit do
     local entry, listed = reader.peek()
@@ -107,8 +125,15 @@ end
 local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
 
 -- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
-local function encode_active(queue, text, lease_and_holder)
+local function encode_active(queue, id, text, lease_and_holder)
   local flags, head, at = string.byte(text), sub(text, 2, 27), 28
+  local data_at = band(flags, LONG) ~= 0 and 64 or band(flags, LISTED) ~= 0 and 20 or 28
+  -- A record whose data cannot be read must not become active: its reader would find the damage only after the claim.
+  if band(flags, 255 - LONG - LISTED) ~= 0 then
+    parse_job(id, text)
+  elseif string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then
+    damaged('job', id)
+  end
   local first, revision, enqueues, attempts, retries, stalls, timeouts
   if band(flags, LONG) ~= 0 then
     first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
@@ -129,12 +154,13 @@ end
 -- search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
   local selected, gave_up = select_due(queue, limit)
+  reading.prefix = queue.prefix
   if #selected == 0 then return {}, gave_up end
   local reply, lease_and_holder = {}, lease .. sized(holder)
   local waiting, active = planned_members(queue, 'hash', 'waiting'), planned_members(queue, 'hash', 'active')
   local held = planned_members(queue, 'set', 'held:' .. lease)
   for i, one in ipairs(selected) do
-    local id, text = one.id, encode_active(queue, one.original, lease_and_holder)
+    local id, text = one.id, encode_active(queue, one.id, one.original, lease_and_holder)
     waiting[id], active[id], held[id] = false, text, true
     reply[2 * i - 1], reply[2 * i] = id, text
     if queue.log_level == 'all' then

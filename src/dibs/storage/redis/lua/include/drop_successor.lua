@@ -9,6 +9,7 @@ local MAX_DROPPED = 8
 
 local function read_dropped(queue, id)
   local text, ranges = read_field(queue, 'dropped', id) or '', {}
+  if #text % 16 ~= 0 then damaged('dropped', id) end
   for at = 1, #text, 16 do
     local first, revision = unpack_from('>I8I8', text, at)
     ranges[#ranges + 1] = {first = first, revision = revision}

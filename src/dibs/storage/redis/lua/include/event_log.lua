@@ -49,6 +49,10 @@ local function trim_log(queue, old)
     local gone, size = {}, queue.log_size
     for _, entry in ipairs(call('XRANGE', key, '-', '+', 'COUNT', TRIM_READ)) do
       local text = entry[2][2]
+      if #text < 12 then
+        reading.prefix = queue.prefix
+        damaged('event', entry[1])
+      end
       local at, count = unpack_from('>I8I4', text)
       if not old(at, size) then break end
       size, events = size - #text, events + count

@@ -7,19 +7,21 @@
 --            I8 seq, I8 first, I8 revision, I4 enqueues, then data
 -- update     table with replaces, rule and resets; rule is 0 always, 1 never, 2 later, 3 earlier
 
--- @include job_record
+-- @include parse_record
 
 local ALWAYS, NEVER, LATER = 0, 1, 2
 
-local function parse_successor(text)
+local parse_successor = guarded('successor', function(_, text)
   local flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues, at =
     unpack_from('>BhI8I8I8I8I8I8I8I4', text)
+  if flags > 15 or seq + revision + enqueues == 0 then error('no successor') end
+  check_data(text, at)
   return {
     replaces = band(flags, 1) ~= 0, lo = band(flags, 2) ~= 0 and lo, hi = band(flags, 4) ~= 0 and hi,
     resets = band(flags, 8) ~= 0, priority = priority, run_at = run_at, enqueued_at = enqueued_at,
     seq = seq, first = first, revision = revision, enqueues = enqueues, data = sub(text, at),
   }
-end
+end)
 
 local function encode_successor(s)
   local flags = (s.replaces and 1 or 0) + (s.lo and 2 or 0) + (s.hi and 4 or 0) + (s.resets and 8 or 0)

@@ -13,53 +13,28 @@ local LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OF
 local band, bor, sub = bit.band, bit.bor, string.sub
 local pack, unpack_from = struct.pack, struct.unpack
 
+-- The prefix of the keys from which this step read last. An error about a damaged record names this queue.
+local reading = {prefix = KEYS[1]}
+
+-- Raise DIBSDAMAGED for a record that cannot be read. storage/redis/network/errors.py reads the message. `part` is the
+-- kind of the record, and `id` its field in the hash, in hexadecimal, because an error reply takes no line breaks. The
+-- error is text: Redis 6.2 replaces a table by an error of its own.
+local function damaged(part, id)
+  local function hex(text)
+    return (string.gsub(text, '.', function(byte) return string.format('%02x', string.byte(byte)) end))
+  end
+  error('DIBSDAMAGED ' .. part .. ' ' .. hex(reading.prefix) .. ' ' .. hex(id), 0)
+end
+
 -- Return the bytes of the section at `at` (I4 size, then the bytes), and the position after it.
 local function read_sized(text, at)
   local size, from = unpack_from('>I4', text, at)
+  if from + size > #text + 1 then error('a section is cut') end
   return sub(text, from, from + size - 1), from + size
 end
 
 local function sized(text)
   return pack('>I4', #text) .. text
-end
-
--- Return the job with the fields of the head at `at`, and the position after it.
-local function parse_head(id, text, at)
-  local flags, priority, seq, run_at, next = unpack_from('>BhI8I8', text, at)
-  local enqueued_at = run_at
-  if band(flags, LONG + LISTED) ~= LISTED then enqueued_at, next = unpack_from('>I8', text, next) end
-  local job = {
-    id = id, flags = flags, priority = priority, run_at = run_at, enqueued_at = enqueued_at, seq = seq,
-    first = seq, revision = seq, enqueues = 1, attempts = 0, retries = 0, stalls = 0, timeouts = 0,
-    fence = false, claimed_at = false, lease = false, holder = false, head_end = 0, data = false,
-    listed = band(flags, LISTED) ~= 0, cancel_requested = band(flags, CANCEL_REQUESTED) ~= 0,
-    handed_off = band(flags, HANDED_OFF) ~= 0,
-  }
-  if band(flags, LONG) ~= 0 then
-    job.first, job.revision, job.enqueues, job.attempts, job.retries, job.stalls, job.timeouts, next =
-      unpack_from('>I8I8I4I4I4I4I4', text, next)
-  end
-  if band(flags, ACTIVE) ~= 0 then
-    job.fence, job.claimed_at, job.lease, next = unpack_from('>I8I8c32', text, next)
-    job.holder, next = read_sized(text, next)
-  end
-  job.head_end = next - 1
-  return job, next
-end
-
-local function parse_job(id, text)
-  local job, at = parse_head(id, text, 1)
-  local flags = job.flags
-  if band(flags, ERROR) ~= 0 then job.error, at = read_sized(text, at) end
-  if band(flags, ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
-  if band(flags, PROGRESS) ~= 0 then job.progress, at = read_sized(text, at) end
-  job.data, job.original = sub(text, at), text
-  return job
-end
-
--- Return the bytes of the head of a job as they were read, without the changes of this step.
-local function original_head(job)
-  return sub(job.original, 1, job.head_end)
 end
 
 local function is_long(job)
@@ -94,19 +69,4 @@ local function encode_job(job)
   if job.origin then text = text .. sized(job.origin) end
   if job.progress then text = text .. sized(job.progress) end
   return text .. job.data
-end
-
--- Return the parts of data: attributes, overrides, retention (nil if absent) and payload.
-local function split_data(data)
-  local flags, at, parts = string.byte(data, 1), 2, {}
-  for i = 1, 3 do
-    if band(flags, 2 ^ (i - 1)) ~= 0 then parts[i], at = read_sized(data, at) end
-  end
-  return parts[1], parts[2], parts[3], sub(data, at)
-end
-
-local function join_data(attributes, overrides, retention, payload)
-  local flags = (attributes and 1 or 0) + (overrides and 2 or 0) + (retention and 4 or 0)
-  return string.char(flags) .. (attributes and sized(attributes) or '')
-    .. (overrides and sized(overrides) or '') .. (retention and sized(retention) or '') .. payload
 end

@@ -6,10 +6,16 @@
 
 -- @include queue
 
+-- The largest number that dibs stores.
+local MAX_NUMBER = 2 ^ 53
+
 local function read_lease(queue, lease)
   local text = call('HGET', queue.prefix .. 'leases', lease)
   if not text then return nil end
+  reading.prefix = queue.prefix
+  if #text < 9 then damaged('lease', lease) end
   local expires_at, dropped = unpack_from('>I8B', text)
+  if dropped > 1 or expires_at > MAX_NUMBER then damaged('lease', lease) end
   return {expires_at = expires_at, dropped = dropped == 1, holder = sub(text, 10)}
 end
 

@@ -59,17 +59,23 @@ local function encode_outcome(queue, job, kind, settlement)
 end
 
 -- Unpack an outcome. Return the table of its job, with kind, expires_at, ended_at and outcome_flags added.
-local function parse_outcome(id, text)
+local parse_outcome = guarded('outcome', function(id, text)
   local flags, ended_at, expires_at = unpack_from('>BI8I8', text)
   local job, at = parse_head(id, text, 18)
+  if band(flags, 3) == 0 or flags > 127 then error('no outcome') end
   job.kind, job.expires_at = band(flags, 3), band(flags, FOR_EVER) == 0 and expires_at or nil
   job.outcome_flags, job.ended_at = flags, ended_at
   if band(flags, HAS_ERROR) ~= 0 then job.error, at = read_sized(text, at) end
   if band(flags, HAS_ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
   if band(flags, HAS_RESULT) ~= 0 then job.result, at = read_sized(text, at) end
-  if band(flags, HAS_DATA) ~= 0 then job.data = sub(text, at) end
+  if band(flags, HAS_DATA) ~= 0 then
+    check_data(text, at)
+    job.data = sub(text, at)
+  elseif at ~= #text + 1 then
+    error('no end')
+  end
   return job
-end
+end)
 
 local function read_outcome(queue, id)
   local text = read_field(queue, 'outcomes', id)
@@ -123,7 +129,7 @@ end
 
 local function read_successor(queue, id)
   local text = read_field(queue, 'successors', id)
-  return text and parse_successor(text) or nil
+  return text and parse_successor(id, text) or nil
 end
 
 -- End a waiting or active job with an outcome, and make its successor the current job.

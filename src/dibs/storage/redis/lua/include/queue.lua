@@ -43,6 +43,15 @@ local function clock(prefix, manual, highest, lead)
   return math.max(now + lead, highest), us + lead * 1000, lead
 end
 
+-- Raise DIBSDAMAGED for the first value of `meta` that should be a number. Texts are at 8, 10 and 11.
+local function report_damaged_meta(prefix, known)
+  reading.prefix = prefix
+  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}
+  for i, name in ipairs(names) do
+    if known[i] and i ~= 8 and i ~= 10 and i ~= 11 and not tonumber(known[i]) then damaged('meta', name) end
+  end
+end
+
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
 --
 -- plan           planned writes, by key name: Redis type, and members with their values
@@ -61,7 +70,9 @@ local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead',
     unpack(SETTINGS))
-  local now, us, lead = clock(prefix, manual, tonumber(known[1] or 0), tonumber(known[7] or 0))
+  local highest, stored_lead = tonumber(known[1] or 0), tonumber(known[7] or 0)
+  if not (highest and stored_lead) then report_damaged_meta(prefix, known) end
+  local now, us, lead = clock(prefix, manual, highest, stored_lead)
   local queue = {
     prefix = prefix, now = now, us = math.max(us, now * 1000), lead = lead, number = tonumber(known[2] or 0),
     work = tonumber(known[3] or 0), ended = tonumber(known[4] or 0),
@@ -72,6 +83,10 @@ local function open_queue(prefix, manual)
     plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
     ended_ids = {},
   }
+  if not (queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.log_age
+    and queue.log_bytes and queue.request_key_age and (queue.max_active or known[9] == '' or not known[9])) then
+    report_damaged_meta(prefix, known)
+  end
   opened[prefix] = queue
   return queue
 end
@@ -103,6 +118,7 @@ end
 
 -- Return the value of an id in a hash, with the changes that this step has planned; false if the id is absent.
 local function read_field(queue, name, id)
+  reading.prefix = queue.prefix
   local values = queue.fields[name]
   if not values then
     values = {}
@@ -170,6 +186,6 @@ end
 local function expect_type(key, kind)
   local found = call('TYPE', key).ok
   if found ~= 'none' and found ~= kind then
-    error({err = 'DIBSTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind})
+    error('DIBSTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind, 0)
   end
 end
