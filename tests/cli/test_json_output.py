@@ -92,6 +92,10 @@ COMMANDS = {
     "enqueue": ("enqueue", "emails", "{}"),
     "pause": ("pause", "emails"),
     "prune": ("prune",),
+    "failures": ("failures",),
+    "workers": ("workers",),
+    "configure": ("configure", "emails", "--retention", "failed=30d", "--max-active", "10"),
+    "purge": ("purge", "emails", "--yes"),
 }
 
 

@@ -1,12 +1,8 @@
-"""The commands of operators: failures, retry, purge, configure, schedule, workers and finish."""
+"""The commands of operators: failures, retry, purge, workers and finish; unknown queues."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ from dibs.model.requests import EnqueueRequest, Fail, HandOff, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, in_storage
 from tests.cli.terminal import run_in_terminal
+from tests.cli.test_json_output import SHAPES, differences
 
 Work = Callable[[Storage], Coroutine[Any, Any, None]]
 
@@ -97,6 +94,7 @@ def test_all_failures_with_an_error_are_retried(broken: Shell, error: str) -> No
     numbers = broken.json("retry", "--error", error, "--yes")
 
     assert {"queues": {"emails": {"queued": 1}, "reports": {"queued": 1}}} == numbers
+    assert [] == differences(SHAPES["retry-many"], numbers)
     assert ["OSError"] == [group["error"] for group in broken.json("failures")["failures"]]
     assert "waiting" == broken.json("show", "reports", "f")["state"]
 
@@ -275,137 +273,6 @@ def test_finish_refuses_wrong_arguments(handed_off: tuple[Shell, str], words: li
 
     assert 2 == shell.type("finish", "q", "a", "--revision", revision, *words).exit_code
     assert "active" == shell.json("show", "q", "a")["state"]
-
-
-# -- configure ---------------------------------------------------------------------------------------------
-
-
-def test_configure_changes_only_the_given_settings(shell: Shell) -> None:
-    shell.json("configure", "q", "--max-active", "3", "--retention", "failed=30d", "--log-age", "12h")
-    settings = shell.json(
-        "configure", "q", "--paused", "yes", "--retention", "cancelled=forever", "--request-key-age", "90",
-        "--log-level", "all", "--log-bytes", "1000",
-    )["settings"]  # fmt: skip
-
-    assert {
-        "paused": True, "max_active": 3, "retention": {"failed": 2_592_000.0, "cancelled": None},
-        "log_level": "all", "log_age": 43_200.0, "log_bytes": 1000, "request_key_age": 90.0,
-    } == settings  # fmt: skip
-    assert settings == shell.json("configure", "q")["settings"]
-    assert shell.json("configure", "q", "--max-active", "none")["settings"]["max_active"] is None
-
-
-def test_a_retention_without_a_kind_is_for_all_kinds(shell: Shell) -> None:
-    shown = shell.type("configure", "q", "--retention", "1h30m", "--retention", "failed=0").stdout
-
-    assert 2 == shown.count("1h30m")
-    assert "retention failed     0s" in shown
-
-
-def test_settings_that_differ_are_in_the_list_of_queues(shell: Shell) -> None:
-    shell.type("enqueue", "plain", "1")
-    shell.type("configure", "q", "--paused", "yes", "--max-active", "3")
-    lines = shell.type("show").stdout.splitlines()
-
-    assert ["paused, max_active 3"] == [line[-20:] for line in lines if line.startswith("q ")]
-    assert [True] == [line.endswith("0") for line in lines if line.startswith("plain ")]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--max-active", "-1"), ("--max-active", "many"), ("--paused", "maybe"), ("--retention", "soon"),
-        ("--retention", "ended=5m"), ("--retention", "-5"), ("--retention", "nan"), ("--log-age", "-1"),
-        ("--log-age", "inf"), ("--log-bytes", "1.5"), ("--log-level", "loud"),
-        ("--request-key-age", "200000d"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_a_bad_setting_changes_nothing(shell: Shell, words: tuple[str, ...]) -> None:
-    result = shell.type("configure", "q", "--log-level", "all", *words)
-
-    assert (2, 1) == (result.exit_code, len(result.stderr.splitlines()))
-    assert words[0] in result.stderr
-    assert not Path("jobs").exists()
-
-
-def test_configure_without_an_option_does_not_create_a_queue(shell: Shell) -> None:
-    shell.type("enqueue", "q", "1")
-
-    assert 1 == shell.type("configure", "typo").exit_code
-    assert ["q"] == [*shell.json("counts")["queues"]]
-
-
-# -- schedule ----------------------------------------------------------------------------------------------
-
-PERIODIC = """
-from dibs import Dibs
-
-app = Dibs({url!r})
-
-
-@app.task(every="12h")
-async def refresh() -> None: ...
-
-
-@app.task(cron="30 2 * * *", tz="Europe/Berlin")
-async def nightly() -> None: ...
-
-
-@app.task
-async def plain() -> None: ...
-"""
-
-
-@pytest.fixture
-def periodic(shell: Shell) -> Shell:
-    (shell.folder / "periodic.py").write_text(PERIODIC.format(url=shell.url))
-    shell.type("enqueue", "periodic.plain", "1", "--id", "a")
-    return shell
-
-
-def test_schedule_lists_declared_tasks_before_a_worker_ran(periodic: Shell) -> None:
-    done = periodic.run("schedule", "periodic:app", "--next", "3", "--json")
-    schedules = {each["queue"]: each for each in json.loads(done.stdout)["schedules"]}
-    refresh = schedules["periodic.refresh"]
-
-    assert {"periodic.refresh", "periodic.nightly"} == {*schedules}
-    assert ("every 12h", "not stored", 3) == (refresh["schedule"], refresh["state"], len(refresh["next"]))
-    assert {"00:00:00.000Z", "12:00:00.000Z"} == {moment.partition("T")[2] for moment in refresh["next"]}
-    assert "cron 30 2 * * * Europe/Berlin" == schedules["periodic.nightly"]["schedule"]
-    assert refresh["next"] == sorted(refresh["next"])
-
-
-def test_schedule_reads_the_ticks_that_workers_stored(periodic: Shell) -> None:
-    code = "import periodic; periodic.app.sync.work(until='empty')"
-    periodic.type("cancel", "periodic.plain", "a")
-    run_python(periodic, code)
-    periodic.type("pause", "periodic.nightly")
-    stored = {each["queue"]: each for each in periodic.json("schedule")["schedules"]}
-    lines = periodic.type("schedule", "--format", "lines").stdout.splitlines()
-
-    assert {"periodic.refresh": "waiting", "periodic.nightly": "paused"} == {
-        queue: each["state"] for queue, each in stored.items()
-    }
-    assert [None, None] == [each["schedule"] for each in stored.values()]
-    assert stored["periodic.refresh"]["next"][0] in lines[0] + lines[1]
-    assert "periodic.refresh" in run_in_terminal(periodic, "schedule", "periodic:app").text
-
-
-def run_python(shell: Shell, code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], cwd=shell.folder, check=True, timeout=60)
-
-
-def test_schedule_without_periodic_tasks_says_how_to_read_an_application(shell: Shell) -> None:
-    shell.type("enqueue", "q", "1")
-
-    assert "dibs schedule MODULE:APP" in shell.type("schedule").stdout
-
-
-def test_schedule_of_a_bad_application_is_a_usage_error(shell: Shell) -> None:
-    done = shell.run("schedule", "nowhere:app", "--url", shell.url)
-
-    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
 
 
 # -- unknown queues ---------------------------------------------------------------------------------------

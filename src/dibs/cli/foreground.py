@@ -1,4 +1,4 @@
-"""Whether a terminal shows this process or the prompt of the shell."""
+"""The process group that a terminal serves: that of this process or that of the shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ PARENT_GROUP_VARIABLE: Final = "DIBS_PARENT_GROUP"
 
 
 def is_in_foreground() -> bool:
-    """Return False if this process was started with `&`, or stopped and continued with `bg`."""
+    """Return whether the shell waits for this process and shows no prompt.
+
+    It shows a prompt if the process was started with `&`, or stopped and continued in the background.
+    """
     try:
         foreground = os.tcgetpgrp(sys.stdout.fileno())
     except OSError:
