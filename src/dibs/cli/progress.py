@@ -39,16 +39,17 @@ def progress_bar(label: str, total: int) -> Iterator[Advance]:
         yield lambda done: progress.update(bar, completed=done)
 
 
-def confirm(question: str, *, yes: bool) -> bool:
-    """Ask a question in the terminal and return whether the answer is yes; with `yes`, return True.
+def check_can_confirm(*, yes: bool) -> None:
+    """Raise UsageError if a command has to ask and there is no terminal: a program cannot answer."""
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(
+            "this command changes many jobs and cannot ask without a terminal: confirm with --yes"
+        )
 
-    Raise UsageError without a terminal, because a program cannot answer.
-    """
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nothing was changed: confirm with --yes")
-    if click.confirm(escape(question), err=True):
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask a question in the terminal and return whether the answer is yes; with `yes`, return True."""
+    if yes or click.confirm(escape(question), err=True):
         return True
     print_warning("nothing was changed")
     return False

@@ -10,7 +10,7 @@ import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines
-from dibs.cli.progress import Advance, confirm, progress_bar
+from dibs.cli.progress import Advance, check_can_confirm, confirm, progress_bar
 from dibs.cli.queue_names import complete_queue
 from dibs.cli.storage_access import connect, select_queues
 from dibs.client.app import Dibs
@@ -47,6 +47,7 @@ def command(queues: tuple[str, ...], *, running: bool, yes: bool, url: str | Non
     Example:
         dibs purge emails --yes --url file:./jobs
     """
+    check_can_confirm(yes=yes)
     return asyncio.run(_purge_queues(queues, url, running=running, yes=yes, json=json))
 
 

@@ -12,7 +12,7 @@ from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.failed_jobs import count_failed, find_failed_ids, retry_all
 from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
-from dibs.cli.progress import confirm, progress_bar
+from dibs.cli.progress import check_can_confirm, confirm, progress_bar
 from dibs.cli.queue_names import complete_queue
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
@@ -70,6 +70,7 @@ def command(
     if ids:
         assert queue is not None, "bug in dibs: the queue is the argument before the ids"  # noqa: S101
         return asyncio.run(_retry_ids(queue, ids, url, json=json))
+    check_can_confirm(yes=yes)
     return asyncio.run(_retry_many(queue, error, url, yes=yes, json=json))
 
 
