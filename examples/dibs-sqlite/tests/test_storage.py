@@ -166,3 +166,24 @@ def test_the_queries_of_a_worker_use_an_index(name: str) -> None:
 
     assert reads == []
     assert any("USING" in tx and "INDEX" in tx for tx in plan), plan
+
+
+@pytest.mark.parametrize("body", [b"", b"damaged", b"\x91\xc1"])
+def test_a_damaged_job_is_named(tmp_path: Path, body: bytes) -> None:
+    async def read_damaged() -> None:
+        async with open_url(f"sqlite:{tmp_path}/jobs.db") as storage:
+            await storage.enqueue("q", [JOB])
+            lease = (await storage.grant(["q"], 1000, "test")).lease
+            with sqlite3.connect(tmp_path / "jobs.db") as connection:
+                connection.execute("UPDATE slots SET body = ?", [body])
+            connection.close()
+            for verb in (
+                storage.get("q", ["a"]),
+                storage.list("q", "waiting"),
+                storage.claim("q", lease, 1),
+                storage.cancel("q", ["a"]),
+            ):
+                with pytest.raises(StorageDamaged, match="'a' in queue 'q'"):
+                    await verb
+
+    asyncio.run(read_damaged())

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.errors import StorageDamaged
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Settings
@@ -144,7 +145,17 @@ class StoredQueue:
     def get(self, id: str) -> Slot:
         """Return the slot of an id, or EMPTY for an unknown id. The slot's outcome may have expired."""
         body = self.scalar("slot", id=searchable(id))
-        return EMPTY if body is None else _decode_slot(body)
+        return EMPTY if body is None else self._decode_slot(id, body)
+
+    def _decode_slot(self, id: str, body: bytes) -> Slot:
+        """Return a stored slot. Raise StorageDamaged if its bytes cannot be decoded."""
+        try:
+            return _decode_slot(body)
+        except msgspec.DecodeError as error:
+            raise StorageDamaged(
+                f"the record of job {id!r} in queue {self.name!r} is damaged ({error}); restore a backup, or "
+                "delete its row from the table slots"
+            ) from None
 
     def put(self, id: str, before: Slot, after: Slot) -> None:
         """Replace the slot `before` of an id by `after`. An empty `after` removes the id."""
@@ -183,7 +194,7 @@ class StoredQueue:
             if len(found) >= limit:
                 break
             rows = self.execute("due", priority=priority, now=self._tx.now, limit=limit - len(found))
-            found += [_decode_slot(body) for (body,) in rows]
+            found += [self._decode_slot(id, body) for id, body in rows]
         return found
 
     def listed(
@@ -192,7 +203,7 @@ class StoredQueue:
         """Yield the ids above `after` and up to `until` in a state (None: any), each with its slot."""
         bounds = {"after": searchable(after), "until": None if until is None else searchable(until)}
         rows = self.execute("list", state=state, **bounds, now=self._tx.now, limit=limit)
-        return ((id, _decode_slot(body)) for id, body in rows)
+        return ((id, self._decode_slot(id, body)) for id, body in rows)
 
     def split(self, state: str | None, parts: int) -> list[str]:
         """Return the ids that divide the ids in a state into `parts` parts of equal size."""

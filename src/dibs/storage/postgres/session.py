@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from psycopg import BaseConnection
 
+from dibs.errors import StorageDamaged
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks, clock
 from dibs.storage.postgres.codec import parameters
+from dibs.storage.postgres.codec.rows import UnreadableRow
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.vacuum import Vacuum
 from dibs.storage.postgres.wakeups.wait import PostgresWaits
 from dibs.storage.protocol import Clock
 
+P = ParamSpec("P")
+T = TypeVar("T")
 #: The largest `limit` that is sent to the server. Larger limits are cut to it, because the SQL functions take
 #: an integer of 32 bits.
 MAX_LIMIT: Final = 1_000_000
@@ -71,6 +75,16 @@ class PostgresSession:
         """Check queue, limit, ids and time of a verb. Return the parameters `queue`, `now` and `limit`."""
         checks.check_queue(queue, limit_, ids=ids, within=self.limits)
         return {"queue": queue, "now": self._time_parameter(now), "limit": min(limit_ or 0, MAX_LIMIT)}
+
+    def decode(self, queue: str, decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Decode rows about a queue. Raise StorageDamaged for a row among them that cannot be read."""
+        try:
+            return decode(*args, **kwargs)
+        except UnreadableRow as found:
+            raise StorageDamaged(
+                f"{self.url}: {found} in queue {queue!r} is damaged; correct its row, restore a backup, or "
+                "remove the job with forget"
+            ) from None
 
     async def _run_write(self, name: str, params: dict[str, Any]) -> list[Any]:
         return await self._server.fetch(self._server.queries[name], params, writes=True)

@@ -76,13 +76,15 @@ class PostgresStorage(PostgresSession):
         name, params = self.enqueue_query(queue, requests, now)
         if not requests:
             return []
-        return rows.decode_enqueued(await self._run_write(name, params), len(requests))
+        return self.decode(queue, rows.decode_enqueued, await self._run_write(name, params), requests)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
         params = {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         token = self._waits.token(queue)
         return self._count_claim(
-            queue, rows.decode_claim(await self._run_write("claim", params), lease, token), limit
+            queue,
+            self.decode(queue, rows.decode_claim, await self._run_write("claim", params), lease, token),
+            limit,
         )
 
     def _count_claim(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
@@ -109,7 +111,7 @@ class PostgresStorage(PostgresSession):
         token = self._waits.token(queue)
         found = await self._run_write("settle_and_claim", params)
         settled = rows.decode_settled(found[0][0], found[0][1], reasons)
-        claim = rows.decode_claim([row[2:] for row in found], lease, token)
+        claim = self.decode(queue, rows.decode_claim, [row[2:] for row in found], lease, token)
         return SettleAndClaimResult(tuple(settled), self._count_claim(queue, claim, limit))
 
     async def finish(
@@ -234,7 +236,11 @@ class PostgresStorage(PostgresSession):
 
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[Slot]:
         params = {**self._check_common(queue, now, ids=ids), "ids": [sendable_id(id) for id in ids]}
-        return [rows.decode_slot(row[1:]) for row in await self._run_read("get", params)] if ids else []
+        if not ids:
+            return []
+        return [
+            slot for _, slot in self.decode(queue, rows.decode_slots, await self._run_read("get", params))
+        ]
 
     async def list(
         self,
@@ -270,7 +276,7 @@ class PostgresStorage(PostgresSession):
             paged["until"] = sendable_id(until)
         query = self._server.queries.page(state, ends=until is not None)
         found = await self._server.fetch(query, paged, writes=False)
-        page = [(row[0], rows.decode_slot(row[1:])) for row in found[:limit]]
+        page = self.decode(params["queue"], rows.decode_slots, found[:limit])
         cursor = page[-1][0] if len(found) > limit else None
         return [(id, slot) for id, slot in page if slot is not EMPTY], cursor
 
@@ -291,12 +297,14 @@ class PostgresStorage(PostgresSession):
 
     async def queues(self) -> Sequence[QueueInfo]:
         self._time_parameter(None)
-        return [rows.decode_settings(row) for row in await self._run_read("queues", {})]
+        return [self.decode(row[0], rows.decode_settings, row) for row in await self._run_read("queues", {})]
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits)
         params = {**self._check_common(queue, now), "patch": parameters.encode_settings(patch)}
-        return rows.decode_settings((await self._run_write("configure", params))[0]).settings
+        return self.decode(
+            queue, rows.decode_settings, (await self._run_write("configure", params))[0]
+        ).settings
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         params = self._check_common(queue, now, limit)
@@ -310,7 +318,7 @@ class PostgresStorage(PostgresSession):
         params = self._check_common(queue, None, limit)
         items, more = await self._page(None, params, after, until)
         known = await self._run_read("settings", params)
-        settings = rows.decode_settings(known[0]).settings if known else Settings()
+        settings = self.decode(queue, rows.decode_settings, known[0]).settings if known else Settings()
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
         return ExportPage(records=records, settings=settings, after=more)
 
@@ -335,7 +343,8 @@ class PostgresStorage(PostgresSession):
         # Read one more entry than asked for, because the caller may already have all events of the first
         # entry.
         paged = {**params, "since": event_log.first_entry_number(after), "limit": params["limit"] + 1}
-        return event_log.decode_page(await self._run_read("events", paged), after, params["limit"])
+        found = await self._run_read("events", paged)
+        return self.decode(queue, event_log.decode_page, found, after, params["limit"])
 
     async def wait(
         self,

@@ -49,7 +49,8 @@ class AsyncTransaction:
         if not requests:
             return []
         await self._session.register_queues([queue])
-        return rows.decode_enqueued(await self._fetch(name, params), len(requests))
+        found = await self._fetch(name, params)
+        return self._session.decode(queue, rows.decode_enqueued, found, requests)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
@@ -82,7 +83,7 @@ class BlockingTransaction:
         if not requests:
             return []
         self._session.register_queues_blocking([queue])
-        return rows.decode_enqueued(self._fetch(name, params), len(requests))
+        return self._session.decode(queue, rows.decode_enqueued, self._fetch(name, params), requests)
 
     def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None

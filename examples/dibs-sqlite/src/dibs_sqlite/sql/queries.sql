@@ -49,7 +49,7 @@ SELECT priority FROM used WHERE priority IS NOT NULL;
 
 -- name: due
 -- The first due jobs of one priority, in the order of claims.
-SELECT body FROM slots
+SELECT id, body FROM slots
 WHERE queue = :queue AND state = 'w' AND priority = :priority AND run_at <= :now
 ORDER BY run_at, seq LIMIT :limit;
 

@@ -14,6 +14,7 @@ import msgspec
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
+from dibs.storage.postgres.codec.rows import DECODE_ERRORS, UnreadableRow
 from dibs.storage.protocol import LATEST
 
 Row = Sequence[Any]
@@ -39,7 +40,10 @@ def decode_page(rows: Sequence[Row], after: str | None, limit: int) -> EventPage
         if number is None or len(events) >= limit:
             break
         begin = last_index + 1 if number == last_number else 0
-        entry = _unpack(packed)[begin:]
+        try:
+            entry = _unpack(packed)[begin:]
+        except DECODE_ERRORS:
+            raise UnreadableRow(f"log entry '{number}'") from None
         events += [(format_offset(number, index), event) for index, event in enumerate(entry, begin)]
     del events[limit:]
     # "" is the offset of an empty log. Its reader may have missed events that were added and trimmed since.

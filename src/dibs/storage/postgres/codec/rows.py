@@ -24,7 +24,7 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.requests import Settings
+from dibs.model.requests import EnqueueRequest, Settings
 from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
 from dibs.model.rules import REASON_CAN_ONLY_END
 
@@ -44,6 +44,14 @@ JOB: Final = 18
 RUN: Final = 6
 SUCCESSOR: Final = 15
 OUTCOME: Final = 23
+
+
+class UnreadableRow(Exception):
+    """Raised for a stored row that cannot be decoded. The text names it, as in "the record of job 'a'"."""
+
+
+#: The errors that the decoding of a damaged row may raise.
+DECODE_ERRORS: Final = (ValueError, LookupError, TypeError)
 
 
 def decode_data(
@@ -181,12 +189,27 @@ def decode_slot(row: Row) -> Slot:
     )
 
 
+def decode_slots(rows: Iterable[Row]) -> list[tuple[str, Slot]]:
+    """Return the ids and slots in the rows of the queries `get` and `page`. Raise UnreadableRow."""
+    slots = []
+    for row in rows:
+        try:
+            slots.append((row[0], decode_slot(row[1:])))
+        except DECODE_ERRORS:
+            raise _unreadable_job(row[0]) from None
+    return slots
+
+
+def _unreadable_job(id: str) -> UnreadableRow:
+    return UnreadableRow(f"the record of job {id!r}")
+
+
 def _decode_ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
     return tuple(zip(flat[::2], flat[1::2], strict=True))[-8:]
 
 
-def decode_enqueued(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
-    """Return the results of an enqueue of `count` requests, with the outcomes that requests wanted."""
+def decode_enqueued(rows: Sequence[Row], requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
+    """Return the results of an enqueue, with the outcomes that requests wanted. Raise UnreadableRow."""
     statuses, founds, firsts, revisions, repeats, first_ids, *_ = rows[0]
     if statuses is None:
         return [EnqueueResult("queued", "nothing", n, n) for n in revisions]
@@ -199,11 +222,15 @@ def decode_enqueued(rows: Sequence[Row], count: int) -> list[EnqueueResult]:
             repeated=repeats[i],
             id=(first_ids[i] or "") if repeats[i] else "",
         )
-        for i in range(count)
+        for i in range(len(requests))
     ]
     for _, _, _, _, _, _, number, *outcome in rows[1:]:
-        if not results[number - 1].repeated:
+        if results[number - 1].repeated:
+            continue
+        try:
             results[number - 1] = replace(results[number - 1], outcome=decode_outcome(outcome))
+        except DECODE_ERRORS:
+            raise _unreadable_job(requests[number - 1].job.id) from None
     return results
 
 
@@ -227,20 +254,27 @@ def decode_settled(
 def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
     """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
     lost, now, next_due, holder, *_ = rows[-1]
-    jobs = tuple(
-        decode_job(row[5:], ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now))
-        for row in rows[:-1]
-    )
-    return ClaimResult(jobs=jobs, now=now, next_due=next_due, token=token, lost=lost)
+    jobs = []
+    for row in rows[:-1]:
+        run = ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now)
+        try:
+            jobs.append(decode_job(row[5:], run))
+        except DECODE_ERRORS:
+            raise _unreadable_job(row[5]) from None
+    return ClaimResult(jobs=tuple(jobs), now=now, next_due=next_due, token=token, lost=lost)
 
 
 def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
     name, paused, max_active, retention, level, age, size, keys = row
+    try:
+        kept = _retention(retention)
+    except DECODE_ERRORS:
+        raise UnreadableRow("the row of the settings") from None
     settings = Settings(
         paused=paused,
         max_active=max_active,
-        retention=_retention(retention),
+        retention=kept,
         log_level=level,
         log_age=age,
         log_bytes=size,
