@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import rich_click as click
 
 from dibs.errors import ConfigurationError, Refused
+from dibs.model.duration_text import parse_seconds
 from dibs_conformance.certification import certify as certify_target
 from dibs_conformance.levels import LEVELS
 
@@ -18,10 +20,30 @@ EXIT_NOT_CERTIFIED = 1
 EXIT_USAGE = 2
 
 
+class Duration(click.FloatRange):
+    """A number of seconds, or text such as 5m or 1h30m. The value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = parse_seconds("it", value) if isinstance(value, str) and value[-1:].isalpha() else value
+        except ValueError as error:
+            self.fail(f"{value!r} is not a duration: {error}", param, ctx)
+        bounded: float = super().convert(seconds, param, ctx)
+        return bounded
+
+
 @click.command("certify")
 @click.argument("url", metavar="URL", help="The storage to test. Its own jobs are never touched.")
 @click.option("--level", metavar="LEVEL", default="L0", help=f"Highest level to test: {', '.join(LEVELS)}.")
-@click.option("--budget", type=float, metavar="SECONDS", default=60, help="Seconds to spend on all levels.")
+@click.option(
+    "--budget",
+    type=Duration(),
+    metavar="DURATION",
+    default=60,
+    help="Time to spend on all levels, as 60 or 5m.",
+)
 @click.option(
     "--examples", type=int, metavar="N", help="Histories to test on each level, instead of a budget."
 )

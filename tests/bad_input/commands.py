@@ -121,5 +121,7 @@ COMMANDS = [
         ("certify", USAGE, "URL"),
         ("certify nonsense", USAGE, "file:"),
         ("certify memory: --level L9", USAGE, "level"),
+        ("certify memory: --budget 5x", USAGE, "--budget"),
+        ("certify memory: --budget nan", USAGE, "--budget"),
     )
 ]
