@@ -59,11 +59,11 @@ async def _purge_queues(
         counts = await storage.counts(names)
     if code != ExitCode.DONE or not confirm(_question(counts, running=running), yes=yes):
         return ExitCode.REFUSED
-    total = sum(_count_ids(found, running=running) for found in counts.values())
     removed = {}
     async with Dibs(url) as app:
-        with progress_bar("removed", total) as advance:
-            for name in names:
+        for name in names:
+            total = _count_ids(counts[name], running=running)
+            with progress_bar(f"removed from {name}", total) as advance:
                 removed[name] = await _clear(app.queue(name), advance, total, running=running)
     if json:
         print_json({"queues": {name: {"removed": number} for name, number in removed.items()}})
@@ -86,7 +86,7 @@ def _count_ids(found: Counts, *, running: bool) -> int:
 
 
 async def _clear(queue: Queue, advance: Advance, total: int, *, running: bool) -> int:
-    """Clear a queue, and meanwhile show how many of all `total` ids are gone."""
+    """Clear a queue of `total` ids, and meanwhile show the number of removed ids."""
     clearing = asyncio.ensure_future(queue.clear(running=running))
     try:
         while not (await asyncio.wait([clearing], timeout=POLL_INTERVAL))[0]:
