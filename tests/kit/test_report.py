@@ -128,7 +128,8 @@ def test_a_false_claim_is_not_certified() -> None:
     [
         ("redis://:hunter2@host:1/0?prefix=p", "redis://host:1/0"),
         ("postgresql://ann:hunter2@host/db?password=hunter2", "postgresql://host/db"),
-        ("postgresql://ann:p@ss@host/db", "postgresql://host/db"),
+        ("postgresql://ann:p%40ss@host/db", "postgresql://host/db"),
+        ("postgresql://ann:p@ss@host/db", "postgresql://..."),
         ("file:./jobs?fsync=1", "file:./jobs"),
         ("memory:", "memory:"),
     ],

@@ -120,7 +120,7 @@ async def test_a_record_of_the_worker_carries_its_run(output: io.StringIO) -> No
         await app.work(until="empty")
     (line,) = (line for line in lines(output) if line["logger"] == "dibs.worker")
 
-    assert line["message"].startswith("broken/b: Fail: ValueError: ")
+    assert line["message"].startswith("broken/b: failed: ValueError: ")
     assert ("broken", "b", 1) == (line["queue"], line["id"], line["attempt"])
     assert line["fence"] > 0
 
