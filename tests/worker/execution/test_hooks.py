@@ -72,8 +72,27 @@ async def test_a_hook_that_raises_changes_nothing(app: Dibs) -> None:
     assert b"7" == (await outcome(app, "q", "a")).result
 
 
+class UnprintableError(Exception):
+    """Printing its traceback raises SystemExit, which logging passes on."""
+
+    @property
+    def __cause__(self) -> BaseException | None:
+        raise SystemExit(5)
+
+    @__cause__.setter
+    def __cause__(self, cause: BaseException | None) -> None: ...
+
+
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), StopIteration()]
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        StopIteration(),
+        UnprintableError(),
+    ],
 )
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_an_exception_that_ends_programs_ends_only_the_hook(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Final
@@ -15,8 +14,7 @@ from dibs.client.calls.handler import Ending
 from dibs.model.job import EndKind
 from dibs.model.requests import Complete, End, Fail
 from dibs.worker.execution.invocation import Invocation, encode_result
-
-logger = logging.getLogger("dibs.worker")
+from dibs.worker.execution.outcome_log import log_hook_error
 
 #: Seconds a hook may take if its handler has no timeout.
 DEFAULT_TIMEOUT: Final = 60.0
@@ -38,10 +36,7 @@ async def call_hook(invocation: Invocation, action: End, context: Context | None
             return _apply_hook_changes(invocation, action, ending)
     except BaseException as raised:  # noqa: BLE001 - the user's serde, or a cancellation by another task
         error = raised
-    logger.error(
-        "%s/%s: the hook after the run failed; the run is settled without it",
-        *invocation.key[:2], extra=invocation.log_fields, exc_info=error,
-    )  # fmt: skip
+    log_hook_error(invocation, error)
     return action
 
 

@@ -1,15 +1,18 @@
-"""The log lines about the end of a run: failures with their traceback, and retries with their time."""
+"""The log lines about the end of a run: failures, retries with their time, errors of hooks."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, RetryLater, SettleAction
 from dibs.model.run_outcome import MISMATCH
+from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("dibs.worker")
@@ -20,17 +23,27 @@ _CAUSE_LINE: Final = "\n\nThe exception above was the cause of the following exc
 def log_action(invocation: Invocation, action: SettleAction) -> None:
     """Log a failure as ERROR, a retry as WARNING, a release or cancellation as INFO, the rest as DEBUG.
 
-    Never raises: a filter of the application may raise an error, but the run must be settled.
+    Never raises.
     """
     level = _level(action)
-    try:
-        if logger.isEnabledFor(level):
-            logger.log(
-                level, "%s/%s: %s", *invocation.key[:2], _describe_action(invocation, action),
-                extra=invocation.log_fields,
-            )  # fmt: skip
-    except Exception:  # noqa: BLE001, S110 - there is no way to log that logging fails
-        pass
+    if logger.isEnabledFor(level):
+        _log(invocation, level, lambda: _describe_action(invocation, action))
+
+
+def log_hook_error(invocation: Invocation, error: BaseException) -> None:
+    """Log the error of a hook as ERROR. Never raises.
+
+    The traceback is text, because logging passes on a SystemExit that a property of the error raises.
+    """
+    stored = verdict_on_error(error).error
+    what = "the hook after the run failed; the run is settled without it"
+    _log(invocation, logging.ERROR, lambda: f"{what}: {_summary(stored)}{_traceback(stored)}")
+
+
+def _log(invocation: Invocation, level: int, describe: Callable[[], str]) -> None:
+    """Log a line about a run. A filter of the application may raise an error, but the run must be settled."""
+    with suppress(Exception):
+        logger.log(level, "%s/%s: %s", *invocation.key[:2], describe(), extra=invocation.log_fields)
 
 
 def _level(action: SettleAction) -> int:
