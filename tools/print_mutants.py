@@ -1,4 +1,4 @@
-"""Writes docs/explanation/mutants.md from the planted bugs in tests/kit/mutants.
+"""Writes docs/appendix/mutants.md from the planted bugs in tests/kit/mutants.
 
 python tools/print_mutants.py           writes the page with the figures that are already in it
 python tools/print_mutants.py --check   fails if the page is out of date
@@ -21,7 +21,7 @@ import pytest
 from attrs import frozen
 
 PROJECT = Path(__file__).parent.parent
-TARGET = PROJECT / "docs" / "explanation" / "mutants.md"
+TARGET = PROJECT / "docs" / "appendix" / "mutants.md"
 sys.path.insert(0, str(PROJECT))
 
 from dibs_conformance.laws import LAWS  # noqa: E402
@@ -60,7 +60,7 @@ HEADER = """# Planted bugs
 The tests of the conformance kit plant bugs in the storages of dibs, one at a time, and the kit must find
 each of them. There are {all} bugs:
 {places}.
-{by_contract} of them, marked *, were written from [the contract](contract.md), sentence by sentence, by
+{by_contract} of them, marked *, were written from [the contract](../explanation/contract.md), sentence by sentence, by
 an author who had not read the laws of the kit. {survivors} cannot be found with one call at a time; the last
 section names the reason.
 

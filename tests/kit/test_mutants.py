@@ -85,7 +85,7 @@ def test_the_page_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "tools")
     import print_mutants  # type: ignore[import-not-found]
 
-    stands = (PROJECT / "docs/explanation/mutants.md").read_text("utf-8")
+    stands = (PROJECT / "docs/appendix/mutants.md").read_text("utf-8")
 
     assert print_mutants.page(print_mutants.figures(stands)) == stands
     assert "| ? |" not in stands

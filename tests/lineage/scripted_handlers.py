@@ -90,7 +90,7 @@ async def _play(script: dict[str, Any], job: CurrentJob) -> None:
         assert RECORD.queue is not None
         ticket = await RECORD.queue.enqueue({"repeat": script["repeat"] - 1}, id=job.id)
         RECORD.notes.append(str(ticket.verdict))
-    if script.get("hold"):
+    if script.get("hold") or job.attempt <= script.get("hold_attempts", 0):
         RECORD.holding.put_nowait(job.id)
         await RECORD.release.wait()
     for _ in range(script.get("loop_turns", 0)):

@@ -114,7 +114,7 @@ async def test_a_timeout_belongs_to_the_job_and_stops_it(
     assert ["a stopped"] == record.notes
     for bad in (-1, 0, "5"):
         with pytest.raises(Refused):
-            await queue.enqueue(1, timeout=bad)  # type: ignore[arg-type]
+            await queue.enqueue(1, timeout=bad)
     await queue.enqueue(1, timeout=None)
 
 

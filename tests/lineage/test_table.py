@@ -1,4 +1,4 @@
-"""The lineage tables: each name has a row, each row has tests on each storage, and the page is current."""
+"""The lineage tables: names and passages have rows, rows have a class and tests, and the page is current."""
 
 from __future__ import annotations
 
@@ -71,10 +71,79 @@ def test_a_name_without_a_row_is_found(tool: ModuleType, monkeypatch: pytest.Mon
     )
 
 
-def test_an_incomplete_row_is_refused(tool: ModuleType) -> None:
-    for raw in ({"option": ["x"], "dibs": "y"}, {"dibs": "y", "tests": ["t"]}, {"option": ["x"], "dibs": ""}):
-        with pytest.raises(ValueError, match="a row needs"):
-            tool.row_of(raw)
+COMPLETE = {"id": "Q1", "passage": ["code"], "option": ["x"], "dibs": "y", "tests": ["t"], "class": "proven"}
+
+
+@pytest.mark.parametrize("field", ["id", "passage", "option", "dibs", "tests", "class"])
+def test_an_incomplete_row_is_refused(tool: ModuleType, field: str) -> None:
+    assert tool.row_of(dict(COMPLETE)).tests
+
+    with pytest.raises(ValueError, match=r"needs an id|has the class"):
+        tool.row_of({name: value for name, value in COMPLETE.items() if name != field})
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"why": "faster"}, "different"),
+        ({"why": "faster", "tests": []}, "different"),
+        ({"later": "flows"}, "later"),
+        ({"tests": [], "others": ["tests/x.py::test_x"]}, "proven"),
+        ({"tests": []}, "none of them"),
+    ],
+)
+def test_the_class_of_a_row_fits_its_fields(
+    tool: ModuleType, fields: dict[str, object], expected: str
+) -> None:
+    """A row is proven by tests, or different with a reason, or later with a plan."""
+    for name in tool.CLASSES:
+        raw = {**COMPLETE, **fields, "class": name}
+        if name == expected:
+            assert name == tool.row_of(raw).row_class
+        else:
+            with pytest.raises(ValueError, match="has the class"):
+                tool.row_of(raw)
+
+
+def test_a_passage_without_a_row_and_an_unknown_one_are_found(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = tool.passages_of("queasy")
+    monkeypatch.setattr(tool, "passages_of", lambda _: [*known[1:], "Licence"])
+
+    assert [
+        "queasy: the passage 'Licence' has no row",
+        f"queasy: the passage {known[0]!r} is not in passages.toml",
+    ] == list(tool.passage_errors("queasy"))
+
+
+def test_a_missing_test_of_another_folder_is_found(tool: ModuleType) -> None:
+    path = "tests/storage/postgres/scenarios/test_sql_queries.py"
+
+    assert tool.exists(f"{path}::test_jobs_and_outcomes_are_rows")
+    assert not tool.exists(f"{path}::test_jobs")
+    assert not tool.exists("tests/storage/test_missing.py::test_jobs_and_outcomes_are_rows")
+
+
+PAGE_ROW = re.compile(r"^\| (?P<id>[QPBJ]\d+) \|.* \| (?P<row_class>\w+) \| [^|]*\|$", re.MULTILINE)
+COUNTS = re.compile(r"^\| (?P<title>[^|\d\n]+) \| (?P<counts>[\d |]+) \|$", re.MULTILINE)
+
+
+def test_the_page_counts_its_rows_by_class(tool: ModuleType) -> None:
+    """The numbers at the top are those of the rows below them, and each row is on the page once."""
+    page = re.sub(r"\\\|", "/", tool.TARGET.read_text("utf-8"))
+    found = [row.group("id", "row_class") for row in PAGE_ROW.finditer(page)]
+    printed = {
+        row["title"]: [int(count) for count in row["counts"].split("|")] for row in COUNTS.finditer(page)
+    }
+
+    assert sorted(id for id, _ in found) == sorted(
+        row.id for system in tool.SYSTEMS for row in tool.rows_of(system)
+    )
+    for title, letters in {"queasy": "Q", "Programma": "P", "all": "QPBJ"}.items():
+        classes = [row_class for id, row_class in found if id[0] in letters]
+        assert [*map(classes.count, tool.CLASSES), len(classes)] == printed[title]
+    assert len(tool.SYSTEMS) + 1 == len(printed)
 
 
 def test_the_page_is_current(tool: ModuleType) -> None:

@@ -1,0 +1,171 @@
+"""Programma: the examples and the plans of its README, and the creation of its table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dibs import Claim, Dibs, Queue, Retention, StorageError
+from dibs.model.requests import HandOff, JobPatch
+from dibs.storage.registry import parse_scheme
+from tests.lineage import scripted_handlers
+from tests.lineage.protocol_client import ProtocolClient
+from tests.lineage.scripted_handlers import claim_one, running_worker, set_handler
+from tests.lineage.storage_urls import BLOCK_CREATION
+
+# -- creation --------------------------------------------------------------------------------------------
+
+
+async def test_a_creation_that_fails_is_raised_and_leaves_nothing(
+    storage_url: str, request: pytest.FixtureRequest
+) -> None:
+    """The storage finds an object with a name that it needs. After its removal the storage can be created."""
+    scheme = parse_scheme(storage_url)
+    if scheme in BLOCK_CREATION:
+        unblock = BLOCK_CREATION[scheme](storage_url, request)
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                await Dibs(storage_url).open()
+        unblock()
+
+    async with Dibs(storage_url) as app:
+        await app.queue("q").enqueue(1, id="a")
+        assert (scheme in BLOCK_CREATION) == app.storage.capabilities.durable
+        assert 1 == (await claim_one(app.queue("q"))).data
+
+
+# -- attributes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["waiting", "active", "blocked", "handed off"])
+async def test_attributes_can_be_set_in_every_live_state(protocol: ProtocolClient, state: str) -> None:
+    """The top-level keys are merged, and a nested object is replaced. A successor gets them, too."""
+    await protocol.enqueue(attributes={"kept": b"1", "nested": b'{"x":1}'})
+    jobs = [] if state == "waiting" else await protocol.claim()
+    if state == "blocked":
+        await protocol.enqueue(attributes={"kept": b"1", "nested": b'{"x":1}'})
+    if state == "handed off":
+        await protocol.settle(jobs[0], HandOff())
+    patch = JobPatch(attributes={"nested": b'{"y":2}'})
+
+    assert "amended" == await protocol.storage.amend("q", "a", patch, now=protocol.now)
+    expected = {"kept": b"1", "nested": b'{"y":2}'}
+    slot = await protocol.slot()
+    assert expected == (await protocol.current()).data.attributes
+    if state == "blocked":
+        assert slot.successor is not None
+        assert expected == slot.successor.data.attributes
+
+
+async def test_attributes_of_an_ended_job_stay(queue: Queue) -> None:
+    """An error is kept by the end itself, so it is not written into the attributes afterwards."""
+    await queue.enqueue(1, id="a", attributes={"tenant": 7})
+    await (await claim_one(queue)).fail("no such address")
+
+    assert "not_found" == await queue.amend("a", attributes={"error": "no such address"})
+    status = await queue.get("a")
+    assert status is not None
+    assert status.error is not None
+    assert ({"tenant": 7}, "no such address") == (status.attributes, status.error.message)
+
+
+# -- the examples ----------------------------------------------------------------------------------------
+
+
+async def hand_over(claim: Claim, other: Queue) -> None:
+    """Give a job to another queue system, which knows it by id and revision."""
+    revision = await claim.hand_off()
+    await other.enqueue({"id": claim.id, "revision": revision, "data": claim.data})
+
+
+async def test_jobs_are_fanned_out_to_another_system(app: Dibs, other_url: str) -> None:
+    """Jobs are handed off to workers of another storage. Those end them here, as done or as failed."""
+    mail = app.queue("mail")
+    await mail.enqueue_many([mail.bind({"to": name}, id=name) for name in ("ada", "bob")])
+    async with Dibs(other_url) as elsewhere:
+        async with mail.receive(wait=0) as claims:
+            async for claim in claims:
+                await hand_over(claim, elsewhere.queue("bull"))
+        assert ["handed_off"] * 2 == [status.state async for status in mail.list("active")]
+        async with elsewhere.queue("bull").receive(wait=0) as tasks:
+            async for task in tasks:
+                job = task.data
+                error = ValueError("no such address") if job["id"] == "bob" else None
+                assert "done" == await mail.finish(job["id"], job["revision"], "sent", error=error)
+                await task.complete()
+
+    ada, bob = await mail.get("ada"), await mail.get("bob")
+    assert ada is not None
+    assert bob is not None
+    assert bob.error is not None
+    assert ("completed", "sent") == (ada.state, ada.result)
+    assert ("failed", "no such address") == (bob.state, bob.error.message)
+
+
+async def test_a_holder_may_decide_on_retries_by_itself(queue: Queue) -> None:
+    """An attribute of the job limits its attempts, and the holder sets the pause between them."""
+    await queue.enqueue({"token": "1"}, id="a", attributes={"max_attempts": 3})
+    pauses = []
+    async with queue.receive(wait=0) as claims:
+        async for claim in claims:
+            if claim.attempt < claim.attributes["max_attempts"]:
+                pauses.append(claim.attempt)
+                await claim.retry(delay=0)
+            else:
+                await claim.fail("gave up")
+
+    status = await queue.get("a")
+    assert status is not None
+    assert ([1, 2], "failed", 3, 2) == (pauses, status.state, status.attempts, status.retries)
+
+
+async def test_a_job_may_be_years_ahead(
+    app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
+) -> None:
+    """Other jobs run before it, and its time is kept to the millisecond."""
+    set_handler(queue)
+    at = datetime(2199, 8, 27, 20, 2, 18, 255_000, UTC)
+    await queue.enqueue(1, id="later", run_at=at)
+    ticket = await queue.enqueue(2, id="now")
+    async with running_worker(app):
+        assert 2 == await ticket.result(scripted_handlers.TIMEOUT)
+
+    status = await queue.get("later")
+    assert status is not None
+    assert (["now"], at) == (record.ran, status.run_at)
+
+
+# -- retention -------------------------------------------------------------------------------------------
+
+
+async def test_ended_jobs_can_be_kept_with_their_data(queue: Queue) -> None:
+    """As a row of its table: data, attributes, times and state of a job that has ended, without expiry."""
+    await queue.configure(
+        retention=Retention(completed=None, failed=None, keep_payload=("completed", "failed"))
+    )
+    await queue.enqueue({"to": "x"}, id="a", attributes={"tenant": 7})
+    await (await claim_one(queue)).complete()
+
+    status = await queue.get("a")
+    assert status is not None
+    assert ("completed", None) == (status.state, status.expires_at)
+    assert ({"to": "x"}, {"tenant": 7}) == (status.data, status.attributes)
+    assert await queue.forget("a")
+
+
+async def test_each_queue_has_a_time_to_live_of_its_own(app: Dibs) -> None:
+    """One of its plans: ended jobs of a topic go after a time that is set for the topic."""
+    short, long = app.queue("short"), app.queue("long")
+    await short.configure(retention=Retention(completed=60))
+    for queue in (short, long):
+        await queue.enqueue(1, id="a")
+        await (await claim_one(queue)).complete()
+    kept = [await queue.get("a") for queue in (short, long)]
+
+    seconds = [
+        (status.expires_at - status.ended_at).total_seconds()
+        for status in kept
+        if status and status.expires_at and status.ended_at
+    ]
+    assert [60, 3600] == seconds
