@@ -10,6 +10,7 @@ from tests.cli.shell import Shell
 
 
 def test_configure_changes_only_the_given_settings(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
     shell.json("configure", "q", "--max-active", "3", "--retention", "failed=30d", "--log-age", "12h")
     settings = shell.json(
         "configure", "q", "--paused", "yes", "--retention", "cancelled=forever", "--request-key-age", "90",

@@ -79,6 +79,20 @@ def test_the_table_of_failures_fits_a_terminal(broken: Shell) -> None:
     assert 80 >= max(map(len, screen.lines))
 
 
+def test_long_work_shows_its_progress(shell: Shell) -> None:
+    in_storage(shell, failed("emails", *map(str, range(1000))))
+    read = run_in_terminal(shell, "failures")
+    retried = run_in_terminal(shell, "retry", "--all", "--yes")
+    purged = run_in_terminal(shell, "purge", "emails", "--yes")
+
+    assert "failed jobs read" in read.text
+    assert "1000/1000" in read.text
+    assert "1,000 failed jobs are enqueued again" in retried.text
+    assert "retried" in retried.text.partition("1000/1000")[2]
+    assert "0/1000" in purged.text
+    assert "removed 1,000 jobs and all outcomes of emails" in purged.text
+
+
 def test_without_failures_the_table_is_a_sentence(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
 
@@ -285,6 +299,16 @@ def test_an_unknown_queue_is_an_error(shell: Shell, command: str) -> None:
 
     assert 1 == result.exit_code
     assert "queue 'email' does not exist" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("pause", "email"), ("configure", "email", "--max-active", "1")])
+def test_a_new_queue_gets_its_settings_with_a_warning(shell: Shell, words: tuple[str, ...]) -> None:
+    shell.type("enqueue", "emails", "1")
+    results = [shell.type(*words) for _ in range(2)]
+
+    assert [0, 0] == [result.exit_code for result in results]
+    assert f"dibs: queue 'email' is new in {shell.url}; did you mean 'emails'?\n" == results[0].stderr
+    assert "" == results[1].stderr
 
 
 def test_an_empty_queue_is_no_error(shell: Shell) -> None:

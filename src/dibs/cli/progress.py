@@ -20,13 +20,13 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Advance]:
+def progress_bar(label: str, total: int | None) -> Iterator[Advance]:
     """Yield a function that sets the number of items done of `total`.
 
-    The bar is drawn on stderr if stderr is a terminal and `total` is at least LEAST_ITEMS, and removed at the
-    end of the block.
+    The bar is drawn on stderr if stderr is a terminal and `total` is at least LEAST_ITEMS, or None if it is
+    unknown. It is removed at the end of the block.
     """
-    if total < LEAST_ITEMS or not sys.stderr.isatty():
+    if not sys.stderr.isatty() or (total is not None and total < LEAST_ITEMS):
         yield lambda _done: None
         return
     # Imported here, because only a terminal needs rich, which is slow to import.

@@ -13,7 +13,7 @@ from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
 from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
-from dibs.cli.storage_access import connect
+from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import print_found
 from dibs.client.options.queue_settings import build_patch
 from dibs.client.options.retention import ENDS, Retention
@@ -134,6 +134,7 @@ async def _configure(
         if ages:
             patch = structs.replace(patch, retention=structs.replace(settings.retention, **ages))
         if changes:
+            await warn_of_new_queue(storage, queue)
             settings = await storage.configure(queue, patch)
         elif queue not in stored:
             raise Refused(f"queue {queue!r} does not exist in {storage.url}", field="queue")

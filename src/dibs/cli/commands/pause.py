@@ -8,7 +8,7 @@ import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.output import print_json, print_lines
-from dibs.cli.storage_access import connect
+from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.model.requests import SettingsPatch
 
 
@@ -30,6 +30,7 @@ def command(queue: str, *, url: str | None, json: bool) -> None:
 async def set_paused(queue: str, url: str | None, *, paused: bool, json: bool) -> None:
     """Pause or resume a queue, and print its new state."""
     async with connect(url, create=True) as storage:
+        await warn_of_new_queue(storage, queue)
         settings = await storage.configure(queue, SettingsPatch(paused=paused))
     if json:
         print_json({"queue": queue, "paused": settings.paused})

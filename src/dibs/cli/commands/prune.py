@@ -9,6 +9,7 @@ import rich_click as click
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.progress import progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
 from dibs.model.results import PruneResult
@@ -48,9 +49,16 @@ async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -
 
 
 async def _prune_queue(storage: Storage, queue: str) -> dict[str, int]:
-    total = {"outcomes": 0, "request_keys": 0, "events": 0}
-    step = PruneResult(more=True)
-    while step.more:
-        step = await storage.prune(queue, BATCH_SIZE)
-        total = {name: number + getattr(step, name) for name, number in total.items()}
+    step = await storage.prune(queue, BATCH_SIZE)
+    total = _numbers(step)
+    if step.more:
+        with progress_bar("entries removed", None) as advance:
+            while step.more:
+                advance(sum(total.values()))
+                step = await storage.prune(queue, BATCH_SIZE)
+                total = {name: total[name] + number for name, number in _numbers(step).items()}
     return total
+
+
+def _numbers(step: PruneResult) -> dict[str, int]:
+    return {"outcomes": step.outcomes, "request_keys": step.request_keys, "events": step.events}

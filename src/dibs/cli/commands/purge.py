@@ -63,7 +63,7 @@ async def _purge_queues(
     async with Dibs(url) as app:
         for name in names:
             total = _count_ids(counts[name], running=running)
-            with progress_bar(f"removed from {name}", total) as advance:
+            with progress_bar("removed", total) as advance:
                 removed[name] = await _clear(app.queue(name), advance, total, running=running)
     if json:
         print_json({"queues": {name: {"removed": number} for name, number in removed.items()}})

@@ -62,7 +62,9 @@ MAX_PORT: Final = 65_535
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    help="Least level of dibs' own log lines. Default: info, or the level that the application sets.",
+    metavar="LEVEL",
+    help="Least level of dibs' own log lines: debug, info, warning or error. "
+    "Default: info, or the level that the application sets.",
 )
 @click.option(
     "--health",
