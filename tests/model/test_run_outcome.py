@@ -11,9 +11,11 @@ from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, Re
 from dibs.model.retry import Exponential, Fixed
 from dibs.model.run_outcome import (
     Died,
+    NotEntered,
     Raised,
     Returned,
     StopReason,
+    Verdict,
     fail_after_refusal,
     fail_if_stalled_too_often,
     retry_delay,
@@ -60,7 +62,7 @@ def test_what_returned_counts_however_late(stop: StopReason) -> None:
     assert settle_action(job(), LIMITS, Returned(b"1"), stop=stop) == Complete(result=b"1")
 
 
-CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
+CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
     "an error is retried after the backoff": (
         RetryLater(delay=2000, error=ERROR), job(), raised(), None
     ),
@@ -113,6 +115,12 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
     "it comes back whatever its stalls: the next claim decides": (
         RetryLater(delay=32_000, cause="stall", error=STALLED), job(stalls=4), Died(ERROR), None
     ),
+    "a process that died before its handler began is a release": (
+        Release(), job(retries=2, stalls=9), NotEntered(), None
+    ),
+    "a cancelled run whose handler did not begin is cancelled": (
+        Cancelled(), job(), NotEntered(), "cancel"
+    ),
     "a process that was ended at the deadline is a timeout": (
         RetryLater(delay=2000, cause="timeout", error=TIMED_OUT), job(), Died(ERROR), "timeout"
     ),
@@ -120,9 +128,7 @@ CASES: dict[str, tuple[SettleAction, Job, Raised | Died, StopReason | None]] = {
 
 
 @pytest.mark.parametrize(("expected", "of", "verdict", "stop"), CASES.values(), ids=CASES)
-def test_a_run_is_settled(
-    expected: SettleAction, of: Job, verdict: Raised | Died, stop: StopReason | None
-) -> None:
+def test_a_run_is_settled(expected: SettleAction, of: Job, verdict: Verdict, stop: StopReason | None) -> None:
     assert settle_action(of, LIMITS, verdict, stop=stop, handled=True) == expected
 
 

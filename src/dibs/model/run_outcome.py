@@ -76,7 +76,11 @@ class Died(Struct, frozen=True, gc=False, tag="died"):
     error: Error
 
 
-Verdict = Returned | Raised | Died
+class NotEntered(Struct, frozen=True, gc=False, tag="not_entered"):
+    """The verdict on a run whose process died before the handler began: the run is released."""
+
+
+Verdict = Returned | Raised | Died | NotEntered
 
 
 def settle_action(
@@ -100,6 +104,8 @@ def settle_action(
         return Release()
     if stop == "cancel":
         return Cancelled()
+    if isinstance(verdict, NotEntered):
+        return Release()
     if isinstance(verdict, Died):
         return _after_death(job, limits, verdict, stop, handled=handled, jitter_factor=jitter_factor)
     if verdict.permanent:

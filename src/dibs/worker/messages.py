@@ -188,6 +188,10 @@ class CancelRun(Struct, frozen=True, gc=False, array_like=True, tag="cancel_this
     """Cancel the run that the isolated process runs now."""
 
 
+class RunEntered(Struct, frozen=True, gc=False, array_like=True, tag="entered"):
+    """The handler begins now. Until this message, the death of the process costs the job nothing."""
+
+
 class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed"):
     """The handler has ended. The verdict holds its result or its error."""
 
@@ -198,7 +202,7 @@ class ExitIsolated(Struct, frozen=True, gc=False, array_like=True, tag="exit"):
     """Leave the lifespan of the application and exit. Sent only while no run is in the process."""
 
 
-FromIsolated = ProcessReady | StartFailed | ReportProgress | RunFinished
+FromIsolated = ProcessReady | StartFailed | RunEntered | ReportProgress | RunFinished
 ToIsolated = RunJob | ProgressReported | CancelRun | ExitIsolated
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -376,7 +376,8 @@ class Worker:
         job = invocation.job
         if job.stalls and self._outcomes.fail_stalled(invocation):
             return
-        deadline = invocation.start_timeout()
+        # The time of a handler in a child process starts later, see Executor.
+        deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
         invocation.current = CurrentJob(self._storage, queue.name, job, self._loop, deadline, self._resources)
         self._executor.start(invocation)
 

@@ -30,10 +30,11 @@ CANCEL_SECONDS: Final = 10.0
 class ProcessExecutor(Protocol):
     """The executor of handlers with executor="process": it gives each run a child process."""
 
-    async def run(self, invocation: Invocation, enter: Callable[[], bool]) -> Verdict:
+    async def run(self, invocation: Invocation, entered: Callable[[], None]) -> Verdict:
         """Run the job in a child process and return its verdict. Never raise.
 
-        Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
+        Call `entered` once, when the child process has entered the handler. Do not start the handler if
+        `invocation.stop_reason` is set.
         """
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
@@ -94,8 +95,7 @@ class Executor:
             )
         else:
             self._start_thread(invocation)
-        if invocation.deadline is not None and invocation.deadline < self._timer_at:
-            self._set_timer(invocation.deadline)
+        self._watch_deadline(invocation)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Ask a run to stop. A second call changes nothing: the first reason stays.
@@ -168,9 +168,16 @@ class Executor:
 
     async def _run_in_child(self, invocation: Invocation) -> Verdict:
         try:
-            return await self._process_executor.run(invocation, lambda: self._mark_entered(invocation))
+            return await self._process_executor.run(invocation, lambda: self._start_clock(invocation))
         except Exception as error:  # noqa: BLE001 - the operating system allows no more processes, or a bug
             return verdict_on_error(error)
+
+    def _start_clock(self, invocation: Invocation) -> None:
+        """Start the time of a handler that a child process has entered: its process may start slowly."""
+        invocation.entered = True
+        self._started[invocation.index] = time.monotonic()
+        invocation.start_timeout()
+        self._watch_deadline(invocation)
 
     def _mark_entered(self, invocation: Invocation) -> bool:
         if invocation.stop_reason is not None:
@@ -198,6 +205,10 @@ class Executor:
         self._ended(invocation, verdict)
 
     # -- deadlines: one timer for all runs, as most runs end long before their deadline ----------------
+
+    def _watch_deadline(self, invocation: Invocation) -> None:
+        if invocation.deadline is not None and invocation.deadline < self._timer_at:
+            self._set_timer(invocation.deadline)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dibs.client.calls.current_job import RunStorage
 from dibs.client.calls.error_info import error_from_exception
 from dibs.errors import ConfigurationError, DibsError
-from dibs.model.run_outcome import Died, Raised, StopReason, Verdict
+from dibs.model.run_outcome import Died, NotEntered, Raised, StopReason, Verdict
 from dibs.worker import messages
 from dibs.worker.execution import exception_info
 from dibs.worker.execution.invocation import Invocation, interrupted_verdict
@@ -26,6 +26,10 @@ from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, 
 CANCEL_GRACE: Final = 5.0
 #: Number of processes in a row that a signal may kill at their start before a worker gives up.
 KILLED_STARTS: Final = 5
+#: Seconds until a handler must have begun: the start of its process with the lifespan, and the way to it.
+START_TIMEOUT: Final = 300.0
+#: Seconds until a run is released after a signal killed its process at the start: the memory may be full.
+KILLED_START_PAUSE: Final = 1.0
 
 logger = logging.getLogger("dibs.worker")
 
@@ -60,23 +64,58 @@ class IsolatedExecutor:
                     raise
                 logger.warning("%s, trying again", error)
 
-    async def run(self, invocation: Invocation, enter: Callable[[], bool]) -> Verdict:
+    async def run(self, invocation: Invocation, entered: Callable[[], None]) -> Verdict:
         """Run the job in an isolated process and return its verdict. Never raise.
 
-        Call `enter` right before the handler starts; do not start the handler if `enter` returns False.
+        Call `entered` when the process has entered the handler, within START_TIMEOUT seconds. A run whose
+        process dies before that is released.
         """
-        try:
-            process = self._idle.pop() if self._idle else await self._start_process()
-        except ConfigurationError as error:
-            return Raised(error=error_from_exception(error))
+        process = self._take_idle() or IsolatedProcess(self._storage, self._spec)
         self._busy[invocation.key] = process
         try:
-            if not enter():
-                return interrupted_verdict()
-            return await process.run(invocation)
+            return await self._run_in(process, invocation, entered)
+        except TimeoutError:
+            return _start_timeout_verdict()
+        except KilledAtStart as error:
+            return await self._verdict_on_killed_start(invocation, error)
+        except ConfigurationError as error:
+            return Raised(error=error_from_exception(error))
         finally:
             del self._busy[invocation.key]
             self._keep_or_kill(process)
+
+    def _take_idle(self) -> IsolatedProcess | None:
+        while self._idle:
+            process = self._idle.pop()
+            if process.alive:
+                return process
+        return None
+
+    async def _run_in(
+        self, process: IsolatedProcess, invocation: Invocation, entered: Callable[[], None]
+    ) -> Verdict:
+        """Run the job in a process. Raise TimeoutError if the handler is not entered in time."""
+
+        def on_entered() -> None:
+            if not limit.expired():
+                limit.reschedule(None)
+                entered()
+
+        try:
+            async with asyncio.timeout(START_TIMEOUT) as limit:
+                await process.wait_ready()
+                if invocation.stop_reason is not None:
+                    return interrupted_verdict()
+                return await process.run(invocation, on_entered)
+        except BaseException:  # also a cancellation: nothing else would end this process
+            process.kill()
+            raise
+
+    async def _verdict_on_killed_start(self, invocation: Invocation, error: KilledAtStart) -> Verdict:
+        if invocation.stop_reason is None:
+            logger.warning("%s/%s: %s; the job is released", *invocation.key[:2], error)
+            await asyncio.sleep(KILLED_START_PAUSE)
+        return NotEntered()
 
     async def _start_process(self) -> IsolatedProcess:
         process = IsolatedProcess(self._storage, self._spec)
@@ -94,11 +133,14 @@ class IsolatedExecutor:
             self._idle.append(process)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
-        """Stop a run. A cancelled run has CANCEL_GRACE seconds; for another reason, kill its process."""
+        """Stop a run. A cancelled run has CANCEL_GRACE seconds; for another reason, kill its process.
+
+        Also kill a process that still starts: its lifespan may take long.
+        """
         process = self._busy.get(invocation.key)
         if process is None:
             return
-        if stop == "cancel":
+        if stop == "cancel" and process.ready:
             process.send(messages.CancelRun())
             self._loop.call_later(CANCEL_GRACE, self._kill_if_running, invocation, process)
         else:
@@ -139,6 +181,8 @@ class IsolatedProcess:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._verdict: asyncio.Future[Verdict] | None = None
+        #: Called when the handler of the current run begins; None if it has begun, or without a run.
+        self._on_entered: Callable[[], None] | None = None
         #: Set when the process has ended.
         self.exited = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
@@ -148,18 +192,25 @@ class IsolatedProcess:
     def alive(self) -> bool:
         return self._process.alive
 
+    @property
+    def ready(self) -> bool:
+        """True once the process has started, and can run jobs."""
+        return self._ready.done()
+
     async def wait_ready(self) -> None:
         """Wait until the process can run jobs. Raise ConfigurationError if it cannot start."""
         await self._ready
 
-    async def run(self, invocation: Invocation) -> Verdict:
-        """Run the job and return its verdict, which is Died if the process ended during the run."""
-        self._verdict = self._loop.create_future()
+    async def run(self, invocation: Invocation, entered: Callable[[], None]) -> Verdict:
+        """Run the job and return its verdict; call `entered` when the process has entered the handler.
+
+        If the process ends, the verdict is Died; before the handler began, NotEntered.
+        """
+        if not self.alive:
+            return NotEntered()
+        self._verdict, self._on_entered = self._loop.create_future(), entered
         seconds = None if invocation.limits.timeout is None else invocation.limits.timeout / 1000
-        if self.alive:
-            self.send(messages.RunJob(invocation.handler.queue, invocation.job, seconds))
-        else:
-            self._on_exit("ended before the run began")
+        self.send(messages.RunJob(invocation.handler.queue, invocation.job, seconds))
         return await self._verdict
 
     def send(self, message: Struct) -> None:
@@ -177,6 +228,10 @@ class IsolatedProcess:
             case messages.StartFailed(reason):
                 if not self._ready.done():
                     self._ready.set_exception(ConfigurationError(reason))
+            case messages.RunEntered():
+                if self._on_entered is not None:
+                    on_entered, self._on_entered = self._on_entered, None
+                    on_entered()
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
@@ -199,8 +254,12 @@ class IsolatedProcess:
         if not self._ready.done():
             self._ready.set_exception(self._start_error(reason))
         if self._verdict is not None and not self._verdict.done():
-            died = exception_info.make_error("ProcessDied", f"the process that ran it {reason}")
-            self._verdict.set_result(Died(died))
+            self._verdict.set_result(self._verdict_on_exit(reason))
+
+    def _verdict_on_exit(self, reason: str) -> Verdict:
+        if self._on_entered is not None:
+            return NotEntered()
+        return Died(exception_info.make_error("ProcessDied", f"the process that ran it {reason}"))
 
     def _start_error(self, reason: str) -> ConfigurationError:
         code = self._process.exit_code
@@ -208,3 +267,11 @@ class IsolatedProcess:
             return ConfigurationError(MISSING_MAIN_GUARD)
         kind = KilledAtStart if code is not None and code < 0 else ConfigurationError
         return kind(f"the process of a handler {reason} while it was starting")
+
+
+def _start_timeout_verdict() -> Raised:
+    message = (
+        f"the handler did not begin within {START_TIMEOUT:g} s, as its process did not start: look for what "
+        "the import of the application or @app.lifespan waits for"
+    )
+    return Raised(error=exception_info.make_error("StartTimeout", message))

@@ -20,7 +20,12 @@ from dibs.model.run_outcome import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.execution.invocation import Invocation, call_async_handler, call_sync_handler
+from dibs.worker.execution.invocation import (
+    Invocation,
+    call_async_handler,
+    call_sync_handler,
+    interrupted_verdict,
+)
 from dibs.worker.processes.app_import import describe_error
 from dibs.worker.processes.child_main import (
     ParentPipe,
@@ -83,8 +88,11 @@ def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
 
 
 def _without_storage(app: Dibs) -> AbstractContextManager[None]:
-    """Replace the storage of the app, which only the process of the worker can open."""
-    return app.override_storage(cast("Storage", UnreachableStorage(app.url)))
+    """Replace the storage of the app, which only the process of the worker can open.
+
+    The app may have no URL here: the process of the worker may have set its storage with `using`.
+    """
+    return app.override_storage(cast("Storage", UnreachableStorage("memory:")))
 
 
 async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
@@ -145,15 +153,23 @@ class IsolatedRunner:
         invocation.task = self._loop.create_task(self._call_handler(invocation), context=self._context.copy())
 
     def _cancel(self, invocation: Invocation) -> None:
+        invocation.stop_reason = "cancel"
         invocation.current.request_cancel()
-        if invocation.task is not None and invocation.handler.is_async:
+        if invocation.task is not None and invocation.entered and invocation.handler.is_async:
             invocation.task.cancel()
 
     async def _call_handler(self, invocation: Invocation) -> None:
-        if invocation.handler.is_async:
-            verdict: Verdict = await call_async_handler(invocation)
+        if invocation.stop_reason is None:
+            invocation.entered = True
+            self._parent.send(messages.RunEntered())
+            verdict = await self._verdict_of_handler(invocation)
         else:
-            # On a thread: job.progress() in a `def` handler waits for this loop.
-            verdict = await asyncio.to_thread(call_sync_handler, invocation, self._context.copy())
+            verdict = interrupted_verdict()
         self._invocation = None
         self._parent.send(messages.RunFinished(verdict))
+
+    async def _verdict_of_handler(self, invocation: Invocation) -> Verdict:
+        if invocation.handler.is_async:
+            return await call_async_handler(invocation)
+        # On a thread: job.progress() in a `def` handler waits for this loop.
+        return await asyncio.to_thread(call_sync_handler, invocation, self._context.copy())
