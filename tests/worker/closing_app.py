@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import multiprocessing
 import os
 import time
 from collections.abc import AsyncIterator
@@ -36,6 +37,12 @@ def pid() -> int:
 @app.task(queue="isolated_pid", executor="process")
 def isolated_pid() -> int:
     return os.getpid()
+
+
+@app.task(queue="child")
+def child() -> None:
+    """Leave a process behind, as a ProcessPoolExecutor that nobody shuts down does."""
+    multiprocessing.Process(target=time.sleep, args=(3600,)).start()
 
 
 @app.task(queue="overruns", timeout=0.1, max_timeouts=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -16,13 +17,17 @@ from tests.source import PROJECT
 
 ADVICE = "Python has changed it: adapt src/dibs/worker/processes/multiprocessing_privates.py"
 #: A string literal or attribute access with a private name of multiprocessing.
-PRIVATE = re.compile(r"_inheriting\b|_args_from_interpreter_flags|get_preparation_data|spawn\.prepare\(")
+PRIVATE = re.compile(
+    r"_inheriting\b|_args_from_interpreter_flags|_exit_function\b|get_preparation_data|spawn\.prepare\("
+)
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
         (util, "_args_from_interpreter_flags"),
+        (util, "_exit_function"),
+        (atexit, "_run_exitfuncs"),
         (spawn, "get_executable"),
         (spawn, "get_preparation_data"),
         (spawn, "prepare"),
@@ -30,7 +35,7 @@ PRIVATE = re.compile(r"_inheriting\b|_args_from_interpreter_flags|get_preparatio
     ids=str,
 )
 def test_each_function_is_still_there(module: object, name: str) -> None:
-    assert callable(getattr(module, name, None)), f"multiprocessing has no function {name}. {ADVICE}"
+    assert callable(getattr(module, name, None)), f"{module} has no function {name}. {ADVICE}"
 
 
 def test_the_interpreter_command_starts_an_interpreter() -> None:

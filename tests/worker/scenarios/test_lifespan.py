@@ -108,3 +108,14 @@ async def test_an_empty_queue_ends_the_lifespan(app: Dibs, log: Path) -> None:
     await run(app, queues=["pid"], processes=1, until="empty")
 
     assert [WHOLE_LIFE] == list(events(log).values())
+
+
+async def test_a_child_process_of_a_job_does_not_delay_the_exit(
+    app: Dibs, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At exit, multiprocessing joins the children of a process."""
+    await app.queue("child").enqueue({"args": [], "kwargs": {}}, id="a")
+    await run(app, queues=["child"], processes=1, until="empty", grace=5)
+
+    assert [WHOLE_LIFE] == list(events(log).values())
+    assert "in time" not in caplog.text

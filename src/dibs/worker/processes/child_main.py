@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import ctypes
 import logging
 import os
@@ -23,6 +22,7 @@ from dibs.worker import messages
 from dibs.worker.processes import signals
 from dibs.worker.processes.app_import import check_handlers, describe_error, import_app
 from dibs.worker.processes.logs import LogConfig, apply_log_config
+from dibs.worker.processes.multiprocessing_privates import run_exit_functions
 
 #: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1
@@ -173,7 +173,7 @@ def exit_process() -> NoReturn:
 
     The interpreter's own exit would wait for threads that still run a handler.
     """
-    atexit._run_exitfuncs()  # noqa: SLF001 - the documented ways to call them all wait for threads
+    run_exit_functions()
     with suppress(OSError, ValueError, AttributeError):  # a handler may have closed or replaced the streams
         sys.stdout.flush()
         sys.stderr.flush()

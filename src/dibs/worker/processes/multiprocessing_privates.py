@@ -6,6 +6,7 @@ tests/worker/processes/test_multiprocessing_privates.py fails if a Python versio
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import struct
@@ -53,3 +54,17 @@ def prepare_process(data: dict[str, Any]) -> None:
 def is_importing_main_script() -> bool:
     """Return whether this process is a child that is importing the main script of its parent."""
     return bool(getattr(multiprocessing.current_process(), _INHERITING, False))
+
+
+def run_exit_functions() -> None:
+    """Call the functions registered with `atexit`, and wait for no thread and no child process.
+
+    The function of multiprocessing would wait for children that jobs have left behind, for example those of
+    a ProcessPoolExecutor. It is called last, after they were killed.
+    """
+    exit_function = util._exit_function  # type: ignore[attr-defined] # noqa: SLF001
+    atexit.unregister(exit_function)
+    atexit._run_exitfuncs()  # noqa: SLF001 - the documented ways to call them all wait for threads
+    for child in multiprocessing.active_children():
+        child.kill()
+    exit_function()

@@ -134,7 +134,10 @@ class Supervisor:
                 while any(worker.ready for worker in self._workers):
                     await self.changes.wait()
         if any(worker.drained for worker in self._workers):
-            logger.warning("@app.lifespan has not ended after its yield in time: the worker is stopped there")
+            logger.warning(
+                "@app.lifespan has not ended after its yield in time, or a function of atexit has not: the "
+                "worker is stopped there"
+            )
         await self._workers.shut_down()
         if self._recoveries:
             await asyncio.wait(self._recoveries, timeout=STOP_TIMEOUT)
