@@ -25,9 +25,9 @@ HOSTILE = ("it's", "'; drop table jobs; --", '"}]', "{q}", "$1", "%(x)s", "\\u00
 
 
 async def test_a_job_tells_all_that_is_known_of_it(queue: Queue) -> None:
-    """The status has queue, id, state, attributes, attempts, and the times of start, enqueue and claim."""
+    """The status has queue, id, state, data, attributes, limits and attempts, and the times of the job."""
     at = datetime(2100, 1, 1, tzinfo=UTC)
-    id = (await queue.enqueue({"to": "x"}, run_at=at, attributes={"who": "me"})).id
+    id = (await queue.enqueue({"to": "x"}, run_at=at, attributes={"who": "me"}, lease=30)).id
     status = await queue.get(id)
 
     assert status is not None
@@ -38,7 +38,8 @@ async def test_a_job_tells_all_that_is_known_of_it(queue: Queue) -> None:
         status.run_at,
         status.attributes,
     )
-    assert (None, 0) == (status.claimed_at, status.attempts)
+    assert ({"to": "x"}, {"lease": 30}) == (status.data, status.limits)
+    assert (None, 0, "") == (status.claimed_at, status.attempts, status.lease)
     assert status.enqueued_at is not None
     assert None is await queue.get("unknown, and no uuid")
 
