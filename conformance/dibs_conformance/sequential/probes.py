@@ -6,11 +6,11 @@ location.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from attrs import frozen
 
-from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -22,6 +22,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
+from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
@@ -99,7 +100,7 @@ async def replaced_retention(storage: Storage) -> ProbeResult:
 
 
 async def wake_up_outcomes(storage: Storage) -> ProbeResult:
-    """End ids in every way while a waiter listens; compare its outcomes with the stored ones."""
+    """End ids in every way while a waiter listens; compare its outcomes and ids with the stored ones."""
     actions: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
         "failed": Fail(error=Error(type="E", message="no")),
@@ -122,6 +123,17 @@ async def wake_up_outcomes(storage: Storage) -> ProbeResult:
         f"a wake-up for {id} carried {carried}; the stored outcome is {slots[id].outcome}"
         for id, carried in wake.outcomes.items()
         if id not in slots or carried != slots[id].outcome
+    ] + _missing_ends(wake, slots)
+
+
+def _missing_ends(wake: WaitResult, slots: Mapping[str, Slot]) -> list[str]:
+    """Return a message for each ended id that a wake-up does not name, unless it names no ids at all."""
+    if wake.ended is None:
+        return []
+    return [
+        f"{id} ended, and the wake-up names only {sorted(wake.ended)}"
+        for id, slot in slots.items()
+        if slot.outcome is not None and id not in wake.ended
     ]
 
 
@@ -165,7 +177,8 @@ PROBES = (
     Probe(
         "a wake-up carries the stored outcome",
         "3, Wake-ups",
-        "A wake-up carries the same outcome as a read, unless the id changed in between.",
+        "A wake-up carries the same outcome as a read, unless the id changed in between. If it names the ids "
+        "that ended, it names all of them.",
         wake_up_outcomes,
     ),
 )

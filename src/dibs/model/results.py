@@ -189,6 +189,8 @@ class WaitResult(Struct, frozen=True, gc=False, kw_only=True):
     since: Mapping[str, str]
     #: Outcomes of awaited ids, where the storage received them. A missing id may have ended, too.
     outcomes: Mapping[str, Outcome] = {}
+    #: For a wait for ids: the awaited ids that have ended. None if the storage does not know them.
+    ended: frozenset[str] | None = None
 
 
 class ExportRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

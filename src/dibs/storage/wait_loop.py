@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from dibs.model.job import Outcome
@@ -37,6 +37,14 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         self.ids = frozenset(ids)
         #: For each queue, the token of its last known state. The loop compares the next state with it.
         self.since: Mapping[str, str] = since
+        self._ended: set[str] | None = set()
+
+    def note_ended(self, ids: Iterable[str] | None) -> None:
+        """Add watched ids that have ended. None: some ids have ended, and it is unknown which ones."""
+        if ids is None:
+            self._ended = None
+        elif self._ended is not None:
+            self._ended.update(ids)
 
     async def run(self, timeout: float | None) -> WaitResult:
         """Wait for at most `timeout` seconds, without limit for None. Raise StorageError if a read fails."""
@@ -65,19 +73,27 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             if state is None:
                 state = await self.read_state()
             if missed_ends or self.has_changed(state, was_woken=was_woken):
-                return WaitResult(woken=True, since=self.tokens(state), outcomes=self.outcomes(state))
+                if missed_ends:
+                    self.note_ended(None)
+                return self._result(state, woken=True)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 woken = self.woken and self.ends_on_message()
-                return WaitResult(woken=woken, since=self.tokens(state), outcomes=self.outcomes(state))
+                return self._result(state, woken=woken)
             self.store_tokens(state)
             due, pause = self.seconds_until_due(state), self.seconds_until_poll(state)
             pause = min(seconds for seconds in (left, due, pause) if seconds is not None)
             woken = await self.sleep(pause)
             self.check_open()
             if self.ends_on_message() if woken else due == pause:
-                return WaitResult(woken=True, since=self.tokens(state))
+                return WaitResult(woken=True, since=self.tokens(state), ended=self.ended_ids(state))
             state = self.known_state_after_message(state) if woken else None
+
+    def _result(self, state: StateT, *, woken: bool) -> WaitResult:
+        outcomes = self.outcomes(state)
+        return WaitResult(
+            woken=woken, since=self.tokens(state), outcomes=outcomes, ended=self.ended_ids(state)
+        )
 
     # -- defined by each storage ---------------------------------------------------------------------
 
@@ -136,6 +152,13 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         The caller then need not read them. By default there are none.
         """
         return {}
+
+    def ended_ids(self, state: StateT) -> frozenset[str] | None:
+        """Return the watched ids that have ended; None if they are unknown, and for work and events.
+
+        All ids that ended before the tokens of `tokens` must be in it.
+        """
+        return None if self._ended is None or self.watch != "ids" else frozenset(self._ended)
 
     @abstractmethod
     def seconds_until_due(self, state: StateT) -> float | None:

@@ -124,6 +124,14 @@ class FalseOutcomes(Wrapped):
         return replace(wake, outcomes=ends)
 
 
+class MissingEnds(Wrapped):
+    """A storage whose wake-ups leave out one of the ids that ended."""
+
+    async def wait(self, queues: Sequence[str], *, ids: Sequence[str], **words: Any) -> WaitResult:
+        wake: WaitResult = await self._storage.wait(queues, ids=ids, **words)
+        return replace(wake, ended=None if wake.ended is None else wake.ended - {"failed"})
+
+
 @asynccontextmanager
 async def memory(wrap: type[Wrapped]) -> AsyncIterator[Any]:
     async with open_storage("memory:", "manual") as storage:
@@ -196,6 +204,13 @@ async def test_false_outcomes_in_wake_ups_fail() -> None:
     assert [f"a wake-up for {id}" for id in ("done", "failed", "gone", "back")] == [
         one.partition(" carried ")[0] for one in wrong
     ]
+
+
+async def test_a_wake_up_that_leaves_out_an_end_fails() -> None:
+    async with memory(MissingEnds) as storage:
+        _, wrong = await wake_up_outcomes(storage)
+
+    assert ["failed ended, and the wake-up names only ['done', 'gone']"] == wrong
 
 
 # -- transactions ------------------------------------------------------------------------------------

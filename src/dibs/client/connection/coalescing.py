@@ -178,10 +178,11 @@ def _fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) ->
     for call in batch:
         if not call.answer.done():
             # Raising changes an exception (its traceback and context), so callers must not share one.
-            call.answer.set_exception(_copy_error(error))
+            call.answer.set_exception(copy_error(error))
 
 
-def _copy_error(error: Exception) -> Exception:
+def copy_error(error: Exception) -> Exception:
+    """Return a copy of an error for one of several callers, with the error as its cause."""
     try:
         copied = copy.copy(error)
     except Exception:  # noqa: BLE001 - copying fails for a class whose __init__ does not accept its `args`

@@ -4,91 +4,80 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import structs
 
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
 from dibs.client.connection.wait_messages import failure_message, not_kept_message, timeout_message
 from dibs.client.options.retention import extend_retention
-from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageError, WaitTimeout
+from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, WaitTimeout
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
-from dibs.model.results import WaitResult
 from dibs.model.ticket_state import TicketState, ticket_state
-from dibs.storage.protocol import Storage
 
 #: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
 SLOW_POLL_SECONDS: Final = 1.0
 
 
-class OutcomeWait:
+class OutcomeWait(EndWaiter):
     """A wait for the end of one enqueue, with an optional deadline.
 
     `seconds` is the longest wait; None waits until the job ends.
     """
 
     def __init__(self, client: QueueClient, id: str, revision: int, seconds: float | None) -> None:
+        super().__init__(id)
         self._client = client
-        self._id = id
         self._revision = revision
         self._deadline = None if seconds is None else time.monotonic() + seconds
-        self._since: Mapping[str, str] | None = None
+        self._group: WaitGroup | None = None
 
     async def wait_for_end(self) -> TicketState:
         """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job."""
-        while True:
-            storage = await self._client.storage()
-            # Subscribe before reading the state, so that a change in between is not missed. After the first
-            # wake-up, its token has this effect: a change since the token ends the next wait at once.
-            wakeup = None if self._since else asyncio.ensure_future(self._wait_for_wakeup(storage))
-            try:
-                if wakeup is not None:
+        try:
+            while True:
+                # Subscribe before reading the state, so that a change in between is not missed.
+                if self._group is None or self._group.is_ended:
+                    self._group = await self._client.join_wait(self)
                     await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
-                slot = await self._client.get(self._id)
+                slot = await self._client.get(self.id)
                 state = ticket_state(slot, self._revision)
                 if state.kind != "pending":
                     return state
-                await self._extend_retention(storage, slot)
+                await self._extend_retention(slot)
                 self._check_deadline(slot)
-                wake = await (wakeup or self._wait_for_wakeup(storage))
-                if ended := self._final_state_in(wake):
+                await self.sleep(self._seconds_until_poll())
+                if ended := self._take_wakeup():
                     return ended
-                self._since = wake.since
-            finally:
-                if wakeup is not None:
-                    abandon_wakeup(wakeup)
+        finally:
+            if self._group is not None:
+                self._group.leave(self)
 
-    def _final_state_in(self, wake: WaitResult) -> TicketState | None:
-        """Return the final state if the wake-up carries it, else None."""
-        outcome = wake.outcomes.get(self._id)
+    def _take_wakeup(self) -> TicketState | None:
+        """Reset the wake-up. Return the final state if it carried that, else None. Raises its error."""
+        outcome, error = self.outcome, self.error
+        self.outcome, self.error, self.woken = None, None, False
+        if error is not None:
+            raise error
         # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
         # outcome always covers these two revisions themselves.
         if outcome is None or self._revision not in (outcome.first, outcome.revision):
             return None
         return TicketState(outcome.kind, outcome)
 
-    async def _wait_for_wakeup(self, storage: Storage) -> WaitResult:
-        name = self._client.name
-        seconds = (
-            SLOW_POLL_SECONDS if self._deadline is None else min(SLOW_POLL_SECONDS, self._seconds_left())
-        )
-        with suppress(StorageError):
-            return await storage.wait([name], for_="ids", ids=[self._id], since=self._since, timeout=seconds)
-        # A lost wake-up costs latency and not correctness. If the storage is down, reading the state raises.
-        await asyncio.sleep(seconds)
-        return WaitResult(woken=False, since={})
-
     def _seconds_left(self) -> float:
         return 0.0 if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
+    def _seconds_until_poll(self) -> float:
+        return SLOW_POLL_SECONDS if self._deadline is None else min(SLOW_POLL_SECONDS, self._seconds_left())
+
     def _check_deadline(self, slot: Slot) -> None:
         if self._deadline is not None and self._seconds_left() == 0.0:
-            raise WaitTimeout(timeout_message(f"{self._client.name}/{self._id}", slot, self._revision))
+            raise WaitTimeout(timeout_message(f"{self._client.name}/{self.id}", slot, self._revision))
 
-    async def _extend_retention(self, storage: Storage, slot: Slot) -> None:
+    async def _extend_retention(self, slot: Slot) -> None:
         """Extend the stored retention, so that the outcome is kept until the wait ends.
 
         Called before each pause, because an update of the job during the wait may replace the retention.
@@ -98,7 +87,8 @@ class OutcomeWait:
             await self._client.retention(), round(self._seconds_left() * 1000), own, *others
         )
         if longer != own:
-            await storage.amend(self._client.name, self._id, JobPatch(retention=longer))
+            storage = await self._client.storage()
+            await storage.amend(self._client.name, self.id, JobPatch(retention=longer))
 
 
 def abandon_wakeup(wakeup: asyncio.Future[Any]) -> None:

@@ -10,6 +10,7 @@ from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.connection.coalescing import MAX_BATCH_BYTES, MAX_BATCH_ITEMS, job_size, storage_limits
+from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
 from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
@@ -82,6 +83,10 @@ class QueueClient:
     async def get(self, id: str) -> Slot:
         """Return everything stored for one id: current job, blocked successor and outcome."""
         return await (await self.storage_handle.ensure_open()).coalesced.get(self.name, id)
+
+    async def join_wait(self, waiter: EndWaiter) -> WaitGroup:
+        """Add a waiter for the end of an id; see SharedWaits.join."""
+        return (await self.storage_handle.ensure_open()).waits.join(self.name, waiter)
 
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
         """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""

@@ -13,6 +13,7 @@ from attrs import define, field
 from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.coalescing import CoalescedCalls
 from dibs.client.connection.queue_retentions import QueueRetentions
+from dibs.client.connection.shared_waits import SharedWaits
 from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
@@ -27,6 +28,7 @@ class OpenStorage:
         self.storage = storage
         self.coalesced: CoalescedCalls = CoalescedCalls(storage)
         self.retentions: QueueRetentions = QueueRetentions(storage)
+        self.waits: SharedWaits = SharedWaits(storage)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.process: int = os.getpid()
 

@@ -10,12 +10,15 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
+from typing import TypeVar
 
 from dibs.model.results import WaitResult
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.protocol import Watch
 from dibs.storage.sleeper import Sleeper
+
+K = TypeVar("K")
 
 #: Each queue remembers the ids that ended in this many latest steps. A wait with a recent token then knows
 #: whether one of its ids has ended since.
@@ -30,6 +33,8 @@ class Waiter(Sleeper):
         self.watch = watch
         self.queues = queues
         self.ids = frozenset(ids)
+        #: For a wait for ids: the ids that have ended since the wait began; None if they are unknown.
+        self.ended: set[str] | None = set() if watch == "ids" else None
         self._thread = get_ident()
 
     def wake(self) -> None:
@@ -85,39 +90,40 @@ class Wakeups:
             return any(_has_work(queue, since.get(queue.name)) for queue in queues)
         if waiter.watch == "events":
             return any(queue.log.end != since.get(queue.name, queue.log.end) for queue in queues)
-        return any(self._ended_since(queue.name, waiter.ids, since.get(queue.name)) for queue in queues)
+        for queue in queues:
+            ended = self._ended_since(queue.name, waiter.ids, since.get(queue.name))
+            waiter.ended = None if waiter.ended is None or ended is None else waiter.ended | ended
+        return waiter.ended is None or bool(waiter.ended)
 
-    def _ended_since(self, queue: str, ids: frozenset[str], token: str | None) -> bool:
+    def _ended_since(self, queue: str, ids: frozenset[str], token: str | None) -> set[str] | None:
+        """Return those of `ids` that have ended after a token; None if that is unknown."""
         if token is None:
-            return False
+            return set()
         if not token.isdecimal() or int(token) < self._oldest_token:
-            return True  # the steps since the token are unknown, so the waiter must check
+            return None  # the steps since the token are unknown, so the waiter must check
         remembered = self._ended_ids.get(queue)
         if not remembered:
-            return False
+            return set()
         if len(remembered) == REMEMBERED_STEPS and remembered[0][0] > int(token):
-            return True  # some steps since the token are forgotten, so the waiter must check
-        return any(step > int(token) and not ids.isdisjoint(ended) for step, ended in remembered)
+            return None  # some steps since the token are forgotten, so the waiter must check
+        return {id for step, ended in remembered if step > int(token) for id in ended if id in ids}
 
     def add(self, waiter: Waiter) -> None:
-        for key in self._sets_of_waiter(waiter):
-            key.add(waiter)
+        for queue in waiter.queues:
+            if waiter.watch == "ids":
+                for id in waiter.ids:
+                    self._by_id[queue, id].add(waiter)
+            else:
+                self._by_queue[waiter.watch, queue].add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, and delete the sets that become empty, so that they do not pile up."""
-        for key in self._sets_of_waiter(waiter):
-            key.discard(waiter)
         for queue in waiter.queues:
-            if not self._by_queue[waiter.watch, queue]:
-                del self._by_queue[waiter.watch, queue]
-            for id in waiter.ids:
-                if not self._by_id[queue, id]:
-                    del self._by_id[queue, id]
-
-    def _sets_of_waiter(self, waiter: Waiter) -> Iterable[set[Waiter]]:
-        if waiter.watch == "ids":
-            return [self._by_id[queue, id] for queue in waiter.queues for id in waiter.ids]
-        return [self._by_queue[waiter.watch, queue] for queue in waiter.queues]
+            if waiter.watch == "ids":
+                for id in waiter.ids:
+                    _discard(self._by_id, (queue, id), waiter)
+            else:
+                _discard(self._by_queue, (waiter.watch, queue), waiter)
 
     def notify(self, step: Step) -> None:
         """Wake the waiters whose queues or ids a step has changed. Called after every step."""
@@ -132,12 +138,14 @@ class Wakeups:
                 self._ended_ids[name].append((self._end_steps, tuple(changes.ended)))
                 if self._by_id:
                     for id in changes.ended:
-                        self._wake(self._by_id.get((name, id), ()))
+                        self._wake_by_id(name, id)
 
     def wake_all(self) -> None:
         """Wake every waiter: the storage closes, or a manual clock moved."""
         for waiters in [*self._by_queue.values(), *self._by_id.values()]:
-            self._wake(waiters)
+            for waiter in waiters:
+                waiter.ended = None
+                waiter.wake()
 
     def wake_all_after_gap(self) -> None:
         """Wake every waiter after steps for which `notify` was not called.
@@ -148,16 +156,31 @@ class Wakeups:
         self._oldest_token = self._end_steps
         self.wake_all()
 
+    def _wake_by_id(self, queue: str, id: str) -> None:
+        for waiter in self._by_id.get((queue, id), ()):
+            if waiter.ended is not None:
+                waiter.ended.add(id)
+            waiter.wake()
+
     @staticmethod
     def _wake(waiters: Iterable[Waiter]) -> None:
         for waiter in waiters:
             waiter.wake()
 
 
+def _discard(sets: dict[K, set[Waiter]], key: K, waiter: Waiter) -> None:
+    waiters = sets.get(key)
+    if waiters is not None:
+        waiters.discard(waiter)
+        if not waiters:
+            del sets[key]
+
+
 def wait_result(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) -> WaitResult:
-    """Return the result of a wait, with the current tokens."""
+    """Return the result of a wait, with the current tokens and the ids that have ended before them."""
     tokens = {name: wakeups.token(waiter.watch, index.find_queue(name)) for name in waiter.queues}
-    return WaitResult(woken=woken, since=tokens)
+    ended = None if waiter.ended is None else frozenset(waiter.ended)
+    return WaitResult(woken=woken, since=tokens, ended=ended)
 
 
 def _has_work(queue: QueueIndex, token: str | None) -> bool:

@@ -68,15 +68,21 @@ class Notifications:
         return f"{self._era}.{self._counts[watch, queue]}"
 
     def may_have_changed(self, wait: Wait, queue: str, token: str) -> bool:
-        """Return whether a notification after this token may concern the wait."""
+        """Return whether a notification after this token may concern the wait.
+
+        A wait for ids gets the ids that have ended.
+        """
         era, _, count = token.partition(".")
         if era != self._era or not count.isdecimal():
             return False
         now = self._counts[wait.watch, queue]
-        if wait.watch != "ids" or now - int(count) > KEPT_NOTIFICATIONS:
+        if wait.watch != "ids":
             return now > int(count)
         later = [ids for number, ids in self._ended[queue] if number > int(count)]
-        return any(ids is None or not ids.isdisjoint(wait.ids) for ids in later)
+        if len(later) < now - int(count):
+            later.append(None)  # some notifications are lost or no longer kept
+        concerned = [_note_ended(wait, ids) for ids in later]
+        return any(concerned)
 
     def add(self, wait: Wait) -> None:
         self.waits.add(wait)
@@ -105,7 +111,7 @@ class Notifications:
             self._ended[queue].append((self._counts[watch, queue], ids))
         for wait in self.waits:
             concerned = wait.watch == watch and queue in wait.queues
-            if concerned and (watch != "ids" or ids is None or not ids.isdisjoint(wait.ids)):
+            if concerned and (watch != "ids" or _note_ended(wait, ids)):
                 wait.wake()
 
     def wake_all(self) -> None:
@@ -115,7 +121,22 @@ class Notifications:
         for ended in self._ended.values():
             ended.clear()
         for wait in self.waits:
+            wait.note_ended(None)
             wait.wake()
+
+
+def _note_ended(wait: Wait, ids: frozenset[str] | None) -> bool:
+    """Report the ids of a notification to a wait for ids. Return whether any concern it.
+
+    `ids` is None if the notification has no ids; it may then concern each wait.
+    """
+    if ids is None:
+        wait.note_ended(None)
+        return True
+    if ids.isdisjoint(wait.ids):
+        return False
+    wait.note_ended(ids & wait.ids)
+    return True
 
 
 @define(eq=False)

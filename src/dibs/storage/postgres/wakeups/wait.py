@@ -198,6 +198,8 @@ class PostgresWait(QueueWait[WaitState]):
             return since is not None and not since.startswith(_entry_offset(row.ends_at))
         if since is not None and self._notifications.may_have_changed(self, row.name, since):
             return True
+        if self.watch == "ids" and row.unheard:
+            self.note_ended(None)
         return row.due if self.watch == "work" else row.unheard
 
     def store_tokens(self, state: WaitState) -> None:
@@ -209,6 +211,9 @@ class PostgresWait(QueueWait[WaitState]):
             self.since = {**state.tokens, **self.since}
 
     def tokens(self, state: WaitState) -> Mapping[str, str]:
+        if self.watch == "ids":
+            # `ended_ids` has the ids of all notifications so far, so the next wait need not report them.
+            return {name: self._notifications.token("ids", name) for name in self.queues}
         return state.tokens
 
     def seconds_until_due(self, state: WaitState) -> float | None:

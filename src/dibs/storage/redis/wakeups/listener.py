@@ -11,6 +11,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, Final
 
@@ -59,6 +60,10 @@ class EndedMessage:
 
     def may_concern(self, ids: Collection[str]) -> bool:
         return not self.ids or not self.ids.keys().isdisjoint(ids)
+
+    def among(self, ids: AbstractSet[str]) -> AbstractSet[str] | None:
+        """Return those of `ids` that are in the message; None for a message without ids."""
+        return self.ids.keys() & ids if self.ids else None
 
 
 @define(eq=False)
@@ -118,6 +123,7 @@ class Subscription:
         """Wake every wait: messages were lost, the manual clock moved, or the storage closes."""
         for waits in self._waits.values():
             for wait in waits:
+                wait.note_ended(None)
                 wait.wake()
 
     async def close(self) -> None:
@@ -181,6 +187,7 @@ class Subscription:
             # it reads them again.
             self._missed.discard(channel)
             for wait in self._waits.get(channel, ()):
+                wait.note_ended(None)
                 wait.wake()
 
     def _receive_change(self, channel: str, raw: bytes) -> None:
@@ -196,6 +203,8 @@ class Subscription:
             return
         for wait in waits:
             if ended is None or not wait.ids or ended.may_concern(wait.ids):
+                if ended is not None:
+                    wait.note_ended(ended.among(wait.ids))
                 wait.wake()
 
     def _unsubscribe_left(self) -> None:
@@ -221,13 +230,25 @@ class Subscription:
 
     # -- kept messages -------------------------------------------------------------------------------
 
-    def may_have_ended(self, channel: str, token: int, ids: Collection[str]) -> bool:
-        """Return whether a run of one of the ids may have ended after the token `token`."""
+    def has_message(self, channel: str, number: int) -> bool:
+        """Return whether the message about the step `number`, or a later one, has arrived."""
         messages = self._ended.get(channel)
-        if not messages or messages[0].before > token:
-            return True  # the messages right after the token are missing, so the wait must read the queue
-        gaps = any(a.now != b.before for a, b in zip(messages, list(messages)[1:], strict=False))
-        return gaps or any(one.now > token and one.may_concern(ids) for one in messages)
+        return messages is not None and messages[-1].now >= number
+
+    def ended_since(self, channel: str, token: int, ids: AbstractSet[str]) -> frozenset[str] | None:
+        """Return those of the ids whose runs have ended after a token; None if messages are missing."""
+        found: set[str] = set()
+        before = None
+        for message in reversed(self._ended.get(channel, ())):
+            if before is not None and message.now != before:
+                return None  # a message between the two is missing
+            if message.now <= token:
+                return frozenset(found)
+            if (ended := message.among(ids)) is None:
+                return None
+            found |= ended
+            before = message.before
+        return None if before is None or before > token else frozenset(found)
 
     def outcomes_since(self, channel: str, token: int, ids: Collection[str]) -> dict[str, bytes]:
         """Return the latest packed outcome of each of the ids, from the messages after a token."""

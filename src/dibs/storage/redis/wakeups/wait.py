@@ -206,26 +206,20 @@ class RedisWait(QueueWait[States]):
         if self.watch == "events" or not since.isdecimal():
             return True
         ended = self._subscription.ended_since(channel, int(since), self.ids)
+        self.note_ended(ended)
         return ended is None or bool(ended)
 
     def tokens(self, state: States) -> dict[str, str]:
         return {queue: one.token(self.watch) for queue, one in state.items()}
 
-    def ended(self, state: States) -> frozenset[str] | None:
-        if self.watch != "ids" or self._waits.manual:
+    def ended_ids(self, state: States) -> frozenset[str] | None:
+        # A state that was read from the server may be newer than the latest message.
+        if self.watch != "ids" or not all(
+            self._subscription.has_message(channel, int(state[queue].ended))
+            for channel, queue in self._channels.items()
+        ):
             return None
-        found: frozenset[str] = frozenset()
-        for channel, queue in self._channels.items():
-            since = self.since.get(queue, "")
-            if since == state[queue].ended:
-                continue
-            ended = (
-                self._subscription.ended_since(channel, int(since), self.ids) if since.isdecimal() else None
-            )
-            if ended is None:
-                return None
-            found |= ended
-        return found
+        return super().ended_ids(state)
 
     def outcomes(self, state: States) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
