@@ -217,13 +217,14 @@ async def test_a_channel_without_waits_is_unsubscribed_and_subscribed_again(
     def channels() -> list[str]:
         return list(redis_server.execute("PUBSUB", "CHANNELS", f"{prefix}:*"))
 
-    monkeypatch.setattr(wakeups, "LINGER", 0.0)
     async with opened(poll=60.0) as mine, opened() as others:
         await mine.wait(["q"], timeout=0.01)
         assert f"{prefix}:{{q}}:work" in channels()
-        async with asyncio.timeout(TIMEOUT):
-            while channels():
-                await others.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
+        with monkeypatch.context() as patch:
+            patch.setattr(wakeups, "LINGER", 0.0)
+            async with asyncio.timeout(TIMEOUT):
+                while channels():
+                    await others.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
 
         waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=TIMEOUT))
         assert (await waiting).woken
