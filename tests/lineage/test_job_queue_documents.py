@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from datetime import timedelta
 
 import pytest
@@ -32,6 +33,11 @@ async def test_no_end_is_missed_between_the_enqueue_and_the_wait(queue: Queue) -
         async with asyncio.timeout(scripted_handlers.TIMEOUT):
             assert 200_000 == len(await ticket.result(60))
         await ending
+
+
+def test_a_wait_lasts_60_s_by_default(queue: Queue) -> None:
+    for call in (queue.ticket("a", 0).result, queue.enqueue_and_wait):
+        assert 60 == inspect.signature(call).parameters["wait"].default
 
 
 async def test_a_waiter_gets_the_result_of_the_run_after_a_stall(queue: Queue, app: Dibs) -> None:

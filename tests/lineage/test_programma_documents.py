@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dibs import Claim, Dibs, Queue, Retention, StorageError
+from dibs import Claim, Dibs, Queue, Retention, Status, StorageError
 from dibs.model.requests import HandOff, JobPatch
 from dibs.storage.registry import parse_scheme
 from tests.lineage import scripted_handlers
@@ -155,17 +155,22 @@ async def test_ended_jobs_can_be_kept_with_their_data(queue: Queue) -> None:
 
 
 async def test_each_queue_has_a_time_to_live_of_its_own(app: Dibs) -> None:
-    """One of its plans: ended jobs of a topic go after a time that is set for the topic."""
-    short, long = app.queue("short"), app.queue("long")
+    """One of its plans. Without a setting completed jobs are kept for an hour, failed ones for a week."""
+    short, usual = app.queue("short"), app.queue("usual")
     await short.configure(retention=Retention(completed=60))
-    for queue in (short, long):
-        await queue.enqueue(1, id="a")
-        await (await claim_one(queue)).complete()
-    kept = [await queue.get("a") for queue in (short, long)]
+    seconds = []
+    for queue in (short, usual):
+        for id in ("completed", "failed"):
+            await queue.enqueue(1, id=id)
+            claim = await claim_one(queue)
+            await (claim.complete() if id == "completed" else claim.fail("no"))
+            seconds.append(seconds_kept(await queue.get(id)))
 
-    seconds = [
-        (status.expires_at - status.ended_at).total_seconds()
-        for status in kept
-        if status and status.expires_at and status.ended_at
-    ]
-    assert [60, 3600] == seconds
+    assert [60, 604_800, 3600, 604_800] == seconds
+
+
+def seconds_kept(status: Status | None) -> float:
+    assert status is not None
+    assert status.expires_at is not None
+    assert status.ended_at is not None
+    return (status.expires_at - status.ended_at).total_seconds()
