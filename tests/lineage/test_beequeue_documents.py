@@ -15,6 +15,7 @@ from tests.lineage.scripted_handlers import (
     set_handler,
     wait_for_event,
 )
+from tests.worker.faulty_storage import faulty_storage
 
 # -- queues ----------------------------------------------------------------------------------------------
 
@@ -109,9 +110,9 @@ async def test_a_handler_that_blocks_its_thread_loses_no_job(
     set_handler(queue, scripted_handlers.scripted_blocking)
     set_handler(other)
     await queue.enqueue({"hold": True}, id="a")
-    async with running_worker(app, lease=0.5, heartbeat=0.05):
+    async with faulty_storage(app) as storage, running_worker(app, lease=1, heartbeat=0.1):
         await record.wait_for_hold()
-        await asyncio.sleep(0.6)
+        await storage.until(lambda: storage.calls.count("renew") >= 12)
         assert 1 == await (await other.enqueue(1)).result(scripted_handlers.TIMEOUT)
         record.release_threads.set()
         await wait_for_event(queue, "completed")
