@@ -45,6 +45,7 @@ def closes() -> None:
 
 BASIC = 'logging.basicConfig(level="INFO", format="MINE: %(message)s")'
 TO_FILE = 'logging.basicConfig(level="INFO", filename="app.log", format="MINE: %(message)s")'
+DIBS_TO_FILE = 'logging.getLogger("dibs").addHandler(logging.FileHandler("app.log"))'
 #: The default of disable_existing_loggers disables the loggers of dibs.
 DICT = """
 import dibs.worker
@@ -85,11 +86,14 @@ def test_a_crash_is_seen_on_stderr(shell: Shell, setup: str) -> None:
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_an_application_that_logs_to_a_file_has_lines_in_both(shell: Shell, processes: str) -> None:
-    _, err = run_job(shell, "fails", "--processes", processes, setup=TO_FILE)
+@pytest.mark.parametrize("setup", [TO_FILE, DIBS_TO_FILE], ids=["root", "dibs"])
+def test_an_application_that_logs_to_a_file_has_lines_in_both(
+    shell: Shell, setup: str, processes: str
+) -> None:
+    _, err = run_job(shell, "fails", "--processes", processes, setup=setup)
 
     assert 1 == len([line for line in err.splitlines() if "fails/a" in line])
-    assert "MINE: fails/a" in (shell.folder / "app.log").read_text()
+    assert "fails/a" in (shell.folder / "app.log").read_text()
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])

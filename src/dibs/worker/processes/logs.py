@@ -49,8 +49,9 @@ def add_dibs_handler(handler: logging.Handler, level: int) -> None:
 
 def _writes_to_console(handler: logging.Handler) -> bool:
     # The handler of rich has the attribute `console` instead of a stream.
-    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    return getattr(handler, "stream", None) in streams or hasattr(handler, "console")
+    stream = getattr(handler, "stream", None)
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)  # None after `>&-`
+    return (stream is not None and stream in streams) or hasattr(handler, "console")
 
 
 def enable_dibs_loggers() -> None:
@@ -64,38 +65,47 @@ def enable_dibs_loggers() -> None:
             logger.disabled = False
 
 
-class LogConfig(Struct, frozen=True, kw_only=True):
-    """A log configuration as data. A class is given as "module:class"; the child creates the instance."""
+class HandlerConfig(Struct, frozen=True, kw_only=True):
+    """A handler as data. A class is given as "module:class"; the child creates the instance."""
 
-    #: The level of the root logger; 0 if the process has configured no logging.
-    level: int = 0
     #: The format string for logging.Formatter.
     format: str = logging.BASIC_FORMAT
     #: The class of the formatter; "" for logging.Formatter.
     formatter: str = ""
     #: The classes of the filters.
     filters: tuple[str, ...] = ()
-    #: True if this is the handler of the logger "dibs", beside a root logger that writes elsewhere.
-    dibs_only: bool = False
+
+
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """The levels and the first handlers of the root logger and of the logger "dibs"."""
+
+    #: The level of the root logger; 0 if the process has configured no logging.
+    level: int = 0
+    #: None if the root logger has no handler.
+    root: HandlerConfig | None = None
+    #: None if the logger "dibs" has no handler of its own.
+    dibs: HandlerConfig | None = None
     #: The level of the logger "dibs"; 0 if it has none of its own.
     dibs_level: int = 0
 
 
 def current_log_config() -> LogConfig:
-    """Return the configuration of this process: the first handler of the root logger, and its level.
-
-    If the logger "dibs" has a handler, that one stands for it.
-    """
+    """Return the configuration of this process."""
     dibs = logging.getLogger("dibs")
-    handlers = dibs.handlers or logging.root.handlers
-    if not handlers:
-        return LogConfig(dibs_level=dibs.level)
-    handler = handlers[0]
-    formatter = handler.formatter
     return LogConfig(
-        dibs_only=bool(dibs.handlers),
+        level=logging.root.getEffectiveLevel() if logging.root.handlers or dibs.handlers else 0,
+        root=_describe_handler(logging.root),
+        dibs=_describe_handler(dibs),
         dibs_level=dibs.level,
-        level=logging.root.getEffectiveLevel(),
+    )
+
+
+def _describe_handler(logger: logging.Logger) -> HandlerConfig | None:
+    if not logger.handlers:
+        return None
+    handler = logger.handlers[0]
+    formatter = handler.formatter
+    return HandlerConfig(
         format=(formatter and formatter._fmt) or logging.BASIC_FORMAT,  # noqa: SLF001 - logging has no other way
         formatter=""
         if formatter is None or type(formatter) is logging.Formatter
@@ -105,20 +115,21 @@ def current_log_config() -> LogConfig:
 
 
 def apply_log_config(config: LogConfig) -> None:
-    """Add a handler with this configuration, unless the application has added one to the same logger.
+    """Add handlers with this configuration to the loggers to which the application has added none.
 
+    Leave out the handler of "dibs" if the root logger writes to the console: each line would appear twice.
     Leave out formatters and filters whose classes need arguments or cannot be imported.
     """
     if config.dibs_level:
         logging.getLogger("dibs").setLevel(config.dibs_level)
-    if config.dibs_only:
-        add_dibs_handler(_create_handler(config), config.level)
-    elif config.level and not logging.root.handlers:
-        logging.root.addHandler(_create_handler(config))
+    if config.root is not None and not logging.root.handlers:
+        logging.root.addHandler(_create_handler(config.root))
         logging.root.setLevel(config.level)
+    if config.dibs is not None and not any(map(_writes_to_console, logging.root.handlers)):
+        add_dibs_handler(_create_handler(config.dibs), config.level)
 
 
-def _create_handler(config: LogConfig) -> logging.Handler:
+def _create_handler(config: HandlerConfig) -> logging.Handler:
     handler = ConsoleHandler()
     handler.setFormatter(_create_instance(config.formatter) or logging.Formatter(config.format))
     for name in config.filters:
