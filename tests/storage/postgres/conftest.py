@@ -9,8 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from dibs import Dibs, Queue
 from dibs.storage.postgres import PostgresStorage, open_url
 from dibs_conformance.servers import PostgresServer
+from tests.storage.postgres.sql_programs import SqlProgram
 
 _NUMBERS = count()
 
@@ -51,3 +53,23 @@ async def connect(postgres_server: PostgresServer, schema: str) -> AsyncIterator
     yield one
     for connection in opened:
         await connection.close()
+
+
+@pytest.fixture
+async def app(storage: PostgresStorage, postgres_server: PostgresServer, schema: str) -> AsyncIterator[Dibs]:
+    async with Dibs(f"{postgres_server.url}?schema={schema}") as app:
+        yield app
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+@pytest.fixture
+async def sql(
+    storage: PostgresStorage, postgres_server: PostgresServer, schema: str
+) -> AsyncIterator[SqlProgram]:
+    connection = await psycopg.AsyncConnection.connect(postgres_server.url, autocommit=True)
+    async with connection:
+        yield SqlProgram(connection, schema)
