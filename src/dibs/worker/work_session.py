@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
+from dibs.client.calls.error_info import summarize_exception
 from dibs.client.options.durations import Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
@@ -218,7 +219,7 @@ class _WorkSession:
             if any(c.waiting and queue not in ignored for queue, c in counts.items()):
                 ignored = {*ignored, *await self._paused_queues()}
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
-            logger.warning("counting the queues failed, trying again: %s", error)
+            logger.warning("counting the queues failed, trying again: %s", summarize_exception(error))
             return False
         return not any(
             (c.waiting and queue not in ignored) or c.blocked or c.active > c.handed_off

@@ -1,4 +1,4 @@
-"""Which errors of an opening storage pass by themselves."""
+"""Waiting for a storage that is unavailable: the errors that pass by themselves, and the lines about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from redis.exceptions import BusyLoadingError
 
 from dibs.errors import ConfigurationError, StorageUnavailable
 from dibs.storage.redis.network.errors import translate_error
-from dibs.worker.supervisor.availability import is_starting
+from dibs.worker.supervisor.availability import is_starting, wait_until_available
 
 
 def test_a_loading_redis_is_starting() -> None:
@@ -34,3 +34,15 @@ def test_a_starting_postgres_is_starting() -> None:
 )
 def test_other_errors_are_raised(error: Exception) -> None:
     assert not is_starting(error)
+
+
+async def test_an_error_without_text_is_logged_by_its_type(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [TimeoutError()]
+
+    async def grant() -> str:
+        if errors:
+            raise errors.pop()
+        return "lease"
+
+    assert "lease" == await wait_until_available(grant, "no lease", lambda _: True)
+    assert caplog.messages[0].endswith("trying again: TimeoutError")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 
 logger = logging.getLogger("dibs.worker")
@@ -45,6 +46,8 @@ async def wait_until_available(
             if isinstance(error, NotRunning) or not passes(error):
                 raise
             since = since or time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            logger.warning("%s from the storage since %s, trying again: %s", what, since, error)
+            logger.warning(
+                "%s from the storage since %s, trying again: %s", what, since, summarize_exception(error)
+            )
         await asyncio.sleep(pause)
         pause = min(pause * 2, RETRY_PAUSE[1])

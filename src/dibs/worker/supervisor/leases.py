@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
@@ -191,7 +192,7 @@ class LeaseRotation:
             await self._keeper.drop(lease)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything
             # The lease is no longer renewed, so it expires, and any worker reaps its jobs.
-            logger.warning("a lease could not be dropped and will expire: %s", error)
+            logger.warning("a lease could not be dropped and will expire: %s", summarize_exception(error))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.client.work_report import WorkReport
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
@@ -49,13 +50,15 @@ class Maintenance:
         try:
             candidates = await self._candidates.select_queues()
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next turn may succeed
-            logger.warning("counting the queues failed, so they were not reaped: %s", error)
+            logger.warning(
+                "counting the queues failed, so they were not reaped: %s", summarize_exception(error)
+            )
             return
         for queue in candidates:
             try:
                 reaped = await reap(self._storage, queue)
             except Exception as error:  # noqa: BLE001 - as above
-                logger.warning("%s: reaping failed: %s", queue, error)
+                logger.warning("%s: reaping failed: %s", queue, summarize_exception(error))
             else:
                 self._report.queue(queue).reaped += len(reaped)
 
@@ -66,4 +69,4 @@ class Maintenance:
                 try:
                     await prune(self._storage, queue)
                 except Exception as error:  # noqa: BLE001 - as above
-                    logger.warning("%s: pruning failed: %s", queue, error)
+                    logger.warning("%s: pruning failed: %s", queue, summarize_exception(error))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
+from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler
 from dibs.maintenance.ticks import CHECK_EVERY, enqueue_missing_tick
 from dibs.model.results import Counts
@@ -40,8 +41,9 @@ class PeriodicTasks:
                 await enqueue_missing_tick(self._storage, queue, schedule)
             except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next call may succeed
                 logger.warning(
-                    "%s: enqueueing the next tick failed, trying again in a minute: %s", queue, error
-                )
+                    "%s: enqueueing the next tick failed, trying again in a minute: %s",
+                    queue, summarize_exception(error),
+                )  # fmt: skip
 
     async def queues_with_ticks_only(self, counts: Mapping[str, Counts]) -> set[str]:
         """Return the queues whose only live job is a tick that waits for its time."""
