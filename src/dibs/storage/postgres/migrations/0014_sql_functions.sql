@@ -33,8 +33,8 @@ BEGIN
     END IF;
 END $$;
 
--- check_call(queue): refuse a bad name of a queue, and a transaction that does not see what others commit meanwhile:
--- the functions of the verbs read each row at its latest state.
+-- check_call(queue): refuse a bad name of a queue, and every isolation level but READ COMMITTED. Under a higher one, the
+-- functions of the verbs would read rows as they were before the transaction.
 CREATE FUNCTION check_call(queue text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
