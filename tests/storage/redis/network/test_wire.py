@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -20,6 +22,7 @@ from dibs.storage.redis.network import connections
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
+from dibs_conformance.crashes.proxy import Proxy
 from dibs_conformance.servers import RedisServer
 
 TIMEOUT = 30.0
@@ -137,6 +140,33 @@ async def test_a_lost_reply_frees_the_slot_of_a_cancelled_request(
     assert b"a" == await asyncio.wait_for(late, TIMEOUT)
     assert (1, 0) == (len(pool._idle), pool._in_flight)
     await pool.close()
+
+
+async def test_a_reset_connection_frees_the_slot_of_a_cancelled_request(
+    redis_server: RedisServer,
+) -> None:
+    """A reset raises OSError in the task that reads the reply: asyncio would log it as never retrieved."""
+    with Proxy.for_url(redis_server.url) as proxy:
+        pool = ConnectionPool(
+            lambda: Connection(host="127.0.0.1", port=proxy.port, password=redis_server.password), "here", 1
+        )
+        await cancelled(pool, redis_server, "reset")
+        (reading,) = pool._draining
+        proxy._loop.call_soon_threadsafe(reset_connections, proxy)
+        await asyncio.wait({reading}, timeout=TIMEOUT)
+
+        assert reading.done()
+        assert reading.exception() is None
+        assert ([], 0) == (pool._idle, pool._in_flight)
+        await pool.close()
+
+
+def reset_connections(proxy: Proxy) -> None:
+    for writer in proxy._writers:
+        # Without lingering, close() sends RST instead of FIN.
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
 
 
 async def test_a_reply_in_many_parts_is_complete(wire: WireConnection) -> None:

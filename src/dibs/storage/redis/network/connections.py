@@ -187,6 +187,8 @@ class ConnectionPool:
         except asyncio.CancelledError:
             self._discard(connection)
             raise
+        except OSError:  # a reset connection raises the error of its socket
+            self._discard(connection)
         else:
             self._release(connection)
         finally:
