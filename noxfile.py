@@ -1,6 +1,7 @@
 """The sessions of contributors. `nox` runs the same sessions as the CI; `nox -l` lists all of them."""
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -126,6 +127,20 @@ def chaos(session: nox.Session) -> None:
     """Run the long tests with killed processes and lost replies."""
     install(session)
     run_marked(session, "chaos", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Cause faults for DIBS_SOAK_MINUTES (10) on each storage at the same time, and print the table.
+
+    Producers, workers, servers and the network are killed; the accounts must have no violation.
+    """
+    install(session)
+    reports = Path(session.create_tmp()) / "reports"
+    shutil.rmtree(reports, ignore_errors=True)
+    session.env["DIBS_SOAK_REPORTS"] = str(reports)
+    run_marked(session, "soak", "-n", "3", *session.posargs)
+    session.run("python", "-m", "tests.soak.table", str(reports))
 
 
 @nox.session
