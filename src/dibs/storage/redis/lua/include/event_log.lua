@@ -13,8 +13,8 @@ local EVENT_KINDS = {
   amended = 15, forgotten = 16, paused = 17, resumed = 18, configured = 19,
 }
 -- The most ids that one message on the channel `ended` names. For more ids the message names none, and all waits for
--- ids of the queue read its state.
-local MAX_NAMED_IDS = 64
+-- ids of the queue read its state. A worker settles at most 400 runs in one request.
+local MAX_NAMED_IDS = 400
 -- A message that names at most this many ids includes their outcomes, except those with more bytes than the second
 -- number. A wait that gets an outcome in a message need not read it from the server.
 local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES = 8, 1024
@@ -80,12 +80,14 @@ end
 -- message: I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. With more than
 -- MAX_NAMED_IDS ids no id follows. An outcome is empty if it does not exist or exceeds the limits above.
 local function publish_ended(queue, before)
-  local parts = {pack('>I8I8', before, queue.ended)}
-  local outcomes = #queue.ended_ids <= MAX_PUBLISHED_OUTCOMES and queue.fields.outcomes or {}
-  for i = 1, #queue.ended_ids <= MAX_NAMED_IDS and #queue.ended_ids or 0 do
-    local id = queue.ended_ids[i]
-    local text = outcomes[id] or ''
-    parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
+  local parts, count = {pack('>I8I8', before, queue.ended)}, #queue.ended_ids
+  if count <= MAX_PUBLISHED_OUTCOMES then
+    for i, id in ipairs(queue.ended_ids) do
+      local text = queue.fields.outcomes and queue.fields.outcomes[id] or ''
+      parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
+    end
+  elseif count <= MAX_NAMED_IDS then
+    for i, id in ipairs(queue.ended_ids) do parts[i + 1] = pack('>I4c0I4', #id, id, 0) end
   end
   call('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
 end
