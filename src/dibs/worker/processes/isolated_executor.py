@@ -75,6 +75,7 @@ class IsolatedExecutor:
         try:
             return await self._run_in(process, invocation, entered)
         except TimeoutError:
+            await process.exited.wait()  # so that it is not kept for the next run
             return _start_timeout_verdict()
         except KilledAtStart as error:
             return await self._verdict_on_killed_start(invocation, error)
