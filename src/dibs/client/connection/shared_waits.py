@@ -95,6 +95,7 @@ class WaitGroup:
                     continue
                 self._wake_ended(wakeup)
                 since = wakeup.since
+                await asyncio.sleep(0)  # let waiters whose id ended leave, so that a group of one ends here
         except Exception as error:  # noqa: BLE001 - each waiter must get the error
             for waiter in self._waiters:
                 waiter.error = copy_error(error)
