@@ -19,7 +19,6 @@ from dibs.client.options.serde import JSON, Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
-from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
 from dibs.model.check_arguments import check_is_text
 from dibs.model.check_jobs import check_enqueue_queue, check_queue
@@ -29,6 +28,7 @@ from dibs.storage.registry import client_options, open_storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
+    from dibs.client.work_stop import StopRequests
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,8 +69,9 @@ class Dibs:
     def from_redis(cls, client: Any, **options: Any) -> Self:
         """Return an app with the connection settings of a client of redis-py, for example `Redis(...)`.
 
-        A blocking or asyncio `Redis`, and a `RedisCluster`. The app opens connections of its own, and neither
-        uses nor closes those of the client. `options` are those of a redis: URL, such as `prefix`.
+        The client may be a `Redis`, a `RedisCluster` or a pool, blocking or asyncio. The app opens
+        connections of its own, and neither uses nor closes those of the client. `options` are those of a
+        redis: URL, such as `prefix`.
 
         Raises ConfigurationError for another object, and for a setting that the app cannot use.
         """
@@ -349,6 +350,8 @@ class Dibs:
         """
         module, _, function = WORKER_FUNCTION.partition(":")
         run: Callable[..., Awaitable[WorkReport]] = getattr(import_module(module), function)
+        from dibs.client.work_stop import StopRequests  # noqa: PLC0415 - keeps `import dibs` fast
+
         stop = StopRequests()
         self._running_works.add(stop)
         try:
@@ -375,6 +378,8 @@ class Dibs:
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
         `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.
         """
+        from dibs.client.work_stop import StopRequest  # noqa: PLC0415 - keeps `import dibs` fast
+
         seconds = None if grace is None else duration_seconds("grace", grace)
         for work in tuple(self._running_works):
             work.put(StopRequest(seconds))

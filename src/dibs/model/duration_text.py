@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+#: Compiled at the first use, to keep `import dibs` fast.
+_NUMBER_WITH_UNIT: Final = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
 
 
 def parse_seconds(field: str, text: str) -> float:
@@ -15,7 +16,7 @@ def parse_seconds(field: str, text: str) -> float:
     Spaces between the parts are allowed. Raises ValueError, with a message that names `field`, for any other
     text, also for a number without a unit. A number beyond the range of floats gives infinity.
     """
-    parts = _NUMBER_WITH_UNIT.findall(text)
+    parts = re.findall(_NUMBER_WITH_UNIT, text, re.ASCII)
     if not parts or "".join(text.split(" ")) != "".join(number + unit for number, unit in parts):
         units = ", ".join(SECONDS_PER_UNIT)
         raise ValueError(

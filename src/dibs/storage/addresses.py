@@ -15,11 +15,12 @@ from dibs.errors import ConfigurationError, UnknownOption
 #: Schemes whose URL has a path or a name behind the colon. Other URLs without "//" are not shown in messages.
 LOCAL_SCHEMES: Final = ("file", "memory")
 _ESCAPED: Final = "@ as %40, / as %2F, ? as %3F, # as %23, : as %3A and % as %25"
-_BAD_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]*\]|[^\[\]:\s]*)(:(\d*))?")
-_OPTION_NAME: Final = re.compile(r"\w+")
-#: Names of options whose value is a secret.
-_SECRET: Final = re.compile("pass|secret|token|key")
+# The patterns are compiled at the first use, to keep `import dibs` fast.
+_BAD_PERCENT: Final = r"%(?![0-9A-Fa-f]{2})"
+_HOST: Final = r"(\[[0-9A-Fa-f:.%\w]*\]|[^\[\]:\s]*)(:(\d*))?"
+_OPTION_NAME: Final = r"\w+"
+#: Matches the names of options whose value is a secret.
+_SECRET_NAME: Final = "pass|secret|token|key"  # noqa: S105 - no password
 
 
 class Address(NamedTuple):
@@ -50,7 +51,7 @@ def parse_address(url: str) -> Address:
     userinfo, _, hosts = authority.rpartition("@")
     # Each "@" but the one before the host must be escaped, so that no misread password passes.
     misread = "@" in f"{userinfo}{path}{query}" or "#" in rest or any(char <= " " for char in rest)
-    if misread or not _is_splittable(url) or _BAD_PERCENT.search(f"{userinfo}{hosts}"):
+    if misread or not _is_splittable(url) or re.search(_BAD_PERCENT, f"{userinfo}{hosts}"):
         raise ConfigurationError(
             f"the {scheme} URL cannot be read: in its user name, password and options, write {_ESCAPED}. "
             "urllib.parse.quote(password, safe='') does it"
@@ -78,7 +79,7 @@ def _is_splittable(url: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    found = _HOST.fullmatch(text)
+    found = re.fullmatch(_HOST, text)
     return found is not None and (not found[3] or 0 < int(found[3]) < 65536)
 
 
@@ -109,7 +110,7 @@ def show_option(name: str, url: str = "") -> str:
     A password in the query of `url` may contain an unescaped `&`, and its rest looks like an option. Then
     return a text without the name.
     """
-    if not _OPTION_NAME.fullmatch(name) or _SECRET.search(url.partition("?")[2]):
+    if not re.fullmatch(_OPTION_NAME, name) or re.search(_SECRET_NAME, url.partition("?")[2]):
         return "in the URL (not shown, because it may be a part of a password: write & as %26)"
     return repr(name)
 
