@@ -72,8 +72,8 @@ def command(
     a task declares (`@app.task(max_active=...)`) is written again when a worker starts.
 
     Examples:
-        dibs configure emails --max-active 10 --retention failed=30d --url file:./jobs
-        dibs configure emails --retention 1h --log-level all --log-age 12h --url file:./jobs
+        dibs configure emails --max-active 10 --url file:./jobs
+        dibs configure emails --retention failed=30d --url file:./jobs
     """
     given: dict[str, Any] = {
         "paused": None if paused is None else paused == "yes",

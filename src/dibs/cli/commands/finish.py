@@ -65,8 +65,8 @@ def command(
     way, or does not exist.
 
     Examples:
-        dibs finish videos cat.mp4 --revision 1795195879388000 --result '{"frames": 250}' --url file:./jobs
-        dibs finish videos dog.mp4 --revision 1795195879632000 --error "no space" --url file:./jobs
+        dibs finish videos cat.mp4 --revision 1795195879388000 --result 250
+        dibs finish videos dog.mp4 --revision 1795195879632000 --error "no space"
     """
     if (result is not None) + (error is not None) + cancelled != 1:
         raise UsageError("finish needs --result, --error or --cancelled; pass one of them")
