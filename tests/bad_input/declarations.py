@@ -1,4 +1,4 @@
-"""Bad input to what needs no storage: handlers, schedules, settings and values."""
+"""Bad input to declarations, which need no storage: handlers, schedules, settings and values."""
 
 from __future__ import annotations
 

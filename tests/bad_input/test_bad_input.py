@@ -64,7 +64,7 @@ async def test_all_calls_on_every_storage(world: World) -> None:
 async def test_all_calls_on_the_storage_of_another_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It calls the shared checks, and so has the same errors."""
+    """The SQLite example calls the shared checks, so it raises the same errors."""
     monkeypatch.syspath_prepend(PROJECT / "examples/dibs-sqlite/src")
     monkeypatch.setitem(registry.BUILT_IN, "sqlite", "dibs_sqlite:open_url")
     async with opened(f"sqlite:{tmp_path}/jobs.db", "q") as world:

@@ -31,7 +31,7 @@ async def contents(url: str, name: str) -> Any:
 
 
 def try_command(shell: Shell, url: str, name: str, command: Command) -> str | None:
-    """Run one command. Return what is wrong with its end, or None."""
+    """Run one command. Return a description of its wrong end, or None."""
     words = [
         name if word == "q" else word.replace("q!fail", f"{name}!fail") for word in shlex.split(command.words)
     ]

@@ -145,7 +145,7 @@ def first_refused(error: BaseException) -> BaseException:
 
 
 def describe_difference(row: Row, error: BaseException | None) -> str | None:
-    """Return why an error is not the one of the row, or None if it is."""
+    """Return how an error differs from that of the row, or None if it fits."""
     if error is None:
         return f"{row.call}: accepted, expected {row.error.__name__} for {row.field!r}"
     if type(error) is not row.error:
@@ -159,7 +159,7 @@ def describe_difference(row: Row, error: BaseException | None) -> str | None:
 
 
 async def try_row(world: World, row: Row) -> str | None:
-    """Make the call of a row. Return what is wrong with its answer, or None."""
+    """Make the call of a row. Return a description of its wrong error, or None."""
     try:
         await world.call(row.call)
     except Exception as error:  # noqa: BLE001 - another exception than that of the row is the finding

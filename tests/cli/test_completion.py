@@ -99,7 +99,7 @@ def test_a_completion_is_silent_after_an_error(shell: Shell, url: str) -> None:
 
 
 def program(shell: Shell) -> Path:
-    """Write a program with the name `dibs`: the name of the variable with the words depends on it."""
+    """Write a program with the name `dibs`: click takes the name of its environment variable from it."""
     path = shell.folder / "dibs"
     path.write_text(f"#!{sys.executable}\nfrom dibs.cli.main import main\nmain()\n")
     path.chmod(0o755)

@@ -23,7 +23,7 @@ SECTION: Final = "1, Time"
 SENTENCE: Final = "If the clock is set back, time goes on from the highest time that was seen."
 #: The number of ms by which the clock was ahead.
 AHEAD: Final = 3_600_000
-#: The ttl of a lease in ms, which ends unless time stands still.
+#: Time to live in ms of the lease that the test watches. It expires unless the time stands still.
 TTL: Final = 50
 #: Seconds after which an unexpired lease of TTL ms means that time stands still.
 PATIENCE: Final = 10.0

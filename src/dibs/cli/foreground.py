@@ -19,6 +19,6 @@ def is_in_foreground() -> bool:
     try:
         foreground = os.tcgetpgrp(sys.stdout.fileno())
     except OSError:
-        # The terminal is not the one that controls this process, so no shell prints a prompt on it.
+        # It is not the controlling terminal of this process, so no shell prints a prompt on it.
         return True
     return foreground in (os.getpgrp(), int(os.environ.get(PARENT_GROUP_VARIABLE, "0")))

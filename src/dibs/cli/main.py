@@ -196,7 +196,7 @@ def _open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The system takes the lowest free number: the one of this stream, as those before it are open.
+            # `open` takes the lowest free number. It is the number of this stream: those below it are open.
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)  # noqa: FBT003 - its only form
             setattr(sys, name, os.fdopen(number, mode))

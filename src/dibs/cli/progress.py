@@ -12,7 +12,7 @@ import rich_click as click
 from dibs.cli.errors import UsageError
 from dibs.cli.output import escape, print_warning
 
-#: A bar is drawn from this number of items on; fewer take less than a second.
+#: Least number of items for which a bar is drawn. Fewer items take less than a second.
 LEAST_ITEMS: Final = 1000
 
 #: Called with the number of items that are done, an absolute number.

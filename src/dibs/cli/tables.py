@@ -16,7 +16,7 @@ from dibs.cli.output import escape, print_json, print_lines
 
 #: Spaces between two columns.
 GAP: Final = 2
-#: A column of text is folded to no less than this width.
+#: Least width of a column whose text is folded.
 LEAST_TEXT_WIDTH: Final = 12
 #: First characters of the names of columns: numbers, aligned right, and text that is never folded.
 NUMBER, WHOLE = "#", "="

@@ -28,8 +28,8 @@ COLUMNS: Final = {
 def set_up_logging(level: str | None) -> None:
     """Log to stderr: plain lines in a terminal, one JSON value a line elsewhere.
 
-    Call it after the import of the application, whose own logging stays. `level` is the name of the level of
-    --log-level, or None for "info", or for what the application has set.
+    Call it after the import of the application, whose own logging stays. `level` is the value of
+    --log-level. None keeps the level that the application has set; without one, it is "info".
     """
     from dibs.worker.processes.logs import (  # noqa: PLC0415 - slow: it imports the client
         ConsoleHandler,

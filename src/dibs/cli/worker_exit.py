@@ -1,4 +1,4 @@
-"""The latest end of `dibs worker` after a stop signal, even if code of the application never ends."""
+"""A deadline for the end of `dibs worker` after a stop signal: code of the application may never end."""
 
 from __future__ import annotations
 

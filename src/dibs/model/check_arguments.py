@@ -79,14 +79,14 @@ def check_not_one_text(field: str, texts: Sequence[str]) -> None:
 
 
 def check_ids(ids: Sequence[str]) -> None:
-    """Raise Refused unless `ids` is a list of texts. A text that is no valid id is only unknown."""
+    """Raise Refused unless `ids` is a list of texts. Limits of ids are not checked: no job has such an id."""
     check_not_one_text("ids", ids)
     for id in ids:
         check_is_text("id", id)
 
 
 def check_is_text(field: str, text: object) -> None:
-    """Raise Refused for another type than str. The text itself may break every limit."""
+    """Raise Refused for another type than str. The limits of names and ids are not checked."""
     if not isinstance(text, str):
         raise Refused(f"{field} must be text, not {type(text).__name__}", field=field)
 

@@ -264,5 +264,5 @@ def _check_seconds(field: str, value: object, longest: int) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
     most = longest // 1000
-    if not 0 <= value <= most:  # NaN, too
+    if not 0 <= value <= most:  # also for NaN
         raise Refused(f"{field} must be 0 to {most} seconds ({longest // DAY:,} days)", field=field)

@@ -16,7 +16,7 @@ def check_list(field: str, items: Any) -> None:
 
 
 def check_error(error: object) -> None:
-    """Raise Refused unless `error` is an exception. A class or a text is none."""
+    """Raise Refused unless `error` is an exception object. An exception class and a text are refused, too."""
     if not isinstance(error, BaseException):
         raise Refused(f"error is {error!r:.80}; pass an exception, as in ValueError('...')", field="error")
 

@@ -55,7 +55,10 @@ class PostgresAddress:
         return {**self.params, **await self.pool.read()}
 
     def connection_params_blocking(self) -> dict[str, Any]:
-        """Return the parameters as `connection_params`. Raise ConfigurationError for an async function."""
+        """Return the parameters as `connection_params` does, without an event loop.
+
+        Raise ConfigurationError if the pool has an async function, which cannot be called here.
+        """
         if self.pool is None or not self.pool.is_dynamic:
             return self.params
         return {**self.params, **self.pool.read_blocking()}

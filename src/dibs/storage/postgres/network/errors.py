@@ -49,7 +49,7 @@ _GONE: Final = (pg.AdminShutdown, pg.CrashShutdown, pg.DatabaseDropped, pg.IdleS
 _BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
-#: The reply of a server without the database. An error of connecting has no SQLSTATE.
+#: The message of a server that lacks the database. Errors while connecting have no SQLSTATE to check.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
 

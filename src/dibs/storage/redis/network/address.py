@@ -80,5 +80,5 @@ def read_address_map(value: str | Mapping[str, str] | Remap) -> Remap:
 
 
 def keep_address(address: NodeAddress) -> NodeAddress:
-    """The default of the option `address_map`."""
+    """Return the address unchanged. The default of the option `address_map`."""
     return address

@@ -23,7 +23,7 @@ TAKEN: Final = frozenset({
     "host", "port", "path", "db", "username", "password", "credential_provider", "client_name",
     "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_type",
     "redis_connect_func",
-    # Of a pool of redis.asyncio.sentinel: the pool, which finds the primary.
+    # A pool of redis.asyncio.sentinel. Each connection asks it for the primary.
     "connection_pool",
 })  # fmt: skip
 #: Options that the blocking client of redis-py has and its asyncio client lacks.

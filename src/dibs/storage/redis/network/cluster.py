@@ -96,7 +96,7 @@ class Cluster:
                 if self._slots.get(slot) == address:
                     raise
                 address, asking = self._slots[slot], False
-        # Two nodes name each other, as in the moment in which only one of them knows that the slot moves.
+        # Two nodes may redirect to each other while only one of them knows that the slot moves.
         raise TryAgainError(f"the nodes redirected a command {MAX_REDIRECTS} times")
 
     async def call_blocking(

@@ -32,7 +32,7 @@ local function fast_complete(queue, id, settlement)
   if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' then return false end
   if not run or not plain then return false end
   if string.byte(run) ~= PLAIN_RUN or sub(run, FENCE, FENCE + 7) ~= sub(settlement, 1, 8) then return false end
-  -- A record that is cut goes the general path, which names it.
+  -- The general path handles a record that is too short. Its error names the record.
   local head_size = #run > HOLDER + 3 and HOLDER + 3 + unpack_from('>I4', run, HOLDER) or #run
   local data_flags = string.byte(run, head_size + 1)
   if not data_flags or band(data_flags, 4) ~= 0 or read_field(queue, 'successors', id) then return false end
