@@ -35,6 +35,12 @@ def test_a_file_that_two_files_include_is_inserted_once() -> None:
     assert 1 == text.count("local c")
 
 
+def test_the_lines_after_an_enclose_are_one_function() -> None:
+    text = put_together("verb", verb="-- @include a\nreturn a", a="local a = 1\n-- @enclose")
+
+    assert text == "local a = 1\nreturn (function()\nreturn a\nend)()\n"
+
+
 def test_a_missing_include_is_reported_with_its_line() -> None:
     with pytest.raises(BadScript, match=r"verb\.lua:2: there is no include/a\.lua"):
         put_together("verb", verb="return 1\n-- @include a")

@@ -1,6 +1,10 @@
 """The Lua scripts, one for each verb, each joined from its file and the files that it includes.
 
 Redis has no modules for scripts, so a line `-- @include queue` stands for the text of lua/include/queue.lua.
+
+A line `-- @enclose` makes the rest of the script one function. Each call of a script defines all functions
+in it. For each local of the same function that a definition uses, Lua 5.1 searches a list of such locals; for
+a local of an enclosing function it does not. In settle_and_claim, these searches took a quarter of the time.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from importlib.resources import files
 from typing import Final, NamedTuple
 
 _INCLUDE: Final = re.compile(r"-- @include (\w+)\s*$")
+_ENCLOSE: Final = "-- @enclose"
 
 
 class Script(NamedTuple):
@@ -35,13 +40,14 @@ def script(name: str) -> Script:
 
 
 def assemble(name: str, read: Callable[[str], str]) -> str:
-    """Return the text of a file with each include inserted at the first line that names it.
+    """Return the text of a file with each include inserted at the first line that names it, and @enclose.
 
     `read` returns the text of a file by its name. Raise BadScript.
     """
     lines: list[str] = []
     _append_lines(lines, name, read, including=(), included=set())
-    return "\n".join(lines) + "\n"
+    text = "\n".join("return (function()" if line == _ENCLOSE else line for line in lines)
+    return text + "\n" + "end)()\n" * lines.count(_ENCLOSE)
 
 
 def _append_lines(

@@ -123,10 +123,19 @@ end
 
 -- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.
 local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
+local FIRST_CLAIM_FLAGS = string.char(LONG + ACTIVE)
 
 -- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
 local function encode_active(queue, id, text, lease_and_holder)
-  local flags, head, at = string.byte(text), sub(text, 2, 27), 28
+  local flags = string.byte(text)
+  if flags == LISTED and string.byte(text, 20) == 0 then
+    -- Most jobs: enqueued once, due at once, without attributes. First and revision equal seq, all counters are 0, and
+    -- run_at is enqueued_at.
+    local run_at, seq = sub(text, 12, 19), sub(text, 4, 11)
+    return FIRST_CLAIM_FLAGS .. sub(text, 2, 11) .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
+      .. pack('>I8I8', next_number(queue), queue.now) .. lease_and_holder .. sub(text, 20)
+  end
+  local head, at = sub(text, 2, 27), 28
   local data_at = band(flags, LONG) ~= 0 and 64 or band(flags, LISTED) ~= 0 and 20 or 28
   -- A record whose data cannot be read must not become active: its reader would find the damage only after the claim.
   if band(flags, 255 - LONG - LISTED) ~= 0 then
@@ -139,7 +148,7 @@ local function encode_active(queue, id, text, lease_and_holder)
     first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
   else
     if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
-    -- Most jobs: without LONG, first and revision equal seq, and all counters are 0.
+    -- Without LONG, first and revision equal seq, and all counters are 0.
     local seq = sub(text, 4, 11)
     return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. FIRST_CLAIM_COUNTS
       .. pack('>I8I8', next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)

@@ -3,6 +3,8 @@
 
 -- @include job_record
 
+-- @enclose
+
 -- Return a function (id, text) that calls `parse` and names the record if `parse` raises an error.
 local function guarded(part, parse)
   return function(id, text)

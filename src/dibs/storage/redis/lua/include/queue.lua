@@ -16,40 +16,27 @@ local TOLERANCE = 1000
 
 local opened = {}
 
--- Store the lead of a queue. A script that only reads stores it, too: otherwise a queue that is only read would stand
--- still. DEL is the first write, so that a full server stores the lead (see `commit`); it then also accepts the writes
--- of this one step. pcall: on a server that refuses to write, the next step calls this function again.
-local function store_lead(prefix, lead)
-  redis.pcall('DEL', prefix .. 'nothing')
-  redis.pcall('HSET', prefix .. 'meta', 'lead', string.format('%.0f', lead))
-end
-
 -- Return the time in ms and in µs, and the lead: the ms by which this time is ahead of the server's clock.
 -- src/dibs/storage/clock.py has the same rule. `manual` is a manual time, '' for the server's clock; `highest` is the
--- highest time of the queue, and `lead` its stored lead.
-local function clock(prefix, manual, highest, lead)
+-- highest time of the queue, and `stored` its stored lead.
+local function clock(prefix, manual, highest, stored)
   if manual ~= '' then return math.max(tonumber(manual), highest), tonumber(manual) * 1000, 0 end
   local time = call('TIME')
   local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  local now = math.floor(us / 1000)
+  local now, lead = math.floor(us / 1000), stored
   if now >= highest - TOLERANCE then
-    if lead ~= 0 then store_lead(prefix, 0) end
-    return math.max(now, highest), us, 0
-  end
-  if now + lead < highest - TOLERANCE then
+    lead = 0
+  elseif now + lead < highest - TOLERANCE then
     lead = highest - now
-    store_lead(prefix, lead)
+  end
+  if lead ~= stored then
+    -- A script that only reads stores the lead, too: otherwise a queue that is only read would stand still. DEL is the
+    -- first write, so that a full server stores the lead (see `commit`); it then also accepts the writes of this one
+    -- step. pcall: on a server that refuses to write, the next step stores the lead.
+    redis.pcall('DEL', prefix .. 'nothing')
+    redis.pcall('HSET', prefix .. 'meta', 'lead', string.format('%.0f', lead))
   end
   return math.max(now + lead, highest), us + lead * 1000, lead
-end
-
--- Raise DIBSDAMAGED for the first value of `meta` that should be a number. Texts are at 8, 10 and 11.
-local function report_damaged_meta(prefix, known)
-  reading.prefix = prefix
-  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}
-  for i, name in ipairs(names) do
-    if known[i] and i ~= 8 and i ~= 10 and i ~= 11 and not tonumber(known[i]) then damaged('meta', name) end
-  end
 end
 
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
@@ -70,23 +57,26 @@ local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead',
     unpack(SETTINGS))
-  local highest, stored_lead = tonumber(known[1] or 0), tonumber(known[7] or 0)
-  if not (highest and stored_lead) then report_damaged_meta(prefix, known) end
-  local now, us, lead = clock(prefix, manual, highest, stored_lead)
   local queue = {
-    prefix = prefix, now = now, us = math.max(us, now * 1000), lead = lead, number = tonumber(known[2] or 0),
-    work = tonumber(known[3] or 0), ended = tonumber(known[4] or 0),
-    log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    paused = known[8] == '1', max_active = tonumber(known[9] or ''), retention = known[10] or ',,,',
-    log_level = known[11] or 'runs', log_age = tonumber(known[12] or 86400000),
+    prefix = prefix, now = tonumber(known[1] or 0), number = tonumber(known[2] or 0), work = tonumber(known[3] or 0),
+    ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
+    lead = tonumber(known[7] or 0), paused = known[8] == '1', max_active = tonumber(known[9] or ''),
+    retention = known[10] or ',,,', log_level = known[11] or 'runs', log_age = tonumber(known[12] or 86400000),
     log_bytes = tonumber(known[13] or 67108864), request_key_age = tonumber(known[14] or 3600000),
     plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
     ended_ids = {},
   }
-  if not (queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.log_age
-    and queue.log_bytes and queue.request_key_age and (queue.max_active or known[9] == '' or not known[9])) then
-    report_damaged_meta(prefix, known)
+  if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
+    and queue.log_age and queue.log_bytes and queue.request_key_age
+    and (queue.max_active or known[9] == '' or not known[9])) then
+    reading.prefix = prefix
+    -- Name the first value that should be a number. Texts are at 8, 10 and 11.
+    for i, name in ipairs({'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}) do
+      if known[i] and i ~= 8 and i ~= 10 and i ~= 11 and not tonumber(known[i]) then damaged('meta', name) end
+    end
   end
+  local now, us, lead = clock(prefix, manual, queue.now, queue.lead)
+  queue.now, queue.us, queue.lead = now, math.max(us, now * 1000), lead
   opened[prefix] = queue
   return queue
 end
