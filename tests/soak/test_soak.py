@@ -6,6 +6,7 @@ The short form runs by default. The long form runs with `nox -s soak`, DIBS_SOAK
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def check(report: SoakReport) -> None:
 
     assert [] == report.account.violations
     assert not any(report.left.values())
-    assert {0} == set(report.worker_exits)
+    # A worker that a fault has just restarted may still be importing when SIGTERM comes.
+    assert {0, -signal.SIGTERM} >= set(report.worker_exits)
     assert report.account.accepted
     assert report.account.faults
