@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -57,6 +58,31 @@ async def test_a_handler_that_blocks_the_loop_is_named_once(app: Dibs, warnings:
     [text] = warnings.texts
     assert text.startswith("q: the handler has blocked the event loop for 0.8 s (")
     assert f"{__file__}:" in text
+
+
+async def test_a_handler_that_blocks_the_loop_after_another_run_is_named(
+    app: Dibs, warnings: Warnings
+) -> None:
+    """The loop continues the second run at once after the first, and does not answer between them."""
+    long_waits, short_runs = asyncio.Event(), asyncio.Event()
+
+    async def short() -> None:
+        await long_waits.wait()
+        short_runs.set()
+        time.sleep(loop_watchdog.ASK_EVERY + loop_watchdog.PATIENCE / 2 + 0.1)  # noqa: ASYNC251 - the case
+
+    async def long() -> None:
+        long_waits.set()
+        await short_runs.wait()
+        warnings.block_loop()
+
+    add(app, "short", short)
+    add(app, "long", long, max_retries=0)
+    await put(app, "short", "a")
+    await put(app, "long", "a")
+    await run(app, until="empty")
+
+    assert ["long: the handler"] == [text.partition(" has blocked")[0] for text in warnings.texts]
 
 
 async def test_a_hook_that_blocks_the_loop_is_named(app: Dibs, warnings: Warnings) -> None:

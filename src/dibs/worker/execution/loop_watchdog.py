@@ -20,8 +20,9 @@ logger = logging.getLogger("dibs.worker")
 
 #: Seconds between two questions to the event loop.
 ASK_EVERY: Final = 0.2
-#: Seconds without an answer after which the loop is blocked, in two equal parts. With the time until the
-#: question, each blockage of more than a second is found.
+#: Seconds of one run without an answer after which it blocks the loop, in two equal parts. With the time
+#: until the question, each blockage of more than a second is found, unless other runs have just blocked the
+#: loop: then it takes up to PATIENCE / 2 more.
 PATIENCE: Final = 0.8
 
 #: The functions of dibs that call code of the application on the loop, and the name of that code.
@@ -62,14 +63,15 @@ class LoopWatchdog:
             self._loop.call_soon_threadsafe(self._answered.set)
         except RuntimeError:
             return False
-        if self._answered.wait(PATIENCE / 2):
-            return True
-        suspect = self._find_blocking_run()
-        # The same run twice: otherwise many short steps of many runs keep the loop busy.
-        if not self._answered.wait(PATIENCE / 2) and suspect == self._find_blocking_run():
-            self._warn()
-        while not self._answered.wait(1) and not self._closed.is_set():
-            pass
+        # The same run throughout: otherwise many short steps of many runs keep the loop busy.
+        suspect, periods = None, 0
+        while not self._answered.wait(PATIENCE / 2) and not self._closed.is_set():
+            found = self._find_blocking_run()
+            # A run that is found first counts from the question.
+            periods = periods + 1 if found == suspect or suspect is None else 0
+            suspect = found
+            if periods == 2 and found is not None:
+                self._warn(*found)
         return True
 
     def _find_blocking_run(self) -> tuple[str, Invocation] | None:
@@ -86,11 +88,9 @@ class LoopWatchdog:
             yield frame
             frame = frame.f_back
 
-    def _warn(self) -> None:
-        found = self._find_blocking_run()
-        if found is None or (found[0], found[1].handler.queue) in self._warned:
+    def _warn(self, what: str, invocation: Invocation) -> None:
+        if (what, invocation.handler.queue) in self._warned:
             return
-        what, invocation = found
         self._warned.add((what, invocation.handler.queue))
         logger.warning(
             "%s: %s has blocked the event loop for %g s (%s), so no other job of this process could go on. "
