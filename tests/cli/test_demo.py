@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,8 @@ from typing import Any
 import pytest
 
 from dibs.storage.protocol import Storage
-from tests.cli.shell import DIBS, Shell
+from tests.cli.shell import Shell
+from tests.cli.terminal import run_in_terminal
 from tests.cli.test_json_output import SHAPES, differences
 from tests.storage_urls import new_url, unexpected_lines
 
@@ -93,32 +91,17 @@ def test_without_a_terminal_it_prints_plain_lines(shell: Shell, tree: Path) -> N
 
 
 def test_on_a_terminal_it_shows_a_bar(shell: Shell, tree: Path) -> None:
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [*DIBS, "demo", str(tree)], stdout=theirs, stderr=theirs, cwd=shell.folder, env=env
-    )
-    os.close(theirs)
-    display = read_all(ours)
+    screen = run_in_terminal(shell, "demo", str(tree))
 
-    assert 0 == process.wait(timeout=30)
-    assert "━" in display
-    assert "\x1b[" in display
-    assert "3 of 3 demonstrations succeeded" in display
+    assert 0 == screen.code
+    assert "━" in screen.text
+    assert "3 of 3 demonstrations succeeded" in " ".join(screen.text.split())
 
 
-def read_all(descriptor: int) -> str:
-    seen = b""
-    while True:
-        try:
-            piece = os.read(descriptor, 65536)
-        except OSError:
-            # Linux raises EIO after the last writer of a pseudo-terminal has closed it.
-            piece = b""
-        if not piece:
-            os.close(descriptor)
-            return seen.decode()
-        seen += piece
+def test_on_a_terminal_no_line_is_broken_within_a_word(shell: Shell, tree: Path) -> None:
+    screen = run_in_terminal(shell, "demo", str(tree.relative_to(shell.folder)))
+
+    assert [] == [line for line in screen.lines if len(line) > 80]
 
 
 def test_with_memory_no_worker_is_killed(shell: Shell, tree: Path) -> None:

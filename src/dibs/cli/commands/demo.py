@@ -62,7 +62,7 @@ def command(path: Path | None, *, processes: int | None, url: str, json: bool) -
     number = several if storage.capabilities.shared else 0
     with _demo_environment(url):
         result = _run_demo(found, number, display)
-    return _print_result(result, found, json=json)
+    return _print_result(result, found, display, json=json)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _run_demo(found: FileTree, processes: int, display: Display) -> DemoResult:
     return asyncio.run(run_demo(DemoPlan(tree=found, processes=processes), display))
 
 
-def _print_result(result: DemoResult, found: FileTree, *, json: bool) -> ExitCode:
+def _print_result(result: DemoResult, found: FileTree, display: Display, *, json: bool) -> ExitCode:
     from dibs.cli.demo.result import COLUMNS, summary_line, table_rows, to_json  # noqa: PLC0415
 
     if json:
@@ -95,7 +95,8 @@ def _print_result(result: DemoResult, found: FileTree, *, json: bool) -> ExitCod
         print_lines(*(f"  skipped   {path}: {reason}" for path, reason in found.skipped[:3]))
         print_table(COLUMNS, table_rows(result))
         print_lines(*(f"failed: {failure}" for failure in result.failures))
-        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "", summary_line(result))
+        print_lines(*(f"WRONG: {mismatch}" for mismatch in result.mismatches), "")
+        display.print_lines(summary_line(result))
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.DONE if result.good else ExitCode.REFUSED

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Shortest time between two lines about progress, s.
 LINE_INTERVAL = 2.0
+#: Indentation of the later lines of a folded text: the width of the labels of the demo.
+INDENT = " " * 14
 
 
 class Display(Protocol):
@@ -86,10 +90,11 @@ class TerminalDisplay:
         self._bar: TaskID | None = None
 
     def print_lines(self, *lines: str) -> None:
+        folded = [part for line in lines for part in fold_line(line)]
         if self._progress is None:
-            print_lines(*lines)
+            print_lines(*folded)
             return
-        for line in lines:
+        for line in folded:
             self._progress.console.print(escape(line), markup=False, highlight=False, emoji=False)
 
     def begin(self, what: str, total: int) -> None:
@@ -115,3 +120,9 @@ class TerminalDisplay:
         if self._progress is not None:
             self._progress.stop()
         self._progress = self._bar = None
+
+
+def fold_line(line: str) -> list[str]:
+    """Return the parts of a line that fit the terminal, folded between words and indented by INDENT."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(line, width, subsequent_indent=INDENT, break_long_words=False) or [""]
