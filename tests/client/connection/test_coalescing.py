@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+import msgspec
 import pytest
 
 from dibs import BatchRefused, Dibs, NotRunning, OutcomeUnknown, Refused
@@ -216,6 +217,20 @@ async def test_an_error_of_one_item_does_not_fail_its_neighbours(error: Exceptio
 
     assert [2, type(error), 6] == [answers[0], type(answers[1]), answers[2]]
     assert storage.sent == [[1, 2, 3], [1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    "error", [msgspec.ValidationError("bad reply"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad reply")]
+)
+async def test_a_reply_that_cannot_be_decoded_is_not_asked_for_again(error: Exception) -> None:
+    storage = FakeStorage()
+    storage.errors.append(error)
+    coalescer = Coalescer(storage.send)
+
+    answers = await asyncio.gather(coalescer.add(1), coalescer.add(2), return_exceptions=True)
+
+    assert [type(error)] * 2 == [type(answer) for answer in answers]
+    assert storage.sent == [[1, 2]]
 
 
 async def test_calls_fail_when_the_loop_ends() -> None:

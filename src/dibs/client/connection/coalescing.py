@@ -14,6 +14,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
 from attrs import define, field
 
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused
@@ -36,6 +37,8 @@ MAX_COALESCERS: Final = 1000
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 #: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
 _OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
+#: Errors of a reply that cannot be decoded. They are ValueErrors, too.
+_UNREADABLE_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
 
 
@@ -139,6 +142,9 @@ class Coalescer(Generic[Item, Answer]):
             answers = await self._send([call.item for call in batch])
         except BatchRefused as error:
             await self._flush_without_refused(batch, error)
+        except _UNREADABLE_REPLY as error:
+            # The storage has answered, so the batch may be written: sent again, its items would be doubled.
+            _fail_calls(batch, error)
         except _OF_ONE_ITEM as error:
             await self._flush_one_by_one(batch, error)
         except Exception as error:  # noqa: BLE001 - each caller must get the error
