@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage import clock
-from dibs.storage.clock import TOLERANCE, advance
+from dibs.storage.clock import TOLERANCE, storage_time
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, remove_storage
 from dibs_conformance.servers import PostgresServer, RedisCluster, RedisServer
@@ -59,7 +59,7 @@ async def read_now(storage: Storage, queue: str) -> int:
 
 
 def test_a_right_clock_is_the_time() -> None:
-    assert (5_000, 0) == advance(5_000, 4_000, 0)
+    assert (5_000, 0) == storage_time(5_000, 4_000, 0)
 
 
 @pytest.mark.parametrize("lead", [0, HOUR])
@@ -67,25 +67,25 @@ def test_a_small_step_back_stands_still_and_leaves_no_lead(lead: int) -> None:
     """Many small steps of NTP must not add up."""
     highest = 10 * HOUR
 
-    assert (highest, lead) == advance(highest - lead - TOLERANCE, highest, lead)
+    assert (highest, lead) == storage_time(highest - lead - TOLERANCE, highest, lead)
 
 
 def test_a_clock_far_behind_gets_a_lead() -> None:
-    assert (10 * HOUR, HOUR) == advance(9 * HOUR, 10 * HOUR, 0)
+    assert (10 * HOUR, HOUR) == storage_time(9 * HOUR, 10 * HOUR, 0)
 
 
 def test_the_time_goes_on_by_the_lead() -> None:
-    assert (10 * HOUR + 7, HOUR) == advance(9 * HOUR + 7, 10 * HOUR, HOUR)
+    assert (10 * HOUR + 7, HOUR) == storage_time(9 * HOUR + 7, 10 * HOUR, HOUR)
 
 
 def test_a_second_jump_raises_the_lead() -> None:
-    assert (20 * HOUR, 11 * HOUR) == advance(9 * HOUR, 20 * HOUR, HOUR)
+    assert (20 * HOUR, 11 * HOUR) == storage_time(9 * HOUR, 20 * HOUR, HOUR)
 
 
 def test_a_clock_that_has_caught_up_ends_the_lead() -> None:
     """A clock that was behind once and was corrected does not jump ahead by the old lead."""
-    assert (10 * HOUR, 0) == advance(10 * HOUR - 5, 10 * HOUR, HOUR)
-    assert (10 * HOUR + 5, 0) == advance(10 * HOUR + 5, 10 * HOUR, HOUR)
+    assert (10 * HOUR, 0) == storage_time(10 * HOUR - 5, 10 * HOUR, HOUR)
+    assert (10 * HOUR + 5, 0) == storage_time(10 * HOUR + 5, 10 * HOUR, HOUR)
 
 
 # -- every storage -----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ async def select_queues(storage: Storage, wanted: Sequence[str]) -> tuple[list[s
         return known, ExitCode.DONE
     unknown = sorted({*wanted} - {*known})
     for name in unknown:
-        print_warning(f"queue {name!r} does not exist in {storage.url}; {_hint(name, known)}")
+        print_warning(f"queue {name!r} does not exist in {storage.url}; {_suggest_name(name, known)}")
     return [*wanted], ExitCode.REFUSED if unknown else ExitCode.DONE
 
 
@@ -61,9 +61,9 @@ async def warn_of_new_queue(storage: Storage, queue: str) -> None:
     """Warn that a queue, whose settings a command will change, is not in the storage: it may be mistyped."""
     known = sorted(info.name for info in await storage.queues())
     if queue not in known:
-        print_warning(f"queue {queue!r} is new in {storage.url}; {_hint(queue, known)}")
+        print_warning(f"queue {queue!r} is new in {storage.url}; {_suggest_name(queue, known)}")
 
 
-def _hint(name: str, known: Sequence[str]) -> str:
+def _suggest_name(name: str, known: Sequence[str]) -> str:
     similar = get_close_matches(name, known, 1)
     return f"did you mean {similar[0]!r}?" if similar else "`dibs show` lists the queues"

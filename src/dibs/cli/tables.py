@@ -24,7 +24,7 @@ NUMBER, WHOLE = "#", "="
 Rows = Sequence[Sequence[str]]
 
 
-def print_found(
+def print_in_format(
     output: Format,
     value: Any,
     columns: Sequence[str],

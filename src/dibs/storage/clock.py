@@ -20,7 +20,7 @@ TOLERANCE: Final = 1_000
 _reported: Final[dict[str, int]] = {}
 
 
-def advance(clock: int, highest: int, lead: int) -> tuple[int, int]:
+def storage_time(clock: int, highest: int, lead: int) -> tuple[int, int]:
     """Return the time of a storage and its lead, both in ms.
 
     `clock` is the time of its clock, `highest` its highest time so far, and `lead` its stored lead.

@@ -50,14 +50,14 @@ def lead_adds_up(time_ms: int, highest: int, lead: int) -> tuple[int, int]:
 def test_time_that_stands_still_is_found(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "advance", time_stands_still)
+    monkeypatch.setattr(clock, "storage_time", time_stands_still)
     [why] = wrong_results(f"{scheme}:{tmp_path}/jobs", durable=scheme == "file")
 
     assert STANDS_STILL in why
 
 
 def test_time_that_jumps_at_each_step_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "advance", lead_adds_up)
+    monkeypatch.setattr(clock, "storage_time", lead_adds_up)
     [why] = wrong_results(f"file:{tmp_path}/jobs")
 
     assert "really passed" in why

@@ -137,7 +137,7 @@ class Database:
         if self._manual:
             self._highest_now, self._lead = max(highest, now or 0), lead
         else:
-            self._highest_now, self._lead = clock.advance(time.time_ns() // 1_000_000, highest, lead)
+            self._highest_now, self._lead = clock.storage_time(time.time_ns() // 1_000_000, highest, lead)
             clock.report_lead(self._name, self._lead)
         return Transaction(connection, self._highest_now, number, self._lead, stored)
 

@@ -14,7 +14,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
 from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
 from dibs.cli.storage_access import connect, warn_of_new_queue
-from dibs.cli.tables import print_found
+from dibs.cli.tables import print_in_format
 from dibs.client.options.queue_settings import build_patch
 from dibs.client.options.retention import ENDS, Retention
 from dibs.errors import Refused
@@ -139,4 +139,4 @@ async def _configure(
         elif queue not in stored:
             raise Refused(f"queue {queue!r} does not exist in {storage.url}", field="queue")
     fields = {"queue": queue, "settings": json_output.settings_fields(settings)}
-    print_found(output, fields, ["setting", "value"], setting_rows(settings), empty="")
+    print_in_format(output, fields, ["setting", "value"], setting_rows(settings), empty="")

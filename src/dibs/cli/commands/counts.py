@@ -11,7 +11,7 @@ from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode
 from dibs.cli.storage_access import connect, select_queues
-from dibs.cli.tables import print_found
+from dibs.cli.tables import print_in_format
 from dibs.model.results import Counts
 
 STATES = tuple(name for name in Counts.__struct_fields__ if name != "approximate")
@@ -63,7 +63,7 @@ async def _run_counts(queues: Sequence[str], url: str | None, output: Format, *,
 
 def print_counts(counted: Mapping[str, Counts], output: Format) -> None:
     """Print the counts of queues, by name."""
-    print_found(
+    print_in_format(
         output,
         json_output.counts_by_queue(counted),
         COLUMNS,

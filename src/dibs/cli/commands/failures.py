@@ -14,7 +14,7 @@ from dibs.cli.options import Format
 from dibs.cli.output import ExitCode
 from dibs.cli.progress import progress_bar
 from dibs.cli.storage_access import connect, select_queues
-from dibs.cli.tables import format_age, print_found
+from dibs.cli.tables import format_age, print_in_format
 
 COLUMNS = ("error", "queue", "#failed", "=oldest", "=newest", "examples")
 
@@ -44,7 +44,7 @@ async def _print_failures(queues: Sequence[str], url: str | None, output: Format
         counted = await count_failed(storage, names)
         with progress_bar("failed jobs read", sum(counted.values())) as advance:
             groups = await group_failures(storage, counted, advance)
-    print_found(
+    print_in_format(
         output,
         {"failures": [_group_fields(group) for group in groups]},
         COLUMNS,

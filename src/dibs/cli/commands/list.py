@@ -11,7 +11,7 @@ from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_lines, print_warning
 from dibs.cli.storage_access import connect, select_queues
-from dibs.cli.tables import print_found
+from dibs.cli.tables import print_in_format
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 
@@ -67,7 +67,7 @@ def _print_jobs(queue: str, state: State, page: ListPage, output: Format) -> Non
     jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items] if output == "json" else []
     when = "=ended at" if state in ENDED else "=claimed at" if state in RUNNING else "=run at"
     longest = MAX_TEXT if output == "table" else None
-    print_found(
+    print_in_format(
         output,
         {"queue": queue, "state": state, "jobs": jobs, "after": page.after},
         ["id", when, "#attempts", "#priority", "payload, result or error"],

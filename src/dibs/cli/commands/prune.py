@@ -50,15 +50,15 @@ async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -
 
 async def _prune_queue(storage: Storage, queue: str) -> dict[str, int]:
     step = await storage.prune(queue, BATCH_SIZE)
-    total = _numbers(step)
+    total = _removed_records(step)
     if step.more:
         with progress_bar("entries removed", None) as advance:
             while step.more:
                 advance(sum(total.values()))
                 step = await storage.prune(queue, BATCH_SIZE)
-                total = {name: total[name] + number for name, number in _numbers(step).items()}
+                total = {name: total[name] + number for name, number in _removed_records(step).items()}
     return total
 
 
-def _numbers(step: PruneResult) -> dict[str, int]:
+def _removed_records(step: PruneResult) -> dict[str, int]:
     return {"outcomes": step.outcomes, "request_keys": step.request_keys, "events": step.events}

@@ -16,7 +16,7 @@ from attrs import frozen
 from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.storage_access import connect
-from dibs.cli.tables import format_age, print_found
+from dibs.cli.tables import format_age, print_in_format
 from dibs.client.connection.url import URL_VARIABLE
 from dibs.model.job import Slot
 from dibs.model.results import QueueInfo
@@ -88,7 +88,7 @@ async def _print_schedule(
 ) -> None:
     async with connect(url) as storage:
         found = await _read_ticks(storage, schedules, count)
-    print_found(
+    print_in_format(
         output,
         {"schedules": [_tick_fields(ticks) for ticks in found]},
         COLUMNS,

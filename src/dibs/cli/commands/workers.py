@@ -15,7 +15,7 @@ from dibs.cli.options import Format
 from dibs.cli.output import ExitCode
 from dibs.cli.progress import progress_bar
 from dibs.cli.storage_access import connect, select_queues
-from dibs.cli.tables import format_age, print_found
+from dibs.cli.tables import format_age, print_in_format
 from dibs.model.job import ActiveRun
 from dibs.storage.protocol import Storage
 
@@ -68,7 +68,7 @@ async def _print_workers(queues: Sequence[str], url: str | None, output: Format)
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         found = await _read_holders(storage, names)
-    print_found(
+    print_in_format(
         output,
         {"workers": [_holder_fields(holder) for holder in found]},
         COLUMNS,

@@ -62,11 +62,11 @@ def _type_name(kind: type) -> str:
 def _exception_text(exception: BaseException) -> str:
     """Return the message of an exception; that of a group lists the exceptions in it, at any depth."""
     lines = [_message(exception)]
-    size, rest = len(lines[0]), _parts(exception)
+    size, rest = len(lines[0]), _exceptions_of_group(exception)
     # A loop, because groups may be nested deeper than Python recurses.
     while rest and size < LIMITS.error:
         part = rest.pop()
-        rest += _parts(part)
+        rest += _exceptions_of_group(part)
         lines.append(f"- {_type_name(type(part))}: {_message(part)}")
         size += len(lines[-1])
     return "\n".join([*lines, "- (more exceptions are left out)"] if rest else lines)
@@ -80,7 +80,7 @@ def _message(exception: BaseException) -> str:
         return f"(no message: its __str__ raised {type(broken).__name__})"
 
 
-def _parts(exception: BaseException) -> list[BaseException]:
+def _exceptions_of_group(exception: BaseException) -> list[BaseException]:
     """Return the exceptions of a group, the first one last; [] if the exception is no group."""
     return [*reversed(exception.exceptions)] if isinstance(exception, BaseExceptionGroup) else []
 

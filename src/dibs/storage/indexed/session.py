@@ -103,7 +103,7 @@ class IndexedSession(ABC):
             index.now = time_ms
             index.lead = 0
         else:
-            index.now, index.lead = clock.advance(time_ms, index.now, index.lead)
+            index.now, index.lead = clock.storage_time(time_ms, index.now, index.lead)
         if index.lead != self._reported_lead:
             self._reported_lead = index.lead
             clock.report_lead(self.url, index.lead)

@@ -104,7 +104,7 @@ def read_client(client: Any) -> ClientSettings:
         )
     if kind is not connection_class and options.get("redis_connect_func") is not None:
         raise ConfigurationError("redis_connect_func of a blocking client cannot be called here; remove it")
-    return ClientSettings(connection_class=kind, options=_taken(options), pool=pool)
+    return ClientSettings(connection_class=kind, options=_select_options(options), pool=pool)
 
 
 def _read_cluster(nodes: Any) -> ClientSettings:
@@ -118,7 +118,7 @@ def _read_cluster(nodes: Any) -> ClientSettings:
         kind = async_connections.SSLConnection if tls else async_connections.Connection
     return ClientSettings(
         connection_class=_async_class(kind),
-        options=_taken(options),
+        options=_select_options(options),
         seeds=tuple((node.host, int(node.port)) for node in startup),
         remap=nodes.address_remap or keep_address,
     )
@@ -137,7 +137,7 @@ def _async_class(kind: type) -> type[AbstractConnection]:
     )
 
 
-def _taken(options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in BLOCKING_ONLY:
         if options.get(name):
             raise ConfigurationError(
