@@ -22,7 +22,7 @@ from tests.cli.shell import DIBS
 
 #: The two halves of each password of eight letters. No name in the code or the messages contains them.
 HALVES = ("Xq7v", "Kw9z")
-#: What stands between the halves, unescaped.
+#: Characters between the halves, unescaped.
 BETWEEN = ["@", "/", "?", "#", "[", "]", "%", "%zz", "/@", "?a=", "@@", ":/", " ", "\t", "℀", "\udce9"]
 SCHEMES = ["redis", "rediss", "redis+cluster", "unix", "postgresql", "postgres"]
 WITHOUT_HOST = "{scheme}://user:{password}"
@@ -195,7 +195,9 @@ def test_a_url_with_escaped_characters_is_read(url: str) -> None:
     assert GOOD[url] == (address.userinfo, address.hosts)
 
 
-@pytest.mark.parametrize("host", ["h:0", "h:65536", "h:x", "h:1:2", "[::1", "a:1,b:x", "h:-1", "h: 1"])
+@pytest.mark.parametrize(
+    "host", ["h:0", "h:65536", "h:x", "h:1:2", "[::1", "a:1,b:x", "h:-1", "h: 1", "h:٣", "h:" + "1" * 5000]
+)
 def test_a_host_that_cannot_be_read_is_refused(host: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_address(f"redis://{host}/0")

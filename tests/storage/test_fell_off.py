@@ -1,4 +1,4 @@
-"""A reader whose offset is that of an empty log is told of trimmed events, on every storage."""
+"""A reader with the offset of an empty log gets `fell_off` after a trim, on every storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_reader_of_an_empty_log_is_told_of_trimmed_events(any_new_url: s
         assert ("", "") == (begin, latest)
         assert (["b"], True) == ([event.id for _, event in page.events], page.fell_off)
         assert ((), False) == (rest.events, rest.fell_off)
-        # None asks for what the log has. Such a reader misses no event that it was promised.
+        # A read without an offset asks for the events that the log still has, so it misses none.
         assert not (await storage.events("q", now=2500)).fell_off
 
 

@@ -1,4 +1,4 @@
-"""The loop of `wait`: when it looks again, and what ends it."""
+"""The loop of `wait`: the times at which it reads the state again, and the events that end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ours in a URL and what the driver's, and that no secret is ever shown."""
+"""The options of dibs and of the driver in a Postgres URL, and messages without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver raises, as ours: who was to be reached, whether anything happened, and never a password."""
+"""Errors of the driver become errors of dibs, which name the server and never a password."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_connection_killed_while_idle_goes_unnoticed(
 async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
-    """The server goes while the statement waits for a lock that we hold."""
+    """The server stops while the statement waits for a lock that the test holds."""
     await storage.enqueue("q", [asked("a")])
     mine, killer = await connect(), await connect()
     await mine.execute("SELECT * FROM live FOR UPDATE")
@@ -153,7 +153,7 @@ async def test_a_connection_lost_after_sending_is_an_unknown_outcome(
 async def test_a_read_whose_connection_is_lost_is_made_again(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> None:
-    """To read twice changes nothing, and whoever waits for a result reads all the time."""
+    """A read may be repeated, and a wait for a result reads again and again."""
     mine, killer, reading = await read_behind_a_lock(storage, connect)
     await blocked(killer)
     await kill(killer, LOCKED_OUT)
@@ -178,7 +178,7 @@ async def test_a_read_whose_connection_is_lost_twice_is_told(
 async def read_behind_a_lock(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> tuple[Any, Any, asyncio.Task[Any]]:
-    """Return the connection that holds the lock, one that may kill, and the read that waits for the lock."""
+    """Return the connection that holds the lock, one to kill sessions with, and the read that waits."""
     await storage.enqueue("q", [asked("a")])
     mine, killer = await connect(), await connect()
     await mine.execute("LOCK TABLE live")
@@ -186,7 +186,7 @@ async def read_behind_a_lock(
 
 
 async def blocked(connection: Any) -> None:
-    """Wait until somebody waits for a lock."""
+    """Wait until a session waits for a lock."""
     for _ in range(500):
         found = await connection.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -218,7 +218,7 @@ async def kill(connection: Any, which: str) -> None:
         left = await connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", [pids])
         if await left.fetchone() is None:
             return
-        # What a transaction has seen of pg_stat_activity once, it goes on seeing.
+        # A transaction sees the same pg_stat_activity until its end.
         await connection.rollback()
         await asyncio.sleep(0.01)
     raise AssertionError(f"sessions {pids} do not end")

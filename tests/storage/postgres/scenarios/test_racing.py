@@ -54,7 +54,7 @@ async def test_batches_in_opposite_order_never_wait_for_each_other(storage: Post
     answers = await asyncio.gather(*(storage.enqueue("q", [asked(id) for id in batch]) for batch in batches))
 
     assert 50 * 16 == sum(len(batch) for batch in answers)
-    assert CONFLICTS  # what is left of them is tried again inside
+    assert CONFLICTS  # the call itself repeats the rest of them
 
 
 async def test_a_claim_beside_a_reap_loses_nothing(
@@ -99,7 +99,7 @@ async def test_many_claim_and_settle_and_each_job_runs_once(storage: PostgresSto
 
 
 async def test_events_never_appear_behind_a_reader(storage: PostgresStorage, connect: Connect) -> None:
-    """A writer drew its place in the log and pauses; another one commits after it, and a reader reads."""
+    """A writer drew its number in the log and pauses. Another writer commits after it, and a reader reads."""
     await storage.enqueue("q", [asked("slow"), asked("fast")])
     jobs = {job.id: job for job in await claimed(storage)}
     mine = await connect()
@@ -127,7 +127,7 @@ async def test_a_long_transaction_of_somebody_else_holds_no_event_back(
 async def test_a_number_drawn_before_another_life_of_the_id_is_drawn_again(
     storage: PostgresStorage, connect: Connect
 ) -> None:
-    """An insert whose number is older than what its id has seen since must not take effect with it."""
+    """An insert drew its number before the latest change of its id, so the number must not be stored."""
     await storage.enqueue("q", [asked("a")])
     await storage.forget("q", ["a"])
     mine = await connect()
