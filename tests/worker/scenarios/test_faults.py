@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs.client.app import Dibs
-from dibs.errors import OutcomeUnknown, Refused, StorageUnavailable
+from dibs.errors import OutcomeUnknown, Refused, StorageDamaged, StorageUnavailable
 from dibs.model.results import SettleResult
 from dibs.worker import run
 from tests.worker.faulty_storage import FaultyStorage, faulty_storage
@@ -47,10 +47,15 @@ async def test_a_refused_batch_is_settled_one_by_one(app: Dibs) -> None:
     assert storage.calls.count("settle_and_claim") == storage.calls.count("settle") == 1
 
 
-async def test_a_job_whose_claim_was_lost_is_released_and_runs(app: Dibs) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [LOST, StorageDamaged("the record of another job in the same claim is damaged")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_job_whose_claim_was_lost_is_released_and_runs(app: Dibs, error: Exception) -> None:
     async with faulty_storage(app) as storage:
         handler = await one_job(app, storage)
-        storage.fail("claim", LOST, after=True)
+        storage.fail("claim", error, after=True)
         await run(app, until="empty")
 
     assert ["released", "completed"] == await event_kinds(app, "q", "a")

@@ -8,7 +8,7 @@ from typing import cast
 from msgspec import Struct
 
 from dibs.client.calls.error_info import summarize_exception
-from dibs.errors import NotRunning, Refused, StorageError
+from dibs.errors import NotRunning, Refused, StorageDamaged, StorageError
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, SettleResult
 from dibs.storage.protocol import BlockingClaims, Storage
@@ -77,7 +77,9 @@ async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
             return Reply(error=refused)
         return await settle_singly(storage, queue, trip.settling)
     except (StorageError, NotRunning) as error:
-        return Reply(unsettled=trip.settling, error=error)
+        # A storage may find the damaged record only when it decodes the claimed jobs.
+        claim_unknown = trip.lease is not None and isinstance(error, StorageDamaged)
+        return Reply(unsettled=trip.settling, error=error, claim_unknown=claim_unknown)
     except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a bug of a storage: it may have claimed
         return Reply(unsettled=trip.settling, error=error, claim_unknown=trip.lease is not None)
     return Reply(settled=trip.settling, results=results, claim=claim)
