@@ -17,7 +17,7 @@ LOCAL_SCHEMES: Final = ("file", "memory")
 _ESCAPED: Final = "@ as %40, / as %2F, ? as %3F, # as %23, : as %3A and % as %25"
 # The patterns are compiled at the first use, to keep `import dibs` fast.
 _BAD_PERCENT: Final = r"%(?![0-9A-Fa-f]{2})"
-_HOST: Final = r"(\[[0-9A-Fa-f:.%\w]*\]|[^\[\]:\s]*)(:(\d*))?"
+_HOST: Final = r"(\[[0-9A-Fa-f:.%\w]*\]|[^\[\]:\s]*)(:([0-9]{0,5}))?"
 _OPTION_NAME: Final = r"\w+"
 #: Matches the names of options whose value is a secret.
 _SECRET_NAME: Final = "pass|secret|token|key"  # noqa: S105 - no password
