@@ -47,5 +47,5 @@ def report_lead(storage: str, lead: int) -> None:
             timedelta(seconds=round(lead / 1000)),
         )
     else:
-        del _reported[storage]
+        _reported.pop(storage, None)  # another thread may have removed it
         log.info("the clock of %s has caught up with its time", storage)

@@ -60,7 +60,7 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
         return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")
     if found := _DAMAGED.search(message):
         prefix, id = (bytes.fromhex(part).decode("utf-8", "replace") for part in found.groups()[1:])
-        return damaged_error(url, queue_of_prefix(prefix), found[1], id)
+        return damaged_error(url, queue_of_prefix(prefix), found[1], id, ". No key was changed")
     if found := _WRONG_TYPE.search(message):
         return _to_damaged_error(url, f"key {found[1]} is a {found[2]}, not a {found[3]}")
     if "WRONGTYPE" in message:
@@ -68,10 +68,13 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     return StorageError(f"{url} refused the command: {message}")
 
 
-def damaged_error(url: str, queue: str, part: str, id: str) -> StorageDamaged:
-    """Return the error for a record that cannot be read. `part` is a key of _PARTS."""
+def damaged_error(url: str, queue: str, part: str, id: str, effect: str = "") -> StorageDamaged:
+    """Return the error for a record that cannot be read. `part` is a key of _PARTS.
+
+    `effect` ends the message. It is empty for a record in the reply of a call that has succeeded.
+    """
     what, remedy = _PARTS[part]
-    return StorageDamaged(f"{url}: {what} {id!r} in queue {queue!r} is damaged; {remedy}. No key was changed")
+    return StorageDamaged(f"{url}: {what} {id!r} in queue {queue!r} is damaged; {remedy}{effect}")
 
 
 def _to_damaged_error(url: str, problem: str) -> StorageDamaged:
