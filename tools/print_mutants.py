@@ -60,9 +60,9 @@ HEADER = """# Planted bugs
 The tests of the conformance kit plant bugs in the storages of dibs, one at a time, and the kit must find
 each of them. There are {all} bugs:
 {places}.
-{by_contract} of them, marked *, were written from [the contract](../explanation/contract.md), sentence by sentence, by
-an author who had not read the laws of the kit. {survivors} cannot be found with one call at a time; the last
-section names the reason.
+{by_contract} of them, marked *, were written from [the contract](../explanation/contract.md), sentence by
+sentence, by an author who had not read the laws of the kit. {survivors} cannot be found with one call at a
+time; the last section names the reason.
 
 ## Found by level
 

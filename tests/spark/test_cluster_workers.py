@@ -59,6 +59,6 @@ def test_workers_end_after_the_given_time(spark: SparkSession, request: pytest.F
 def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     for message, executors, until in (("executors is 0", 0, "empty"), ("until is 'soon'", 1, "soon")):
         with pytest.raises(Refused, match=message):
-            run_workers(spark, APP, executors, until=until, url="file:unused")  # type: ignore[arg-type]
+            run_workers(spark, APP, executors, until=until, url="file:unused")
     with pytest.raises(Refused, match="exists only in this process"):
         run_workers(spark, APP, 1, url="memory:fleet")

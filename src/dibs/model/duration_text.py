@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-SECONDS_PER_UNIT: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SECONDS_PER_UNIT: Final[dict[str, float]] = {
+    "ms": 0.001,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86_400,
+    "w": 604_800,
+}
 #: Compiled at the first use, to keep `import dibs` fast.
 _NUMBER_WITH_UNIT: Final = r"(\d+(?:\.\d+)?)(ms|[smhdw])"
 

@@ -13,9 +13,9 @@ class Sleeper:
     """
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         #: True after a wake-up, until the owner sets it to False.
-        self.woken = False
+        self.woken: bool = False
         self._sleep: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
@@ -41,6 +41,10 @@ class Sleeper:
             if timer is not None:
                 timer.cancel()
         return self.woken
+
+    def reset(self) -> None:
+        """Forget the wake-ups until now, so that the next `sleep` waits for a later one."""
+        self.woken = False
 
     def _end_sleep(self) -> None:
         if self._sleep is not None and not self._sleep.done():

@@ -63,7 +63,7 @@ def place(kind: str, path: Path) -> None:
             os.mkfifo(path)
         case "folder":
             path.mkdir()
-        case "device":
+        case _:
             # Like a device, a socket is no regular file, and a test without privileges can create it.
             with socket.socket(socket.AF_UNIX) as bound:
                 os.chdir(path.parent)

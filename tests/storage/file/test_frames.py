@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dibs.errors import StorageTooNew
 from dibs.storage.file import frames
+from dibs.storage.file.access import CorruptFile
 from dibs.storage.file.directory import FORMAT
 from dibs.storage.file.frames import (
     HEADER,
-    CorruptFile,
     encode_frame,
     read_frame,
     read_frames,

@@ -57,10 +57,7 @@ class OutcomeWait(EndWaiter):
 
     def _take_wakeup(self) -> TicketState | None:
         """Reset the wake-up. Return the final state if it carried that, else None. Raises its error."""
-        outcome, error = self.outcome, self.error
-        self.outcome, self.error, self.woken = None, None, False
-        if error is not None:
-            raise error
+        outcome = self.take_outcome()
         # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
         # outcome always covers these two revisions themselves.
         if outcome is None or self._revision not in (outcome.first, outcome.revision):

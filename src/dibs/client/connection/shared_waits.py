@@ -37,6 +37,15 @@ class EndWaiter(Sleeper):
         #: The error that ended the shared wait. The waiter raises it.
         self.error: Exception | None = None
 
+    def take_outcome(self) -> Outcome | None:
+        """Reset the wake-up and return the outcome that it carried. Raises its error."""
+        outcome, error = self.outcome, self.error
+        self.outcome = self.error = None
+        self.reset()
+        if error is not None:
+            raise error
+        return outcome
+
 
 @define(eq=False)
 class WaitGroup:

@@ -324,7 +324,8 @@ def encode_origin(origin: Origin) -> bytes:
     )  # fmt: skip
     return b"".join((
         (len(queue) | _ORIGIN_HAS_TIME).to_bytes(2), queue, len(id).to_bytes(2), id, numbers,
-        _TIME.pack(origin.run_at), with_size(encode_attributes(origin.attributes)), encode_error(origin.error),
+        _TIME.pack(origin.run_at), with_size(encode_attributes(origin.attributes)),
+        encode_error(origin.error),
     ))  # fmt: skip
 
 
