@@ -160,18 +160,6 @@ def build_overrides(settings: JobSettings) -> Overrides | None:
     )
 
 
-def own_limits(overrides: Overrides | None) -> dict[str, Any]:
-    """Return the limits that a job sets itself, by setting name: durations in seconds, None for no limit."""
-    if overrides is None:
-        return {}
-    limits = {name: getattr(overrides, name) for name in _OVERRIDE_SETTINGS}
-    return {
-        name: limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
-        for name, limit in limits.items()
-        if limit is not UNSET
-    }
-
-
 def check_duration_limit(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:
     """Return a positive duration in ms; None (no limit) and UNSET stay. Raises Refused."""
     if value is None or value is UNSET:
