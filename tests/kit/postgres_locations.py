@@ -97,7 +97,8 @@ class Kept:
         connections = await self._locations.take(self._location)
         address = self._locations.address(self._location)
         storage = PostgresStorage(address, clock="manual")
-        storage._server = storage._waits.server = WarmServer(address, connections)
+        server = storage._server = storage._waits.server = WarmServer(address, connections)
+        storage._waits.listener._connect = server.connect
         return await storage.__aenter__()
 
     async def __aexit__(

@@ -128,7 +128,8 @@ def test_an_invalid_budget_or_number_is_a_usage_error(words: str) -> None:
     result = shell.invoke(verb, "memory:", words)
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert result.stderr.startswith(f"{option} is {value}")
+    assert option in result.stderr
+    assert value in result.stderr
 
 
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,11 @@ async def wake_up_outcomes(storage: Storage) -> ProbeResult:
 
 
 def _missing_ends(wake: WaitResult, slots: Mapping[str, Slot]) -> list[str]:
-    """Return a message for each ended id that a wake-up does not name, unless it names no ids at all."""
-    if wake.ended is None:
+    """Return a message for each ended id that a wake-up does not name, unless it names no ids at all.
+
+    A wait that ended by its timeout names no ids: the storage may lose a wake-up.
+    """
+    if wake.ended is None or not wake.woken:
         return []
     return [
         f"{id} ended, and the wake-up names only {sorted(wake.ended)}"
