@@ -56,7 +56,10 @@ class OutcomeWait(EndWaiter):
                 self._group.leave(self)
 
     def _take_wakeup(self) -> TicketState | None:
-        """Reset the wake-up. Return the final state if it carried that, else None. Raises its error."""
+        """Reset the wake-up, and return the final state of the enqueue if the wake-up carried its outcome.
+
+        Raises the error with which the shared wait ended.
+        """
         outcome = self.take_outcome()
         # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
         # outcome always covers these two revisions themselves.

@@ -32,7 +32,7 @@ class Reply(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The error as text; "" without an error."""
+        """Type and message of the error for a log line; "" if the request succeeded."""
         return "" if self.error is None else summarize_exception(self.error)
 
 

@@ -158,7 +158,7 @@ class Worker:
         """Schedule one step for the next iteration of the event loop, shared by all events until then."""
         if not self._step_scheduled:
             self._step_scheduled = True
-            # Not in the context variables of the run that may have ended just now.
+            # The run that ended just now may have set context variables: the step must not see them.
             self._loop.call_soon(self._step, context=self._executor.context)
 
     def _step(self) -> None:

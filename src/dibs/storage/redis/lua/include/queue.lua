@@ -70,7 +70,7 @@ local function open_queue(prefix, manual)
     and queue.log_age and queue.log_bytes and queue.request_key_age
     and (queue.max_active or known[9] == '' or not known[9])) then
     reading.prefix = prefix
-    -- Name the first value that should be a number. Texts are at 8, 10 and 11.
+    -- Name the first value that should be a number. The values 8, 10 and 11 of `known` are text.
     for i, name in ipairs({'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}) do
       if known[i] and i ~= 8 and i ~= 10 and i ~= 11 and not tonumber(known[i]) then damaged('meta', name) end
     end
