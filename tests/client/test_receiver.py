@@ -264,7 +264,7 @@ async def test_what_makes_no_sense_is_refused(queue: Queue, wrong: Any) -> None:
 
 
 async def abandon(queue: Queue) -> None:
-    """Claim a job under a lease that nobody renews, as a holder that died, and wait until it has expired."""
+    """Claim a job and never renew the lease, like a dead holder. Return when the lease has expired."""
     storage = await queue._client.storage()
     lease = (await storage.grant([queue.name], 100, "dead")).lease
     while not (await storage.claim(queue.name, lease, 1)).jobs:

@@ -30,7 +30,7 @@ LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
 picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
-#: Whether a claim uses a live lease. False leads to a lease that may be stale or unknown.
+#: True: the next claim uses a live lease. False: it uses any lease, also an expired or unknown one.
 mostly_true = st.sampled_from((True, True, True, True, False))
 
 

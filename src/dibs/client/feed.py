@@ -86,7 +86,7 @@ class Event(Struct, frozen=True, kw_only=True):
     revision: int = 0
     """Number of the last enqueue that the event is about: `ticket.revision` of that enqueue."""
     enqueues: int = 0
-    """How many enqueues the job of the event contains: later enqueues of an id may update a waiting job."""
+    """Number of enqueues in the job of the event: later enqueues of an id may update a waiting job."""
     error: Error | None = None
     """Error of the run."""
     progress: Any = None

@@ -12,7 +12,7 @@ from tests.storage_urls import new_url
 
 
 async def break_jobs(url: str) -> None:
-    """Let jobs of two queues fail, hold one and hand one off."""
+    """Claim four jobs in each of two queues: two fail, one completes, and one is handed off."""
     async with Dibs(url) as app:
         for name, message in (("emails", "timed out"), ("reports", "refused")):
             queue = app.queue(name)

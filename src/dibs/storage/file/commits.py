@@ -25,8 +25,8 @@ from dibs.storage.indexed.records import Changes, Lease, RequestKey
 #: Slots in one frame of a checkpoint.
 SLOTS_PER_FRAME: Final = 5_000
 
-#: Where a reader finds the data (payload, attributes ...) of a job: WRITTEN in this commit, or in the
-#: current, successor or outcome that the slot had before the step.
+#: Sources of the data (payload, attributes ...) of a job in a commit. WRITTEN: the commit has the data. The
+#: others: the current, successor or outcome that the slot had before the step.
 WRITTEN: Final = 0
 OF_CURRENT: Final = 1
 OF_SUCCESSOR: Final = 2

@@ -90,8 +90,8 @@ BEGIN
 END $$;
 
 -- shown_until() -> the number up to which readers may see log entries. Open transactions that append entries, and
--- those that start later, use numbers above it, so an entry never appears behind a reader. Transactions that append
--- no entries do not lower the result. Call it in an earlier statement than the one that reads the entries, because
+-- those that start later, use numbers above it, so an entry never appears behind a reader. Only transactions that
+-- append entries lower the result. Call it in an earlier statement than the one that reads the entries, because
 -- under READ COMMITTED each statement has another snapshot.
 CREATE FUNCTION shown_until() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
