@@ -8,9 +8,9 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from dibs.client.calls.functions import check_function, default_queue_name
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
-from dibs.client.calls.signature import check_function, default_queue_name
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.storage_handle import StorageHandle

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from attrs import evolve
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.functions import check_function
 from dibs.client.calls.handler import Ending
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
@@ -17,7 +18,7 @@ from dibs.client.calls.handler_registry import (
     queue_argument_decoder,
     queue_data_check,
 )
-from dibs.client.calls.signature import CallSignature, check_function
+from dibs.client.calls.signature import CallSignature
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.feed import Feed, FeedKind
 from dibs.client.options.arguments import check_list

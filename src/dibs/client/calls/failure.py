@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dibs.client.calls.signature import CallSignature, decode_task_payload
+from dibs.client.calls.signature import CallSignature
+from dibs.client.calls.task_payload import decode_task_payload
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import Serde
 from dibs.errors import PermanentError

@@ -10,9 +10,11 @@ from attrs import evolve
 
 from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.calls.failure import build_failure
+from dibs.client.calls.functions import check_function
 from dibs.client.calls.handler import Executor, Handler, HandlerLimits
 from dibs.client.calls.middleware import RunMiddleware, compose_run
-from dibs.client.calls.signature import CallSignature, PayloadMismatch, check_function
+from dibs.client.calls.signature import CallSignature
+from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
 from dibs.client.options.queue_settings import QueueSettings, build_patch

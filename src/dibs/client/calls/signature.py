@@ -1,10 +1,9 @@
-"""Signatures of handler functions: which functions are allowed, their names, and their encoded arguments."""
+"""Signatures of handler functions, which encode the arguments of a call and decode them again."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import GenericAlias
@@ -12,34 +11,20 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from dibs.client.calls.task_payload import (
+    Args,
+    EmptyKwargs,
+    Kwargs,
+    PayloadMismatch,
+    TaskPayload,
+    decode_task_payload,
+)
 from dibs.client.options.serde import Serde, dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-
-_MAIN_MODULES = ("__main__", "__mp_main__")
 _QUOTED_NAME = re.compile(r"'(\w+)'")
 #: Types whose values each serde decodes to equal values of the same type.
 _PLAIN_TYPES = (str, int, bool, float)
-
-
-class PayloadMismatch(PermanentError):
-    """The payload of a job does not fit the handler of this process, so the handler was not called.
-
-    Another worker may have the code that fits, so a worker tries the job again later.
-    """
-
-
-class TaskPayload(msgspec.Struct, forbid_unknown_fields=True):
-    """The payload of a task's job: the arguments of one call, in the order of the call and by name."""
-
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-
-
-class _EmptyKwargs(msgspec.Struct, forbid_unknown_fields=True):
-    """Type of empty keyword arguments. Decoding a payload with keyword arguments to it raises an error."""
 
 
 class CallSignature:
@@ -144,7 +129,7 @@ class CallSignature:
         (wanted,) = self._positional_types.values()
         return msgspec.defstruct(
             "ByPosition",
-            [("args", wanted), ("kwargs", _EmptyKwargs)],
+            [("args", wanted), ("kwargs", EmptyKwargs)],
             forbid_unknown_fields=True,
             frozen=True,
         )
@@ -228,62 +213,3 @@ def _refused_call(message: str, reason: str) -> Refused:
     """Return the error of a bad call. The first quoted name in `reason` is the parameter at fault."""
     named = _QUOTED_NAME.search(reason)
     return Refused(message, field=named[1] if named else "")
-
-
-def decode_task_payload(serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
-    """Return the arguments of a task's payload without conversion to type hints. Raises PayloadMismatch."""
-    try:
-        written = serde.decode(payload, TaskPayload)
-    except ValueError as error:
-        raise PayloadMismatch(
-            f'the payload is not of the form {{"args": [...], "kwargs": {{...}}}} of a task: {error}'
-        ) from error
-    return tuple(written.args), written.kwargs
-
-
-def check_function(function: Any) -> None:
-    """Raise BadHandler for a function that a worker in another process could not import or call."""
-    name = getattr(function, "__qualname__", None)
-    if not inspect.isfunction(function) or name is None:
-        raise BadHandler(f"{function!r} cannot be a handler; write a function with `def` or `async def`")
-    if function.__name__ == "<lambda>":
-        raise BadHandler(
-            "a lambda cannot be a handler, because a worker could not import it; write a `def` function"
-        )
-    if "<locals>" in name:
-        raise BadHandler(
-            f"{name} is defined inside a function, so a worker cannot import it; move it to the module level"
-        )
-    if "." in name:
-        raise BadHandler(
-            f"{name} is a method, and a worker has no object for it; "
-            "write a function that creates the object and calls the method"
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise BadHandler(
-            f"{name} is a generator, but a job has one result; return it, and report progress for the steps"
-        )
-
-
-def default_queue_name(function: Callable[..., Any]) -> str:
-    """Return the default queue name of a function: module.function. Raises BadHandler in a notebook."""
-    module = function.__module__
-    if module in _MAIN_MODULES:
-        module = _main_module_name(module, function.__name__)
-    return f"{module}.{function.__name__}"
-
-
-def _main_module_name(module: str, function: str) -> str:
-    """Return the module name under which a worker imports the main program."""
-    main = sys.modules[module]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and not spec.name.endswith("__main__"):
-        return str(spec.name)
-    file = getattr(main, "__file__", None)
-    if file is None:
-        raise BadHandler(
-            f'{function} is defined in a program without a file, so it has no name; pass queue="..."'
-        )
-    from pathlib import Path  # noqa: PLC0415 - only a program without a module name needs it
-
-    return Path(file).stem

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dibs.client.calls.error_info import error_from_exception
-from dibs.client.calls.signature import PayloadMismatch
+from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.errors import PermanentError, Retry
 from dibs.model import run_outcome
 from dibs.model.error_text import to_storable_error
