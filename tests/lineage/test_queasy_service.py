@@ -231,7 +231,7 @@ async def test_many_may_open_a_new_place_at_once(storage_url: str) -> None:
 
 def test_limits_are_the_same_whoever_opens_it(app: Dibs) -> None:
     """Promise 8: all storages have the same limits."""
-    from dibs.client.connection.coalescing import storage_limits
+    from dibs.client.connection.coalesced_calls import storage_limits
     from dibs.model.limits import LIMITS
 
     assert storage_limits(app.storage) == LIMITS

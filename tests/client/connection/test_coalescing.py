@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dibs import BatchRefused, Dibs, NotRunning, OutcomeUnknown, Refused
-from dibs.client.connection import coalescing
+from dibs.client.connection import coalesced_calls, coalescing
 from dibs.client.connection.coalescing import Coalescer
 
 
@@ -267,7 +267,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_names_that_were_used_once_leave_no_coalescer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescing, "MAX_COALESCERS", 10)
+    monkeypatch.setattr(coalesced_calls, "MAX_COALESCERS", 10)
     async with Dibs("memory:") as app:
         for number in range(100):
             await app.queue(f"q{number}").get("a")

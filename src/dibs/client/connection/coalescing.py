@@ -1,54 +1,32 @@
-"""Coalescing of single calls: concurrent enqueues, gets and settles share batches.
+"""Coalescing of single calls: a `Coalescer` sends concurrent calls in batches, one batch at a time.
 
-`CoalescedCalls` has the three verbs and keeps one `Coalescer` per queue and verb. A coalescer has one batch
-in flight; the calls that arrive during that time form the next batch.
+The calls that arrive while a batch is in flight form the next batch.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic
 
 import msgspec
 from attrs import define, field
 
+from dibs.client.connection.pending_calls import Answer, Item, PendingCall, fail_calls
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused
-from dibs.model.check_jobs import check_enqueue_queue, check_request
-from dibs.model.job import NewJob, Slot
-from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import Complete, EnqueueRequest, Settlement
-from dibs.model.results import EnqueueResult, SettleResult
-from dibs.storage.protocol import Storage
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 #: Most items of a batch: a storage accepts no more in one call (contract 3, enqueue).
 MAX_BATCH_ITEMS: Final = 1000
 #: Most bytes of a batch, so that a round trip stays short.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-#: Number of coalescers of one verb at which the idle ones are removed. Each takes about 800 bytes.
-MAX_COALESCERS: Final = 1000
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 #: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
 _OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
 #: Errors of a reply that cannot be decoded. They are ValueErrors, too.
 _UNREADABLE_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError)
 _NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
-
-
-class PendingCall(NamedTuple, Generic[Item, Answer]):
-    """A call whose item waits for the next batch, or is in flight and waits for its answer."""
-
-    item: Item
-    #: Bytes that the item adds to a batch.
-    size: int
-    answer: asyncio.Future[Answer]
 
 
 def _zero_size(_item: object) -> int:
@@ -120,7 +98,7 @@ class Coalescer(Generic[Item, Answer]):
         finally:
             self._flushing = None
             # Calls are left here only if the event loop is ending. Their callers must not wait for ever.
-            _fail_calls(self._waiting, NotRunning(_NOT_SENT))
+            fail_calls(self._waiting, NotRunning(_NOT_SENT))
             self._waiting.clear()
 
     def _take_batch(self) -> list[PendingCall[Item, Answer]]:
@@ -144,13 +122,13 @@ class Coalescer(Generic[Item, Answer]):
             await self._flush_without_refused(batch, error)
         except _UNREADABLE_REPLY as error:
             # The storage has answered, so the batch may be written: sent again, its items would be doubled.
-            _fail_calls(batch, error)
+            fail_calls(batch, error)
         except _OF_ONE_ITEM as error:
             await self._flush_one_by_one(batch, error)
         except Exception as error:  # noqa: BLE001 - each caller must get the error
-            _fail_calls(batch, error)
+            fail_calls(batch, error)
         except BaseException:
-            _fail_calls(batch, OutcomeUnknown(_NO_REPLY))
+            fail_calls(batch, OutcomeUnknown(_NO_REPLY))
             raise
         else:
             for call, answer in zip(batch, answers, strict=True):
@@ -160,7 +138,7 @@ class Coalescer(Generic[Item, Answer]):
     async def _flush_one_by_one(self, batch: list[PendingCall[Item, Answer]], error: Exception) -> None:
         """Send each item alone, so that the bad item of one caller fails no other call."""
         if len(batch) == 1:
-            _fail_calls(batch, error)
+            fail_calls(batch, error)
             return
         for call in batch:
             await self._flush([call])
@@ -172,102 +150,9 @@ class Coalescer(Generic[Item, Answer]):
         refused = {e.index: e for e in error.exceptions if isinstance(e, Refused) and e.index is not None}
         rest = [call for index, call in enumerate(batch) if index not in refused]
         if len(rest) == len(batch):
-            _fail_calls(batch, error)
+            fail_calls(batch, error)
             return
         for index, item_error in refused.items():
-            _fail_calls([batch[index]], item_error)
+            fail_calls([batch[index]], item_error)
         if rest:
             await self._flush(rest)
-
-
-def _fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:
-    for call in batch:
-        if not call.answer.done():
-            # Raising changes an exception (its traceback and context), so callers must not share one.
-            call.answer.set_exception(copy_error(error))
-
-
-def copy_error(error: Exception) -> Exception:
-    """Return a copy of an error for one of several callers, with the error as its cause."""
-    try:
-        copied = copy.copy(error)
-    except Exception:  # noqa: BLE001 - copying fails for a class whose __init__ does not accept its `args`
-        copied = OutcomeUnknown(f"{type(error).__name__}: {error}")
-    copied.__cause__ = error.__cause__ or error
-    return copied
-
-
-@define(eq=False)
-class CoalescedCalls:
-    """The verbs of an open storage that take one item per call and coalesce concurrent calls."""
-
-    _storage: Storage
-    #: One coalescer per queue name, for each verb.
-    _enqueues: dict[str, Coalescer[EnqueueRequest, EnqueueResult]] = field(factory=dict, init=False)
-    _gets: dict[str, Coalescer[str, Slot]] = field(factory=dict, init=False)
-    _settles: dict[str, Coalescer[Settlement, SettleResult]] = field(factory=dict, init=False)
-
-    async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
-        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
-        check_enqueue_queue(queue, storage_limits(self._storage))
-        check_request(request, storage_limits(self._storage))
-        coalescer = self._enqueues.get(queue)
-        if coalescer is None:
-            _drop_idle(self._enqueues)
-            coalescer = self._enqueues[queue] = Coalescer(
-                partial(self._storage.enqueue, queue), _request_size
-            )
-        return await coalescer.add(request)
-
-    async def get(self, queue: str, id: str) -> Slot:
-        """Return everything stored for one id: current job, blocked successor and outcome."""
-        coalescer = self._gets.get(queue)
-        if coalescer is None:
-            _drop_idle(self._gets)
-            coalescer = self._gets[queue] = Coalescer(partial(self._storage.get, queue), read_only=True)
-        return await coalescer.add(id)
-
-    async def settle(self, queue: str, settlement: Settlement) -> SettleResult:
-        """Store how one run ended: completed, failed, retried, ... Raises OutcomeUnknown, StorageError."""
-        coalescer = self._settles.get(queue)
-        if coalescer is None:
-            _drop_idle(self._settles)
-            coalescer = self._settles[queue] = Coalescer(
-                partial(self._storage.settle, queue), _settlement_size
-            )
-        return await coalescer.add(settlement)
-
-    async def drain(self) -> None:
-        """Wait until all calls are answered. Called before the storage closes."""
-        drains = [coalescer.drain() for coalescer in self._enqueues.values()]
-        drains += [coalescer.drain() for coalescer in self._gets.values()]
-        drains += [coalescer.drain() for coalescer in self._settles.values()]
-        await asyncio.gather(*drains)
-
-
-def _drop_idle(coalescers: dict[str, Coalescer[Any, Any]]) -> None:
-    """Remove the idle coalescers if there are MAX_COALESCERS, so that a name used once costs no memory."""
-    if len(coalescers) >= MAX_COALESCERS:
-        for queue in [queue for queue, coalescer in coalescers.items() if coalescer.is_idle]:
-            del coalescers[queue]
-
-
-def storage_limits(storage: Storage) -> Limits:
-    """Return the limits that the storage was opened with, or the limits of the contract."""
-    limits = getattr(storage, "limits", LIMITS)
-    return limits if isinstance(limits, Limits) else LIMITS
-
-
-def job_size(job: NewJob) -> int:
-    """Return the bytes that a job adds to a batch: payload and attributes."""
-    data = job.data
-    return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
-
-
-def _request_size(request: EnqueueRequest) -> int:
-    return job_size(request.job)
-
-
-def _settlement_size(settlement: Settlement) -> int:
-    action = settlement.action
-    return len(action.result) if isinstance(action, Complete) and action.result else 0

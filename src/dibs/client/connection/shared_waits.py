@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define, field
 
-from dibs.client.connection.coalescing import copy_error
+from dibs.client.connection.pending_calls import copy_error
 from dibs.errors import StorageError
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
-from dibs.client.connection.coalescing import CoalescedCalls
+from dibs.client.connection.coalesced_calls import CoalescedCalls
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
 from dibs.client.connection.url import resolve_url
