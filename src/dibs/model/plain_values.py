@@ -1,15 +1,16 @@
-"""Conversion of subclasses of str, bytes, int and float, which msgspec does not encode, to the plain types.
+"""Conversion of numpy scalars and of subclasses of str, bytes, int and float, which msgspec does not encode.
 
 Such values come from other libraries: texts of a template engine, numbers of numpy, members of an Enum.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """Return the str, bytes, int or float of a subclass, whatever `__str__` it defines.
+    """Return the str, bytes, int or float of a subclass, whatever `__str__` it defines, or of a numpy scalar.
 
     It is an `enc_hook` of msgspec. Raise TypeError for any other type.
     """
@@ -21,6 +22,10 @@ def to_plain(value: Any) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        for kind, plain in ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float)):
+            if isinstance(value, kind):
+                return plain(value)
     raise TypeError(f"a value of type {type(value).__qualname__} is not supported; pass plain data instead")
 
 

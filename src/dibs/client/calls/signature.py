@@ -19,7 +19,8 @@ from dibs.client.calls.task_payload import (
     TaskPayload,
     decode_task_payload,
 )
-from dibs.client.options.serde import Serde, dec_hook
+from dibs.client.options.serde import Serde
+from dibs.client.options.value_hooks import dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
 
 _QUOTED_NAME = re.compile(r"'(\w+)'")

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dibs.client.options.serde import enc_hook
+from dibs.client.options.value_hooks import enc_hook
 
 #: The digits of Crockford's base 32. Encoded text sorts in the order of the encoded numbers.
 BASE32_DIGITS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from dibs.client.options.value_hooks import dec_hook, enc_hook
 from dibs.errors import Refused
 from dibs.model.check_values import check_json_value
 from dibs.model.limits import LIMITS
-from dibs.model.plain_values import to_plain
 
 
 @runtime_checkable
@@ -89,41 +88,6 @@ def needs_value_check(raw: bytes) -> bool:
     if _LETTER_U in raw and (b"null" in raw or b"\\u0000" in raw):
         return True
     return len(raw) > LIMITS.depth and raw.count(b"{") + raw.count(b"[") > LIMITS.depth
-
-
-def enc_hook(value: Any) -> Any:
-    """Return a path as text, a Pydantic model as builtins, and a subclass of str or a number as that type.
-
-    For msgspec. Raises TypeError for any other type.
-    """
-    if isinstance(value, _path_type()):
-        return str(value)
-    if isinstance(value, _model_type()):
-        # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
-        return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    return to_plain(value)
-
-
-def dec_hook(kind: Any, value: Any) -> Any:
-    """Return a decoded `value` as the path type or Pydantic model `kind`, for msgspec."""
-    if kind is object:
-        return value
-    if issubclass(kind, _path_type()) and isinstance(value, str):
-        return kind(value)
-    if issubclass(kind, _model_type()):
-        # Validated as JSON, because a strict model accepts a date as text only from JSON.
-        return kind.model_validate_json(msgspec.json.encode(value))
-    raise NotImplementedError(f"dibs cannot decode the type {kind!r}")
-
-
-def _path_type() -> Any:
-    """Return PurePath, or () if pathlib is not imported: then no value can be a path."""
-    return getattr(sys.modules.get("pathlib"), "PurePath", ())
-
-
-def _model_type() -> Any:
-    """Return pydantic.BaseModel, or () if pydantic is not imported: then no value can be a model."""
-    return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
 _encode_json: Final = msgspec.json.Encoder(enc_hook=enc_hook).encode

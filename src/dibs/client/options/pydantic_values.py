@@ -1,0 +1,136 @@
+"""Values of pydantic: models, secrets, URLs and other types that pydantic validates.
+
+This module imports pydantic, so only code that has met such a value or type imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+
+class Traits(NamedTuple):
+    """How pydantic has to dump a type, so that it validates the dump to an equal value."""
+
+    #: False if a field has different aliases for validation and serialization: then the keys are field names.
+    by_alias: bool
+    #: True if a field is a secret, which pydantic dumps as asterisks.
+    has_secrets: bool
+
+
+def encode_model(value: BaseModel) -> Any:
+    """Return a model as plain data, with the values of its secrets."""
+    # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
+    by_alias, has_secrets = traits(type(value))
+    dumped = value.model_dump(mode="json", by_alias=by_alias, round_trip=True)
+    return _reveal(value, dumped, by_alias) if has_secrets else dumped
+
+
+def encode_value(value: Any) -> Any:
+    """Return the plain data of a secret, a URL or another value of a type with a pydantic schema."""
+    if is_secret(type(value)):
+        return to_jsonable_python(value.get_secret_value())
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
+
+
+def decode_value(kind: Any, value: Any) -> Any:
+    """Return decoded plain data as the type `kind`. Raises ValueError, whose message has no input value."""
+    return validate(adapter(kind), value, traits(kind))
+
+
+def encode_as(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
+    """Return a value of a type hint as plain data; a value of another type is returned as it is."""
+    dumped = wanted.dump_python(value, mode="json", by_alias=how.by_alias, round_trip=True, warnings="none")
+    return _reveal(value, dumped, how.by_alias) if how.has_secrets else dumped
+
+
+def validate(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
+    """Return plain data, validated. Raises ValueError, whose message has no input value."""
+    names = {} if how.by_alias else {"by_alias": True, "by_name": True}
+    try:
+        # Validated as JSON, because a strict model accepts a date as text only from JSON.
+        return wanted.validate_json(msgspec.json.encode(value), **names)
+    except ValidationError as error:
+        raise ValueError(describe(error)) from None
+
+
+def validate_object(wanted: TypeAdapter[Any], value: Any) -> Any:
+    """Return a value of the right type after the check of its constraints. Raises ValueError."""
+    try:
+        return wanted.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Return the message of an error without the input values, which may hold secrets."""
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc']))}: {one['msg']}" if one["loc"] else one["msg"] for one in details
+    )
+
+
+@lru_cache(maxsize=1024)
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the TypeAdapter of a hashable type."""
+    return TypeAdapter(kind)
+
+
+@lru_cache(maxsize=1024)
+def traits(kind: Any) -> Traits:
+    """Return how pydantic has to dump values of a hashable type."""
+    by_alias, has_secrets = True, False
+    for part in _parts(kind, set()):
+        has_secrets = has_secrets or is_secret(part)
+        for name, field in pydantic_fields(part).items():
+            accepted = name if field.validation_alias is None else field.validation_alias
+            by_alias = by_alias and (field.serialization_alias or name) == accepted
+    return Traits(by_alias, has_secrets)
+
+
+def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield a type, its arguments, and the types of the fields of models, recursively."""
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    yield kind
+    for part in (*get_args(kind), *(field.annotation for field in pydantic_fields(kind).values())):
+        yield from _parts(part, seen)
+
+
+def pydantic_fields(kind: Any) -> dict[str, Any]:
+    """Return the fields of a model class or a pydantic dataclass by name; {} for other types."""
+    return getattr(kind, "__pydantic_fields__", {}) if isinstance(kind, type) else {}
+
+
+def is_secret(kind: Any) -> bool:
+    """Return whether a type is SecretStr, SecretBytes, a Secret[...] or a subclass."""
+    return isinstance(kind, type) and hasattr(kind, "get_secret_value")
+
+
+def _reveal(value: Any, dumped: Any, by_alias: bool) -> Any:
+    """Return dumped data with the values of secrets in the place of asterisks."""
+    if is_secret(type(value)):
+        return to_jsonable_python(value.get_secret_value())
+    if isinstance(value, RootModel):
+        return _reveal(value.root, dumped, by_alias)
+    if isinstance(dumped, dict):
+        return dumped | dict(_reveal_entries(value, dumped, by_alias))
+    if isinstance(value, list | tuple) and isinstance(dumped, list):
+        return [_reveal(*pair, by_alias) for pair in zip(value, dumped, strict=False)]
+    return dumped
+
+
+def _reveal_entries(value: Any, dumped: dict[str, Any], by_alias: bool) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for (key, entry), item in zip(dumped.items(), value.values(), strict=False):
+            yield key, _reveal(item, entry, by_alias)
+    for name, field in pydantic_fields(type(value)).items():
+        key = (by_alias and field.serialization_alias) or name
+        if key in dumped:
+            yield key, _reveal(getattr(value, name), dumped[key], by_alias)

@@ -1,0 +1,107 @@
+"""Hooks of msgspec: how a value of a type that msgspec does not know is encoded and decoded.
+
+A module that only some programs import (pathlib, pydantic, numpy, ipaddress) is never imported here: if it is
+not in `sys.modules`, no value and no type hint can be of its types.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, KeysView, Reversible, ValuesView
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from dibs.model.plain_values import to_plain
+
+#: Types that are sent as a list, with the function that makes one from the decoded list.
+_LISTS: Final[dict[Any, Callable[[Any], Any]]] = {
+    deque: deque,
+    Iterable: list,
+    Container: list,
+    Reversible: list,
+}
+#: Types that are sent as an object. msgspec encodes them itself, because they are subclasses of dict.
+_DICTS: Final[dict[Any, Callable[[Any], Any]]] = {Counter: Counter, OrderedDict: OrderedDict}
+_PLAIN_BASES: Final = (str, bytes, int, float)
+
+
+def enc_hook(value: Any) -> Any:
+    """Return a value of a type that msgspec does not encode as one that msgspec encodes.
+
+    Raises TypeError for a type without a plain form.
+    """
+    if isinstance(value, _text_types()):
+        return str(value)
+    if isinstance(value, (deque, range, KeysView, ValuesView)):
+        return list(value)
+    if isinstance(value, _model_type()):
+        return _pydantic().encode_model(value)
+    if has_pydantic_schema(type(value)):
+        return _pydantic().encode_value(value)
+    return to_plain(value)
+
+
+def dec_hook(kind: Any, value: Any) -> Any:
+    """Return decoded plain data as the type `kind`, for the types of `is_hooked`. Raises ValueError."""
+    if kind is object:
+        return value
+    origin = get_origin(kind) or kind
+    if origin in _LISTS:
+        return _LISTS[origin](_convert(value, list[get_args(kind) or Any]))  # type: ignore[misc]
+    if origin in _DICTS:
+        return _DICTS[origin](_convert(value, _dict_type(origin, get_args(kind))))
+    if not is_hooked(kind):
+        raise NotImplementedError(f"dibs cannot decode the type {kind!r}")
+    if issubclass(origin, _text_types()):
+        return kind(_convert(value, str))
+    if has_pydantic_schema(kind):
+        return _pydantic().decode_value(kind, value)
+    plain = next(base for base in _PLAIN_BASES if issubclass(kind, base))
+    return kind(_convert(value, plain))
+
+
+def is_hooked(kind: Any) -> bool:
+    """Return whether dec_hook decodes the type, which msgspec does not know."""
+    if kind is object or (get_origin(kind) or kind) in (*_LISTS, *_DICTS):
+        return True
+    return isinstance(kind, type) and (
+        issubclass(kind, (*_text_types(), *_PLAIN_BASES)) or has_pydantic_schema(kind)
+    )
+
+
+def has_pydantic_schema(kind: Any) -> bool:
+    """Return whether pydantic is imported and the type has a method that returns its pydantic schema."""
+    return "pydantic" in sys.modules and hasattr(kind, "__get_pydantic_core_schema__")
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    return msgspec.convert(value, kind, dec_hook=dec_hook, str_keys=True)
+
+
+def _dict_type(origin: Any, arguments: tuple[Any, ...]) -> Any:
+    key, value = (*arguments, Any, Any)[:2]
+    return dict[key, int] if origin is Counter else dict[key, value]  # type: ignore[valid-type]
+
+
+def _text_types() -> tuple[type, ...]:
+    """Return the types of paths and IP addresses that may have values; they are sent as text."""
+    paths, addresses = sys.modules.get("pathlib"), sys.modules.get("ipaddress")
+    found: tuple[type, ...] = () if paths is None else (paths.PurePath,)
+    if addresses is None:
+        return found
+    # IPv4Interface is a subclass of IPv4Address, and IPv6Interface of IPv6Address.
+    versions = (addresses.IPv4Address, addresses.IPv4Network, addresses.IPv6Address, addresses.IPv6Network)
+    return (*found, *versions)
+
+
+def _model_type() -> Any:
+    """Return pydantic.BaseModel, or () if pydantic is not imported: then no value can be a model."""
+    return getattr(sys.modules.get("pydantic"), "BaseModel", ())
+
+
+def _pydantic() -> Any:
+    from dibs.client.options import pydantic_values  # noqa: PLC0415 - imports pydantic, which is optional
+
+    return pydantic_values
