@@ -28,6 +28,7 @@ LAYERS = {
         "dibs.storage.capabilities",
         "dibs.storage.checks",
         "dibs.storage.clock",
+        "dibs.storage.monkey_patches",
         "dibs.storage.offsets",
         "dibs.storage.registry",
         "dibs.storage.sleeper",
@@ -45,6 +46,7 @@ LAYERS = {
     "spark": ("dibs.spark", "pyspark_dibs"),
     "testing": ("dibs.testing",),
     "telemetry": ("dibs.telemetry",),
+    "django": ("dibs.django",),
     "cli": ("dibs.cli", "dibs.__main__"),
     "kit": ("dibs_conformance",),
     "fixtures": ("dibs_testing",),
@@ -73,6 +75,7 @@ MAY_IMPORT = {
     "spark": ABOVE,
     "testing": ABOVE,
     "telemetry": ABOVE,
+    "django": (*STORAGE, "client", "postgres"),
     "cli": (*ABOVE, "spark", "testing", "telemetry"),
     "kit": (*STORAGE, "public"),
     # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
@@ -92,6 +95,8 @@ THIRD_PARTY = {
     "attrs": ALL_LAYERS,
     "click": ("cli",),
     "cronsim": ("model",),
+    "asgiref": ("django",),
+    "django": ("django",),
     "filelock": ("file", "spark"),
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),

@@ -15,6 +15,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from dibs.client.connection.greenlets import GreenletQueue
+from dibs.storage.monkey_patches import gevent_has_patched
+
 T = TypeVar("T")
 
 
@@ -22,13 +25,18 @@ class CallerThread:
     """The thread of a blocking call, which runs callbacks while it waits for the result of the call."""
 
     def __init__(self) -> None:
-        self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._callbacks: SimpleQueue[Callable[[], None] | None] | GreenletQueue[Callable[[], None] | None]
+        self._callbacks = GreenletQueue() if gevent_has_patched() else SimpleQueue()
 
     def wait(self, future: concurrent.futures.Future[Any]) -> None:
         """Run callbacks until `future`, the blocking call, is done. Call it on the thread itself."""
         future.add_done_callback(lambda _: self._callbacks.put(None))
-        while (callback := self._callbacks.get()) is not None:
-            callback()
+        try:
+            while (callback := self._callbacks.get()) is not None:
+                callback()
+        finally:
+            if isinstance(self._callbacks, GreenletQueue):
+                self._callbacks.close()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on the thread and return its result. Call it on the event loop."""

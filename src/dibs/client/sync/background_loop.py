@@ -11,10 +11,12 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
+from dibs.client.connection.greenlets import start_loop_on_system_thread
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
 from dibs.client.sync.stop_signals import forward_stop_signals
 from dibs.errors import ConfigurationError, NotRunning
+from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
 
 T = TypeVar("T")
 
@@ -37,9 +39,14 @@ class BackgroundLoop:
             self._start_lock, self._loop, self._process = threading.Lock(), None, os.getpid()
         with self._start_lock:
             if self._loop is None:
-                self._loop = _new_loop()
-                threading.Thread(target=self._loop.run_forever, name="dibs-sync", daemon=True).start()
+                self._loop = start_loop_on_system_thread() if gevent_has_patched() else _start_loop()
             return self._loop
+
+
+def _start_loop() -> asyncio.AbstractEventLoop:
+    loop = _new_loop()
+    threading.Thread(target=loop.run_forever, name="dibs-sync", daemon=True).start()
+    return loop
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -80,6 +87,8 @@ def _wait_for_result(
     future: concurrent.futures.Future[T], async_form: str, waiter: CallerThread | _PollingWaiter | None = None
 ) -> T:
     """Wait for the result of a call and return it. `waiter` replaces the plain wait until it is done."""
+    if gevent_has_patched() and not isinstance(waiter, CallerThread):
+        waiter = CallerThread()
     try:
         if waiter is not None:
             waiter.wait(future)
@@ -170,6 +179,9 @@ def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
         # All other threads have stopped, so this thread would wait for ever.
         call.close()
         raise NotRunning(f"Python is exiting, so {async_form} cannot run; close the app before")
+    if eventlet_has_patched():
+        call.close()
+        raise ConfigurationError(_EVENTLET_MESSAGE)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -178,3 +190,9 @@ def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
     raise ConfigurationError(
         f"a blocking call would stop the event loop of this thread; write instead: {async_form}"
     )
+
+
+_EVENTLET_MESSAGE: Final = (
+    "eventlet has patched the threads of this process, and a blocking call would stop all its greenlets; "
+    "use gevent or threads instead, for example gunicorn's worker class gevent or gthread"
+)

@@ -13,6 +13,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from dibs.storage.file.directory import Directory
+from dibs.storage.monkey_patches import gevent_has_patched
 
 log: Final = logging.getLogger("dibs.storage.file")
 
@@ -39,7 +40,12 @@ class CommitWatch(FileSystemEventHandler):
         self._observer = Observer()
 
     def start(self) -> bool:
-        """Start watching. Return False if the system refuses; inotify limits the watches of each user."""
+        """Start watching. Return False if the system refuses; inotify limits the watches of each user.
+
+        Return False under gevent, too: the queue of watchdog fails on gevent's Queue.
+        """
+        if gevent_has_patched():
+            return False
         try:
             self._observer.schedule(self, str(self._directory.commits))
             self._observer.start()
