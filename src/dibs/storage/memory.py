@@ -74,6 +74,8 @@ class MemoryStorage(IndexedStorage):
 
     capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True)
     durability = "none: the jobs are in memory and end with this process"
+    #: Several event loops may use one object. It may be entered again while it is open.
+    thread_safe = True
 
     def __init__(self, name: str = "", *, clock: Clock = "system") -> None:
         super().__init__(clock)

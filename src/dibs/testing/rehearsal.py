@@ -80,9 +80,9 @@ class Rehearsal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # An app that is open on a closed loop, or on the loop of this thread, cannot be closed from here.
+        # On a thread with a running event loop the app cannot be closed from here.
         with suppress(ConfigurationError):
-            if self.app._storage_handle.loop is not None:  # noqa: SLF001 - a rehearsal belongs to its app
+            if self.app._storage_handle.is_open:  # noqa: SLF001 - a rehearsal belongs to its app
                 self.app.sync.close()
         self._stack.close()
 
@@ -141,7 +141,9 @@ class Rehearsal:
                 "a handler cannot run the rehearsal, as it would wait for its own run; run it from the test"
             )
         await self._ensure_open()
-        async with self._run_lock_of_loop():
+        # Entered, so that blocking calls of the handlers run on this event loop.
+        handle = self.app._storage_handle  # noqa: SLF001 - a rehearsal belongs to its app
+        async with self._run_lock_of_loop(), handle.opened_temporarily():
             began = time.monotonic()
             due = await InlineWorker(self.app, self._clock, report, max_runs).run_due(ticks=ticks)
             report.seconds += time.monotonic() - began

@@ -118,7 +118,7 @@ async def test_a_waiter_that_is_cancelled_before_its_group_begins_leaves_no_grou
         await claim.complete("done")
 
     assert "done" == await other
-    assert not any_app._storage_handle._opened.waits._starting  # type: ignore[union-attr]
+    assert not any_app._storage_handle.opened.waits._starting
 
 
 async def test_a_storage_that_names_no_ended_ids_wakes_all_waiters(

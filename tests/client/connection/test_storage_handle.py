@@ -107,10 +107,12 @@ def test_a_new_loop_finds_the_same_jobs(storage_url: str) -> None:
     assert [asyncio.run(use(app)), asyncio.run(use(app))] == [1, 2]
 
 
-async def test_use_on_another_running_loop_raises(storage_url: str) -> None:
-    async with Dibs(storage_url) as app:
-        with pytest.raises(NotRunning, match="another event loop"):
-            await asyncio.to_thread(asyncio.run, use(app))
+async def test_two_running_loops_share_the_jobs(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app:
+        assert await use(app) == 1
+        assert await asyncio.to_thread(asyncio.run, use(app)) == 2
+        assert await asyncio.to_thread(app.queue("q").sync.counts)
+        assert await use(app) == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork does not exist on this platform")

@@ -10,9 +10,10 @@ from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
-from dibs.client.connection.coalescing import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
+from dibs.client.connection.open_storage import OpenStorage
+from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
-from dibs.client.connection.storage_handle import OpenStorage, StorageHandle
+from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
 from dibs.client.options.serde import Serde
 from dibs.errors import BatchRefused, DibsError, Refused

@@ -1,19 +1,21 @@
-"""The storage handle of an app: it opens the storage at first use, in one process and on one event loop."""
+"""The storage handle of an app: it opens the storage at first use, once in each process and event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from contextvars import Context
+from typing import Any, cast
 
 from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
-from dibs.client.connection.coalesced_calls import CoalescedCalls
-from dibs.client.connection.queue_retentions import QueueRetentions
-from dibs.client.connection.shared_waits import SharedWaits
+from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
+from dibs.client.connection.open_storage import LoopStorages, OpenStorage, close_opened
+from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
@@ -21,35 +23,43 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 
 
-class OpenStorage:
-    """An open storage, with the process and the event loop that opened it."""
+@define(eq=False)
+class SingleStorage:
+    """A storage object that cannot be opened twice: `memory:`, or the object of `override_storage`."""
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.coalesced: CoalescedCalls = CoalescedCalls(storage)
-        self.retentions: QueueRetentions = QueueRetentions(storage)
-        self.waits: SharedWaits = SharedWaits(storage)
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self.process: int = os.getpid()
+    storage: Storage
+    #: The process that made the object.
+    process: int = field(factory=os.getpid)
+    #: The event loop that opened the object, unless the object is thread-safe.
+    home: asyncio.AbstractEventLoop | None = None
+    #: True after a loop has opened the object and before `StorageHandle.close`, if it is thread-safe.
+    is_entered: bool = False
+    _home_lock: threading.Lock = field(factory=threading.Lock, init=False)
 
-    @property
-    def is_usable(self) -> bool:
-        """True if this process opened the storage and the event loop is not closed."""
-        return self.process == os.getpid() and not self.loop.is_closed()
+    def claim_home(self) -> asyncio.AbstractEventLoop:
+        """Return the home of the object: the running loop of this thread, unless another home is running."""
+        here = asyncio.get_running_loop()
+        with self._home_lock:
+            if self.home is None or not self.home.is_running():
+                self.home = here
+            return self.home
 
-    async def close(self) -> None:
-        """Finish the calls in flight, then close the storage."""
-        await self.coalesced.drain()
-        await self.retentions.drain()
-        await self.storage.__aexit__(None, None, None)
+    def check_process(self) -> None:
+        """Raise StorageUnavailable in a fork, which cannot reach the object."""
+        if self.process != os.getpid():
+            raise StorageUnavailable(
+                f"{self.storage.url} is in the memory of process {self.process}: a fork cannot reach it; "
+                "share jobs between processes by a file, Redis or Postgres storage"
+            )
 
 
 # slots=False, because `override` replaces all attributes through vars(self).
 @define(eq=False, slots=False)
 class StorageHandle:
-    """The lazily opened storage of an app.
+    """The lazily opened storages of an app, one for each event loop of each process.
 
-    Concurrent callers open the storage once. After a fork or on a new event loop the handle opens it again.
+    Concurrent first callers of a loop open its storage once. After a fork the handle opens new storages, and
+    leaves those of the parent alone. Event loops share a storage object only if it cannot be opened twice.
     """
 
     # Not in the repr: both may hold a password, and tools that report frame locals print reprs.
@@ -57,13 +67,11 @@ class StorageHandle:
     _options: dict[str, Any] = field(repr=False)
     #: The middleware of `app.middleware(enqueue=...)`, composed to one.
     enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
-    _opened: OpenStorage | None = field(default=None, init=False)
-    #: The lock of `_open`, and the event loop that the lock belongs to.
-    _open_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
-    #: A storage that other processes cannot reach, such as `memory:`, and the id of its process.
-    _unshared_storage: tuple[Storage, int] | None = field(default=None, init=False)
-    #: Number of `enter` calls without a `leave` so far. The last `leave` closes the storage.
-    _entered: int = field(default=0, init=False)
+    #: The open storages by process id. A fork keeps those of its parent here, because the destruction of a
+    #: connection might end the session of the parent at the server.
+    _by_process: dict[int, LoopStorages] = field(factory=dict, init=False)
+    #: The one object of an unshared storage, under the key 0. A dict, because `setdefault` is atomic.
+    _single: dict[int, SingleStorage] = field(factory=dict, init=False)
     _closed: bool = field(default=False, init=False)
 
     @property
@@ -74,84 +82,123 @@ class StorageHandle:
     @property
     def redacted_url(self) -> str:
         """The URL of the storage without its password, for messages."""
-        if self._opened is not None:
-            return self._opened.storage.url
+        if (opened := self._loops.any_opened()) is not None:
+            return opened.storage.url
         return redact_url(self._url) if self._url else "not opened yet"
 
     @property
     def opened(self) -> OpenStorage:
-        """The open storage. Raises NotRunning before the first use and after close."""
-        if self._opened is None or not self._opened.is_usable:
+        """The storage of the running event loop; without one, the storage of any event loop.
+
+        Raises NotRunning before the first use and after close.
+        """
+        try:
+            opened = self._loops.opened.get(asyncio.get_running_loop())
+        except RuntimeError:
+            opened = self._loops.any_opened()
+        if opened is None:
             raise NotRunning(_CLOSED_MESSAGE if self._closed else _NOT_OPEN_MESSAGE)
-        return self._opened
+        return opened
+
+    @property
+    def is_open(self) -> bool:
+        """True if an event loop of this process has the storage open."""
+        return self._loops.any_opened() is not None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop that the storage is open on, or None if that loop is not running."""
-        opened = self._opened
-        return opened.loop if opened and opened.is_usable and opened.loop.is_running() else None
+        """The running event loop for blocking calls: one where the app was entered, or else None.
+
+        A storage object that belongs to one event loop is used there.
+        """
+        if (loop := self._loops.entered_loop()) is not None:
+            return loop
+        single = self._single.get(0)
+        home = single.home if single is not None and single.process == os.getpid() else None
+        return home if home is not None and home.is_running() else None
+
+    @property
+    def _loops(self) -> LoopStorages:
+        process = os.getpid()
+        return self._by_process.get(process) or self._by_process.setdefault(process, LoopStorages())
 
     async def ensure_open(self) -> OpenStorage:
-        """Return the storage, opened at first use. Raises NotRunning, NoStorage, StorageError."""
-        opened = self._opened
-        if opened is None or opened.loop is not asyncio.get_running_loop() or not opened.is_usable:
-            return await self._open()
-        return opened
+        """Return the storage of this event loop, opened at first use.
+
+        Raises NotRunning, NoStorage, StorageError.
+        """
+        loops = self._by_process.get(os.getpid())
+        opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
+        return await self._open() if opened is None else opened
 
     async def _open(self) -> OpenStorage:
-        async with self._get_open_lock():
-            loop = asyncio.get_running_loop()
-            if self._closed:
-                raise NotRunning(_CLOSED_MESSAGE)
-            opened = self._opened
-            if opened is not None and opened.is_usable:
-                if opened.loop is loop:
-                    return opened
-                if opened.loop.is_running():
-                    raise NotRunning(_OTHER_LOOP_MESSAGE)
-            self._opened = OpenStorage(await self._storage_to_open().__aenter__())
-            return self._opened
+        """Open the storage in a task of its own, so that a cancelled caller does not affect the others.
 
-    def _storage_to_open(self) -> Storage:
-        """Return a storage object for the URL.
-
-        A storage such as `memory:` keeps its jobs in the object, so a second call returns the same object.
+        All callers get the error of a failed task. The next caller tries again.
         """
-        if self._unshared_storage is None:
+        if self._closed:
+            raise NotRunning(_CLOSED_MESSAGE)
+        loop, loops = asyncio.get_running_loop(), self._loops
+        if (task := loops.opening.get(loop)) is not None:
+            try:
+                return await asyncio.shield(task)
+            except Exception as error:
+                raise copy_error(error) from error
+        # An empty context, because the opening belongs to all of its callers and not to the first one alone.
+        task = loops.opening[loop] = loop.create_task(self._open_on_loop(loops), context=Context())
+        task.add_done_callback(lambda _: loops.opening.pop(loop, None))
+        return await asyncio.shield(task)
+
+    async def _open_on_loop(self, loops: LoopStorages) -> OpenStorage:
+        loop = asyncio.get_running_loop()
+        loops.forget_closed_loops()
+        opened = loops.opened[loop] = await self._enter_storage()
+        # Checked after the entry above: a concurrent `close` finds the entry, or this check finds its mark.
+        if self._closed and loops.opened.pop(loop, None) is not None:
+            await opened.close()
+            raise NotRunning(_CLOSED_MESSAGE)
+        await opened.close_at_loop_end(loops.opened)
+        return opened
+
+    async def _enter_storage(self) -> OpenStorage:
+        single = self._single.get(0)
+        if single is None:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
-                return storage
-            self._unshared_storage = storage, os.getpid()
-        storage, process = self._unshared_storage
-        if process != os.getpid():
-            raise StorageUnavailable(
-                f"{storage.url} is in the memory of process {process}: a fork cannot reach it; share jobs "
-                "between processes by a file, Redis or Postgres storage"
-            )
-        return storage
+                return OpenStorage(await storage.__aenter__())
+            single = self._single.setdefault(0, SingleStorage(storage))
+        single.check_process()
+        if is_thread_safe(single.storage):
+            single.is_entered = True
+            return OpenStorage(await single.storage.__aenter__(), is_owner=False)
+        return await self._enter_at_home(single)
 
-    def _get_open_lock(self) -> asyncio.Lock:
-        loop = asyncio.get_running_loop()
-        if self._open_lock is None or self._open_lock[0] is not loop:
-            self._open_lock = (loop, asyncio.Lock())
-        return self._open_lock[1]
+    async def _enter_at_home(self, single: SingleStorage) -> OpenStorage:
+        """Open a storage object on this event loop, or forward to the loop where it is open already."""
+        home = single.claim_home()
+        if home is asyncio.get_running_loop():
+            return OpenStorage(await single.storage.__aenter__())
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.ensure_open(), home))
+        return OpenStorage(cast("Storage", ForwardedStorage(single.storage, home)), is_owner=False)
 
     @asynccontextmanager
     async def opened_temporarily(self) -> AsyncIterator[None]:
-        """Open the storage for a block, and close it afterwards if it was not open before.
+        """Open the storage for a block, and close it afterwards if this event loop had not opened it before.
 
         Unlike `close`, this lets the app open the storage again at its next use.
         """
-        was_open = self._opened is not None and self._opened.is_usable
+        loop, loops = asyncio.get_running_loop(), self._loops
+        was_open = loop in loops.opened
         await self.ensure_open()
-        # Count this block as entered. Otherwise the end of an `async with app` inside it would close the app.
-        self._entered += 1
+        # Count this block as entered: blocking calls of its handlers run here, and the end of an
+        # `async with app` inside it does not close the app.
+        loops.entered.append(loop)
         try:
             yield
         finally:
-            self._entered = max(0, self._entered - 1)
-            if not was_open and self._entered == 0:
-                await self._close_storage()
+            _remove_one(loops.entered, loop)
+            if not was_open:
+                await self._close_on_loop(loops)
 
     @contextmanager
     def override(self, storage: Storage) -> Iterator[None]:
@@ -160,7 +207,7 @@ class StorageHandle:
         vars(self).update(
             vars(StorageHandle(storage.url, {})),
             enqueue_middleware=self.enqueue_middleware,
-            _unshared_storage=(storage, os.getpid()),
+            _single={0: SingleStorage(storage)},
         )
         try:
             yield
@@ -171,32 +218,45 @@ class StorageHandle:
         """Open the storage and count the caller as a user of it. Works after `close`, too."""
         self._closed = False
         await self.ensure_open()
-        self._entered += 1
+        self._loops.entered.append(asyncio.get_running_loop())
 
     async def leave(self) -> None:
-        """Undo one `enter`. The last `leave` closes the storage."""
-        self._entered = max(0, self._entered - 1)
-        if self._entered == 0:
+        """Undo one `enter`.
+
+        The last `leave` of an event loop closes the storage of this loop, and the last of all loops closes
+        the storages of all loops.
+        """
+        loops = self._loops
+        _remove_one(loops.entered, asyncio.get_running_loop())
+        if loops.entered:
+            await self._close_on_loop(loops)
+        else:
             await self.close()
 
     async def close(self) -> None:
-        """Close the storage. Every use raises NotRunning until the next `enter`."""
-        self._closed, self._entered = True, 0
-        await self._close_storage()
+        """Close the storages of all event loops. Every use raises NotRunning until the next `enter`."""
+        self._closed, loops = True, self._loops
+        loops.entered.clear()
+        await loops.close_all()
+        single = self._single.get(0)
+        if single is not None and single.process == os.getpid() and single.is_entered:
+            single.is_entered = False
+            await single.storage.__aexit__(None, None, None)
 
-    async def _close_storage(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is None or not opened.is_usable:
-            return
-        if opened.loop is asyncio.get_running_loop():
-            await opened.close()
-        elif opened.loop.is_running():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.close(), opened.loop))
+    async def _close_on_loop(self, loops: LoopStorages) -> None:
+        """Close the storage of this event loop, unless a block that entered the app on it is running."""
+        loop = asyncio.get_running_loop()
+        if loop not in loops.entered and (opened := loops.opened.pop(loop, None)) is not None:
+            await close_opened(opened)
+
+
+def _remove_one(entered: list[asyncio.AbstractEventLoop], loop: asyncio.AbstractEventLoop) -> None:
+    """Remove one mark of `loop`, or else the oldest mark: `close` may run on another loop than `open`."""
+    if loop in entered:
+        entered.remove(loop)
+    elif entered:
+        entered.pop(0)
 
 
 _CLOSED_MESSAGE = "this app is closed; enter it again with `async with app`"
 _NOT_OPEN_MESSAGE = "this app is not open yet; use `async with app`, or await one of its methods first"
-_OTHER_LOOP_MESSAGE = (
-    "this app is open on another event loop. If app.sync opened it, call app.sync.close() before this loop "
-    "starts, and use `async with app` in it; else use the app on its own loop, or create another Dibs here"
-)

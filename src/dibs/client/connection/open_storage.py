@@ -1,0 +1,167 @@
+"""A storage that one event loop of one process has open, and the open storages of one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Iterable
+from typing import Final
+from weakref import WeakSet
+
+from attrs import define, field
+
+from dibs.client.connection.coalesced_calls import CoalescedCalls
+from dibs.client.connection.queue_retentions import QueueRetentions
+from dibs.client.connection.shared_waits import SharedWaits
+from dibs.storage.protocol import Storage
+
+#: The most seconds to wait for the close of a storage at the end of its event loop, or on another event loop,
+#: which may be blocked.
+CLOSE_TIMEOUT: Final = 5.0
+
+
+class OpenStorage:
+    """A storage that is open on an event loop, with the calls that wait for it there."""
+
+    def __init__(self, storage: Storage, *, is_owner: bool = True) -> None:
+        self.storage = storage
+        self.coalesced: CoalescedCalls = CoalescedCalls(storage)
+        self.retentions: QueueRetentions = QueueRetentions(storage)
+        self.waits: SharedWaits = SharedWaits(storage)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        #: True if `close` closes the storage, too. False if other event loops use the same object.
+        self.is_owner = is_owner
+        #: Closes the storage when the event loop ends; see `close_at_loop_end`.
+        self._loop_end: AsyncGenerator[None] | None = None
+
+    async def close(self) -> None:
+        """Finish the calls in flight, then close the storage."""
+        await self.coalesced.drain()
+        await self.retentions.drain()
+        if self.is_owner:
+            await self.storage.__aexit__(None, None, None)
+
+    async def close_at_loop_end(self, opened: dict[asyncio.AbstractEventLoop, OpenStorage]) -> None:
+        """Close the storage when its event loop ends, if it is still in `opened` then.
+
+        asyncio.run and other runners call `loop.shutdown_asyncgens` at the end of a loop, which runs the end
+        of the async generator that starts here.
+        """
+        self._loop_end = self._wait_for_loop_end(opened)
+        await anext(self._loop_end)
+
+    async def forget_loop_end(self) -> None:
+        """End the generator of `close_at_loop_end`. Call it after `close`."""
+        if self._loop_end is not None:
+            await self._loop_end.aclose()
+
+    async def _wait_for_loop_end(
+        self, opened: dict[asyncio.AbstractEventLoop, OpenStorage]
+    ) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            if opened.get(self.loop) is self:
+                del opened[self.loop]
+                if self.is_owner:
+                    _forget_users(opened)
+                await asyncio.wait_for(self.close(), CLOSE_TIMEOUT)
+
+
+def _forget_users(opened: dict[asyncio.AbstractEventLoop, OpenStorage]) -> None:
+    """Remove the entries whose storage forwards to the owner that ends, so that their loops open it again."""
+    for loop, one in tuple(opened.items()):
+        if not one.is_owner:
+            opened.pop(loop, None)
+
+
+@define(eq=False)
+class LoopStorages:
+    """The open storages of an app in one process, by event loop.
+
+    Each operation on the containers is atomic, so the threads of the event loops need no lock.
+    """
+
+    #: The storage of each event loop. The one who removes an entry closes it.
+    opened: dict[asyncio.AbstractEventLoop, OpenStorage] = field(factory=dict, init=False)
+    #: The task that opens the storage for an event loop. All first callers of the loop wait for it.
+    opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenStorage]] = field(factory=dict, init=False)
+    #: The event loop of each `StorageHandle.enter` without a `leave` so far.
+    entered: list[asyncio.AbstractEventLoop] = field(factory=list, init=False)
+    _process: int = field(factory=os.getpid, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        _ALL_LOOPS.add(self)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False for the storages that the parent of this fork opened."""
+        return self._process == os.getpid()
+
+    def any_opened(self) -> OpenStorage | None:
+        """Return an open storage of any event loop, or None."""
+        return next((one for one in tuple(self.opened.values()) if not one.loop.is_closed()), None)
+
+    def entered_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return a running event loop on which the app was entered, or None."""
+        return next((loop for loop in tuple(self.entered) if loop.is_running()), None)
+
+    def forget_closed_loops(self) -> None:
+        """Remove the storages of event loops that were closed without `shutdown_asyncgens`."""
+        for loop in tuple(self.opened):
+            if loop.is_closed():
+                self.opened.pop(loop, None)
+
+    async def close_all(self) -> None:
+        """Close the storages of all event loops, each on its own loop.
+
+        Wait at most CLOSE_TIMEOUT seconds for the other loops: a blocked one closes its storage later. A
+        stopped loop cannot close its storage, which is only forgotten. Users of a storage object close before
+        its owner.
+        """
+        entries = [one for loop in tuple(self.opened) if (one := self.opened.pop(loop, None)) is not None]
+        await _close_together(one for one in entries if not one.is_owner)
+        await _close_together(one for one in entries if one.is_owner)
+
+
+#: The storages of every app, also those of the parent of a fork.
+_ALL_LOOPS: Final[WeakSet[LoopStorages]] = WeakSet()
+
+
+async def close_all_apps() -> None:
+    """Close the storages of all apps of this process. The next use of an app opens its storage again."""
+    for loops in tuple(_ALL_LOOPS):
+        if loops.is_of_this_process:
+            await loops.close_all()
+
+
+def has_open_apps() -> bool:
+    """Return whether an app of this process has a storage open."""
+    return any(loops.opened for loops in tuple(_ALL_LOOPS) if loops.is_of_this_process)
+
+
+async def close_opened(opened: OpenStorage) -> None:
+    """Close a storage on its own event loop. The caller has removed it from `LoopStorages.opened`."""
+    try:
+        await opened.close()
+    finally:
+        await opened.forget_loop_end()
+
+
+async def _close_together(entries: Iterable[OpenStorage]) -> None:
+    here, mine = asyncio.get_running_loop(), None
+    others: list[asyncio.Future[None]] = []
+    for opened in entries:
+        if opened.loop is here:
+            mine = opened
+        elif opened.loop.is_running():
+            others.append(
+                asyncio.wrap_future(asyncio.run_coroutine_threadsafe(close_opened(opened), opened.loop))
+            )
+    if mine is not None:
+        await close_opened(mine)
+    if others:
+        done, _late = await asyncio.wait(others, timeout=CLOSE_TIMEOUT)
+        for closed in done:
+            if not closed.cancelled():
+                closed.result()
