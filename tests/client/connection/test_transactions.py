@@ -14,7 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from dibs import BatchRefused, Dibs, LeaseLost, Refused, StorageError
+from dibs import BatchRefused, Dibs, LeaseLost, Refused
 from dibs.client.sync.app import BlockingDibs
 from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.client import handlers
@@ -119,7 +119,7 @@ async def test_invalid_input_is_refused_before_the_transaction_begins(
 async def test_enqueue_in_a_failed_transaction_raises(app: Dibs, mine: psycopg.AsyncConnection[Any]) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await mine.execute("SELECT 1 / 0")
-    with pytest.raises(StorageError, match="current transaction is aborted"):
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="current transaction is aborted"):
         await app.queue("q").enqueue(1, connection=mine)
 
 
@@ -227,7 +227,7 @@ def test_an_error_on_the_callers_thread_is_raised_there(
 ) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         blocking.execute("SELECT 1 / 0")
-    with pytest.raises(StorageError, match="current transaction is aborted"):
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction, match="current transaction is aborted"):
         here.queue("q").enqueue(1, connection=blocking)
 
 

@@ -117,6 +117,21 @@ class Queries:
             query = self._filled[name] = self.fill_in(read_queries()[name]).encode()
         return query
 
+    def joined(self, name: str) -> bytes:
+        """Return the query of this name for the caller's transaction, with the parameter `identity`.
+
+        It returns no row, and calls no verb, in another schema than that of `identity`.
+        """
+        joined = f"joined {name}"
+        if joined not in self._filled:
+            text = read_queries()[name].replace(
+                "FROM {schema}.",
+                "FROM {schema}.joined(%(identity)s::text, %(queue)s::text) own (queue),\nLATERAL {schema}.",
+            )
+            text = text.replace("(\n    %(queue)s::text", "(\n    own.queue", 1)
+            self._filled[joined] = self.fill_in(text).encode()
+        return self._filled[joined]
+
     def page(self, state: str | None, *, ends: bool = False) -> bytes:
         """Return the query for a page of the ids in a state (None: every id).
 

@@ -9,7 +9,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from psycopg import BaseConnection
 
-from dibs.errors import StorageDamaged
+from dibs.errors import Refused, StorageDamaged
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks, clock
@@ -121,9 +121,17 @@ class PostgresSession:
 
     # -- statements on the caller's connection --------------------------------------------------------
 
-    def translating_errors(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
-        """Convert psycopg's errors in a `with` block to errors of dibs, for the caller's connection."""
-        return self._server.translating_errors(connection)
+    def joined_query(self, name: str, params: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        """Return a query for the caller's transaction, ready to send, and its parameters."""
+        return self._server.queries.joined(name), {**params, "identity": self._server.identity}
+
+    def raising_callers_errors(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
+        """Convert psycopg's errors in a `with` block, except those of the caller's transaction."""
+        return self._server.raising_callers_errors(connection)
+
+    def refuse_other_database(self, connection: BaseConnection[Any]) -> Refused:
+        """Return the error for a connection to another schema than the one that this storage has opened."""
+        return self._server.refuse_other_database(connection)
 
     async def register_queues(self, queues: Sequence[str]) -> None:
         """Insert the rows of new queues, in a separate transaction that commits at once.
@@ -139,7 +147,3 @@ class PostgresSession:
         if fresh := [queue for queue in queues if queue not in self._registered]:
             self._server.run_blocking(self._server.queries["register_queues"], {"queues": fresh})
             self._registered.update(fresh)
-
-    def query(self, name: str) -> bytes:
-        """Return the query of this name, ready to send on the caller's connection."""
-        return self._server.queries[name]

@@ -45,6 +45,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.network.address import parse_url
+from dibs.storage.postgres.network.callers_errors import check_connection
 from dibs.storage.postgres.network.pool_settings import PoolSettings
 from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
 from dibs.storage.postgres.transactions import AsyncTransaction, BlockingTransaction
@@ -370,11 +371,13 @@ class PostgresStorage(PostgresSession):
         """Return an object whose enqueue() and settle() run in the current transaction of `connection`.
 
         For a blocking connection of psycopg 3, both are plain functions that run on the caller's thread.
-        Raise Refused if `connection` is not a connection of psycopg 3.
+        Raise Refused if `connection` is not a connection of psycopg 3, or is in a two-phase transaction.
         """
         if isinstance(connection, BlockingConnection):
+            check_connection(connection)
             return BlockingTransaction(self, connection)
         if isinstance(connection, AsyncConnection):
+            check_connection(connection)
             return AsyncTransaction(self, connection)
         kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
         raise Refused(f"connection is a {kind}; it must be a connection of psycopg 3", field="connection")

@@ -63,10 +63,13 @@ class AsyncTransaction:
         return rows.decode_settled(statuses, revisions, reasons)
 
     async def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
-        with self._session.translating_errors(self._connection):
+        query, all_params = self._session.joined_query(name, params)
+        with self._session.raising_callers_errors(self._connection):
             async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-                await cursor.execute(self._session.query(name), params, binary=True)
-                return await cursor.fetchall()
+                await cursor.execute(query, all_params, binary=True)
+                if found := await cursor.fetchall():
+                    return found
+        raise self._session.refuse_other_database(self._connection)
 
 
 @frozen
@@ -96,9 +99,12 @@ class BlockingTransaction:
         return rows.decode_settled(statuses, revisions, reasons)
 
     def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
+        query, all_params = self._session.joined_query(name, params)
         with (
-            self._session.translating_errors(self._connection),
+            self._session.raising_callers_errors(self._connection),
             Cursor(self._connection, row_factory=tuple_row) as cursor,
         ):
-            cursor.execute(self._session.query(name), params, binary=True)
-            return cursor.fetchall()
+            cursor.execute(query, all_params, binary=True)
+            if found := cursor.fetchall():
+                return found
+        raise self._session.refuse_other_database(self._connection)

@@ -35,9 +35,9 @@ CONFLICTS: Final = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvai
 MAX_TRIES: Final = 6
 
 _FULL: Final = (pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded)
-_READ_ONLY: Final = (pg.ReadOnlySqlTransaction,)
+READ_ONLY: Final = (pg.ReadOnlySqlTransaction,)
 #: Errors of a schema that has the functions or tables of another version of dibs.
-_OTHER_VERSION: Final = (
+OTHER_VERSION: Final = (
     pg.UndefinedFunction,
     pg.UndefinedTable,
     pg.UndefinedColumn,
@@ -45,7 +45,14 @@ _OTHER_VERSION: Final = (
     pg.InvalidSchemaName,
     pg.AmbiguousFunction,
 )
-_GONE: Final = (pg.AdminShutdown, pg.CrashShutdown, pg.DatabaseDropped, pg.IdleSessionTimeout)
+#: Errors with which the server closes a connection.
+GONE: Final = (
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.DatabaseDropped,
+    pg.IdleSessionTimeout,
+    pg.ConnectionException,
+)
 _BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
@@ -87,14 +94,14 @@ class DriverErrors:
         `writes` is True for a statement that may write, `alive` if the connection is still usable.
         """
         why = first_line(error)
-        if isinstance(error, _GONE) or not alive or isinstance(error, pg.ConnectionException):
+        if isinstance(error, GONE) or not alive:
             return self._to_lost_error(why, writes=writes)
         if isinstance(error, CONFLICTS):
             return StorageError(
                 f"{self.url}: the statement conflicted with concurrent statements in {MAX_TRIES} attempts, "
                 f"nothing was changed; retry later: {why}"
             )
-        if isinstance(error, _READ_ONLY):
+        if isinstance(error, READ_ONLY):
             return StorageReadOnly(f"{self.url} is read-only, perhaps a standby; nothing was changed: {why}")
         if isinstance(error, _FULL):
             return StorageFull(f"{self.url} is out of space, nothing was changed; free some space: {why}")
@@ -102,7 +109,7 @@ class DriverErrors:
             return StorageError(
                 f"{self.url}: the role lacks a privilege, nothing was changed; grant it: {why}"
             )
-        if isinstance(error, _OTHER_VERSION):
+        if isinstance(error, OTHER_VERSION):
             return StorageTooNew(
                 f"{self.url} does not have the layout of this version of dibs: {why}. It was migrated or "
                 "removed while it was open: restart every process with the same version"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import psycopg
 from psycopg import BaseConnection
 
-from dibs.errors import ConfigurationError, NotRunning, StorageUnavailable
+from dibs.errors import ConfigurationError, NotRunning, Refused, StorageUnavailable
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
+from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
 from dibs.storage.postgres.network.connections import ConnectionPool, PooledConnection
 from dibs.storage.postgres.network.errors import DriverErrors, ReadLost, retry_conflicts
 from dibs.storage.postgres.queries import Queries
@@ -34,6 +34,8 @@ class PostgresDatabase:
         )
         self._address = address
         self._errors = DriverErrors(self.url, address.hosts)
+        #: The text that identifies the schema; set when the storage is opened.
+        self.identity = ""
         self._connections: ConnectionPool | None = None
 
     # -- open and close ------------------------------------------------------------------------------
@@ -49,6 +51,7 @@ class PostgresDatabase:
                 try:
                     await self._check_server(connection, connections)
                     await retry_conflicts(lambda: migrate.migrate(connection, self.queries, self.url))
+                    self.identity = (await run_statement(connection, self.queries["identity"], {}))[0][0]
                 except psycopg.Error as error:
                     raise self._errors.to_storage_error(
                         error, writes=False, alive=not connection.closed
@@ -109,18 +112,13 @@ class PostgresDatabase:
         """Open a connection outside of the pool, for a listener or a vacuum."""
         return await self.check_open().connect()
 
-    @contextmanager
-    def translating_errors(self, connection: BaseConnection[Any]) -> Iterator[None]:
-        """Convert psycopg's errors in a `with` block to errors of dibs, for the caller's connection."""
-        try:
-            yield
-        except psycopg.Error as error:
-            raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from error
-        except UnicodeEncodeError:
-            raise ConfigurationError(
-                f"the connection has the encoding {connection.info.encoding}, which lacks a character of "
-                "this call; connect with client_encoding=UTF8"
-            ) from None
+    def raising_callers_errors(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
+        """Convert psycopg's errors in a `with` block, except those of the caller's transaction."""
+        return raising_callers_errors(connection, self._errors)
+
+    def refuse_other_database(self, connection: BaseConnection[Any]) -> Refused:
+        """Return the error for a connection to another schema than the one that this storage has opened."""
+        return refuse_other_database(connection, self._errors)
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         """Run one statement as a separate transaction, and return its rows.

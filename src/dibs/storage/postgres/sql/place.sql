@@ -18,6 +18,11 @@ SELECT EXISTS (
 -- Returns the number of the latest migration, NULL before the first.
 SELECT max(number) FROM {schema}.migrations
 
+-- name: identity
+-- Returns a text that identifies this schema: its database, and the time of its first migration in us. A database that
+-- was made from this one as a template has another name. joined() in 0017_joined.sql compares it.
+SELECT current_database() || ' ' || (extract(epoch FROM min(applied_at)) * 1000000)::bigint FROM {schema}.migrations
+
 -- name: lock
 -- Takes the lock under which one process at a time migrates. The end of the transaction releases it.
 SELECT pg_advisory_xact_lock({migration_lock})
