@@ -32,6 +32,7 @@ LAYERS = {
         "dibs.storage.offsets",
         "dibs.storage.registry",
         "dibs.storage.sleeper",
+        "dibs.storage.unsent",
         "dibs.storage.wait_loop",
     ),
     "indexed": ("dibs.storage.indexed",),

@@ -5,6 +5,7 @@ DibsError
 ├── BatchRefused            a batch has invalid items, one Refused for each; no item was sent
 ├── OutcomeUnknown          the reply was lost; the operation may or may not have happened (promise 7)
 ├── StorageError            the storage could not do the operation, and is unchanged
+│   ├── StorageBusy         the call was not sent, or waited for a lock, until its deadline; repeat it later
 │   ├── StorageUnavailable  the storage cannot be reached or opened
 │   ├── StorageReadOnly     the storage permits reading only
 │   ├── StorageFull         the storage is full
@@ -82,6 +83,19 @@ class OutcomeUnknown(DibsError):
 
 class StorageError(DibsError):
     """The storage could not do the operation, and is unchanged; repeat it later."""
+
+
+class StorageBusy(StorageError):
+    """The storage was busy until the deadline of the call, and nothing was written; repeat it later.
+
+    For example an open transaction holds the job, or all connections are in use. A call that was sent, and
+    that the storage did not answer, raises OutcomeUnknown instead.
+    """
+
+    def __init__(self, message: str = "", *, waits_for: str = "") -> None:
+        super().__init__(message)
+        self.waits_for = waits_for
+        """What the call waited for, as in "a connection: all 10 are in use"; "" if it is not known."""
 
 
 class StorageUnavailable(StorageError):

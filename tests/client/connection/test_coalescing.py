@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dibs import BatchRefused, Dibs, NotRunning, OutcomeUnknown, Refused
-from dibs.client.connection import coalesced_calls, coalescing
+from dibs.client.connection import coalesced_calls, pending_calls
 from dibs.client.connection.coalescing import Coalescer
 
 
@@ -116,11 +116,11 @@ async def test_a_batch_is_limited_in_items() -> None:
 
 async def test_a_batch_is_limited_in_bytes_but_has_at_least_one_item() -> None:
     storage = FakeStorage()
-    half = coalescing.MAX_BATCH_BYTES // 2
+    half = pending_calls.MAX_BATCH_BYTES // 2
     coalescer = Coalescer(storage.send, lambda item: item)
 
     await asyncio.gather(
-        *(coalescer.add(size) for size in (half, half, half, coalescing.MAX_BATCH_BYTES * 2, 1))
+        *(coalescer.add(size) for size in (half, half, half, pending_calls.MAX_BATCH_BYTES * 2, 1))
     )
 
     assert [len(batch) for batch in storage.sent] == [2, 1, 1, 1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, JsonSerde, Queue, Refused, Ticket
-from dibs.client.connection.coalescing import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
+from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
 from dibs.model.limits import MIB
 from tests.client.verb_counts import counted
 

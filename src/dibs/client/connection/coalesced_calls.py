@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from attrs import define, field
 
+from dibs.client.connection.call_timeout import CallTimeout, with_lock_waits
 from dibs.client.connection.coalescing import Coalescer
+from dibs.client.connection.lanes import LOCK_WAIT, MAX_ATTEMPTS, Lanes
 from dibs.model.check_jobs import check_enqueue_queue, check_request
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits
@@ -28,10 +31,26 @@ class CoalescedCalls:
     """The verbs of an open storage that take one item per call and coalesce concurrent calls."""
 
     _storage: Storage
+    #: Seconds until a call without an answer ends with StorageBusy or OutcomeUnknown; None for no limit.
+    _seconds: float | None = field(default=None)
+    #: The storage whose verbs raise StorageBusy at a lock; None if it has no locks of open transactions.
+    _lock_limited: Storage | None = field(init=False)
+    #: Limits the attempts for locked ids, over all queues.
+    _attempts: asyncio.Semaphore = field(init=False)
     #: One coalescer per queue name, for each verb.
     _enqueues: dict[str, Coalescer[EnqueueRequest, EnqueueResult]] = field(factory=dict, init=False)
     _gets: dict[str, Coalescer[str, Slot]] = field(factory=dict, init=False)
     _settles: dict[str, Coalescer[Settlement, SettleResult]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lock_limited = with_lock_waits(self._storage, LOCK_WAIT)
+        self._attempts = asyncio.Semaphore(MAX_ATTEMPTS)
+
+    def _timeout(self, label: str) -> CallTimeout:
+        return CallTimeout(self._seconds, label, self._storage.url)
+
+    def _lanes(self, id_of: Callable[[Any], str], timeout: CallTimeout) -> Lanes[Any, Any] | None:
+        return None if self._lock_limited is None else Lanes(id_of, timeout, self._attempts)
 
     async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
         """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
@@ -40,8 +59,12 @@ class CoalescedCalls:
         coalescer = self._enqueues.get(queue)
         if coalescer is None:
             _drop_idle(self._enqueues)
+            timeout = self._timeout(f"enqueue to queue {queue!r}")
             coalescer = self._enqueues[queue] = Coalescer(
-                partial(self._storage.enqueue, queue), _request_size
+                partial((self._lock_limited or self._storage).enqueue, queue),
+                _request_size,
+                timeout=timeout,
+                lanes=self._lanes(_request_id, timeout),
             )
         return await coalescer.add(request)
 
@@ -50,7 +73,10 @@ class CoalescedCalls:
         coalescer = self._gets.get(queue)
         if coalescer is None:
             _drop_idle(self._gets)
-            coalescer = self._gets[queue] = Coalescer(partial(self._storage.get, queue), read_only=True)
+            timeout = self._timeout(f"get from queue {queue!r}")
+            coalescer = self._gets[queue] = Coalescer(
+                partial(self._storage.get, queue), read_only=True, timeout=timeout
+            )
         return await coalescer.add(id)
 
     async def settle(self, queue: str, settlement: Settlement) -> SettleResult:
@@ -58,8 +84,12 @@ class CoalescedCalls:
         coalescer = self._settles.get(queue)
         if coalescer is None:
             _drop_idle(self._settles)
+            timeout = self._timeout(f"settle in queue {queue!r}")
             coalescer = self._settles[queue] = Coalescer(
-                partial(self._storage.settle, queue), _settlement_size
+                partial((self._lock_limited or self._storage).settle, queue),
+                _settlement_size,
+                timeout=timeout,
+                lanes=self._lanes(_settlement_id, timeout),
             )
         return await coalescer.add(settlement)
 
@@ -97,3 +127,11 @@ def _request_size(request: EnqueueRequest) -> int:
 def _settlement_size(settlement: Settlement) -> int:
     action = settlement.action
     return len(action.result) if isinstance(action, Complete) and action.result else 0
+
+
+def _request_id(request: EnqueueRequest) -> str:
+    return request.job.id
+
+
+def _settlement_id(settlement: Settlement) -> str:
+    return settlement.id

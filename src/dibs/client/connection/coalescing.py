@@ -1,26 +1,35 @@
 """Coalescing of single calls: a `Coalescer` sends concurrent calls in batches, one batch at a time.
 
-The calls that arrive while a batch is in flight form the next batch.
+The calls that arrive while a batch is in flight form the next batch. Calls for ids that an open transaction
+locks leave the batches for lanes of their own (lanes.py), and every call has a deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 import msgspec
 from attrs import define, field
 
-from dibs.client.connection.pending_calls import Answer, Item, PendingCall, fail_calls
-from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused
+from dibs.client.connection.call_timeout import CallTimeout
+from dibs.client.connection.lanes import Lanes
+from dibs.client.connection.pending_calls import (
+    Answer,
+    Item,
+    PendingCall,
+    expire_waiting,
+    fail_calls,
+    take_batch,
+)
+from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused, StorageBusy
 
-#: Most items of a batch: a storage accepts no more in one call (contract 3, enqueue).
-MAX_BATCH_ITEMS: Final = 1000
-#: Most bytes of a batch, so that a round trip stays short.
-MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+#: Seconds that a timer fires after the deadline, so that calls which began together end together.
+TIMER_SLACK: Final = 0.02
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 #: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
 _OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
@@ -40,6 +49,9 @@ class Coalescer(Generic[Item, Answer]):
     Check an item before `add`, because one bad item delays its whole batch. `add` returns when the item is
     answered, so a caller cannot send faster than the storage answers. A cancelled or refused call does not
     affect the other calls of its batch, and each call gets a separate exception object.
+
+    One timer serves the deadlines of all calls. A call that was not sent raises StorageBusy at its deadline.
+    The batch in flight is cancelled when the deadlines of all its calls have passed.
     """
 
     _send: Callable[[list[Item]], Awaitable[Sequence[Answer]]]
@@ -47,28 +59,55 @@ class Coalescer(Generic[Item, Answer]):
     _size: Callable[[Item], int] = field(default=_zero_size)
     #: True if `send` changes no stored state, as for gets.
     _read_only: bool = field(default=False, kw_only=True)
+    _timeout: CallTimeout = field(factory=CallTimeout, kw_only=True)
+    #: The lanes for calls whose batch raised StorageBusy; None if such a batch fails its calls.
+    _lanes: Lanes[Item, Answer] | None = field(default=None, kw_only=True)
     #: True after a read-only batch of one item: the next caller sends its item itself. This saves a task and
     #: two iterations of the event loop.
     _send_inline: bool = field(default=False, init=False)
     _waiting: deque[PendingCall[Item, Answer]] = field(factory=deque, init=False)
+    #: The batch in flight, empty during an inline call, and the latest deadline of its calls.
+    _in_flight: Sequence[PendingCall[Item, Answer]] = field(default=(), init=False)
+    _in_flight_until: float = field(default=math.inf, init=False)
     _flushing: asyncio.Future[None] | None = field(default=None, init=False)
+    #: The task that sends the batch in flight: the flush, or the caller of an inline call.
+    _sender: asyncio.Task[Any] | None = field(default=None, init=False)
+    #: The cancellations of the sender before it was cancelled at a deadline; None if it was not.
+    _cancelling: int | None = field(default=None, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self._lanes is not None:
+            self._lanes.flush = self._flush
 
     async def add(self, item: Item) -> Answer:
-        """Send the item in the next batch and return its answer."""
+        """Send the item in the next batch and return its answer. Raises StorageBusy, OutcomeUnknown."""
+        loop = asyncio.get_running_loop()
+        expires = math.inf
+        if self._timeout.seconds is not None:
+            expires = loop.time() + self._timeout.seconds
+            if self._timer is None:
+                self._timer = loop.call_at(expires + TIMER_SLACK, self._on_timer)
         if self._send_inline and self._flushing is None:
-            return await self._add_inline(item)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(PendingCall(item, self._size(item), answer))
+            return await self._add_inline(item, loop, expires)
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append(PendingCall(item, self._size(item), answer, expires))
         if self._flushing is None:
             self._start_flush()
         return await answer
 
-    async def _add_inline(self, item: Item) -> Answer:
-        self._flushing = flushed = asyncio.get_running_loop().create_future()
+    async def _add_inline(self, item: Item, loop: asyncio.AbstractEventLoop, expires: float) -> Answer:
+        self._flushing = flushed = loop.create_future()
+        self._sender, self._in_flight_until = asyncio.current_task(), expires
         try:
             (answer,) = await self._send([item])
+        except asyncio.CancelledError as error:
+            if not self._take_expiry():
+                raise
+            raise self._timeout.cancelled_error(error, read_only=True) from None
         finally:
             flushed.set_result(None)
+            self._sender = self._cancelling = None
             self._flushing, self._send_inline = None, not self._waiting
             if self._waiting:
                 self._start_flush()
@@ -76,48 +115,64 @@ class Coalescer(Generic[Item, Answer]):
 
     def _start_flush(self) -> None:
         # An empty context, because the batch belongs to all of its callers and not to the first one alone.
-        self._flushing = asyncio.create_task(self._flush_all(), context=Context())
+        self._flushing = self._sender = asyncio.create_task(self._flush_all(), context=Context())
 
     @property
     def is_idle(self) -> bool:
         """True if no item waits or is in flight."""
-        return self._flushing is None and not self._waiting
+        return self._flushing is None and not self._waiting and not self._lanes
 
     async def drain(self) -> None:
         """Wait until every item added so far is answered. Called before the storage closes."""
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
+        if self._lanes is not None:
+            await self._lanes.drain()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- batches -------------------------------------------------------------------------------------
 
     async def _flush_all(self) -> None:
         try:
-            while batch := self._take_batch():
+            while batch := take_batch(self._waiting):
+                if self._lanes and not (batch := self._lanes.take(batch)):
+                    continue
                 # Reads only: a cancelled caller abandons its inline call, and an abandoned write might take
                 # effect after the next write.
                 self._send_inline = self._read_only and len(batch) == 1
-                await self._flush(batch)
+                self._in_flight, self._in_flight_until = batch, batch[-1].expires
+                await self._flush_until_expired(batch)
         finally:
-            self._flushing = None
+            self._flushing, self._sender, self._in_flight = None, None, ()
             # Calls are left here only if the event loop is ending. Their callers must not wait for ever.
             fail_calls(self._waiting, NotRunning(_NOT_SENT))
             self._waiting.clear()
 
-    def _take_batch(self) -> list[PendingCall[Item, Answer]]:
-        """Remove and return the next batch within the limits; drop calls whose callers were cancelled."""
-        batch: list[PendingCall[Item, Answer]] = []
-        bytes_left = MAX_BATCH_BYTES
-        while self._waiting and len(batch) < MAX_BATCH_ITEMS:
-            if self._waiting[0].answer.done():
-                self._waiting.popleft()
-                continue
-            bytes_left -= self._waiting[0].size
-            if batch and bytes_left < 0:
-                break
-            batch.append(self._waiting.popleft())
-        return batch
+    async def _flush_until_expired(self, batch: list[PendingCall[Item, Answer]]) -> None:
+        try:
+            await self._flush(batch)
+        except StorageBusy as error:
+            if self._lanes is None:
+                fail_calls(batch, error)
+            else:
+                self._lanes.open([call for call in batch if not call.answer.done()], error)
+        except asyncio.CancelledError as error:
+            if not self._take_expiry():
+                fail_calls(batch, OutcomeUnknown(_NO_REPLY))
+                raise
+            fail_calls(batch, self._timeout.cancelled_error(error, read_only=self._read_only))
+        except BaseException:
+            fail_calls(batch, OutcomeUnknown(_NO_REPLY))
+            raise
 
     async def _flush(self, batch: list[PendingCall[Item, Answer]]) -> None:
+        """Send a batch and answer its calls. After StorageBusy, no unanswered call is written."""
         try:
             answers = await self._send([call.item for call in batch])
+        except StorageBusy:
+            raise
         except BatchRefused as error:
             await self._flush_without_refused(batch, error)
         except _UNREADABLE_REPLY as error:
@@ -127,9 +182,6 @@ class Coalescer(Generic[Item, Answer]):
             await self._flush_one_by_one(batch, error)
         except Exception as error:  # noqa: BLE001 - each caller must get the error
             fail_calls(batch, error)
-        except BaseException:
-            fail_calls(batch, OutcomeUnknown(_NO_REPLY))
-            raise
         else:
             for call, answer in zip(batch, answers, strict=True):
                 if not call.answer.done():
@@ -156,3 +208,42 @@ class Coalescer(Generic[Item, Answer]):
             fail_calls([batch[index]], item_error)
         if rest:
             await self._flush(rest)
+
+    # -- deadlines -----------------------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
+        """End the calls whose deadlines have passed, and set the timer for the next deadline."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        nearest = min(
+            expire_waiting(
+                self._waiting,
+                now,
+                lambda: self._timeout.unsent_error("the reply to the calls that were sent before it"),
+            ),
+            self._expire_in_flight(now),
+            self._lanes.expire(now) if self._lanes else math.inf,
+        )
+        self._timer = None if nearest == math.inf else loop.call_at(nearest + TIMER_SLACK, self._on_timer)
+
+    def _expire_in_flight(self, now: float) -> float:
+        """End the expired calls of the batch in flight. Cancel the batch if all of them have expired."""
+        if self._sender is None or self._cancelling is not None:
+            return math.inf
+        if self._in_flight_until <= now:
+            # The storage may note on the CancelledError that it has sent nothing.
+            self._cancelling = self._sender.cancelling()
+            self._sender.cancel()
+            return math.inf
+        for call in self._in_flight:
+            if call.expires > now:
+                return call.expires
+            if not call.answer.done():
+                call.answer.set_exception(self._timeout.cancelled_error(None, read_only=self._read_only))
+        return self._in_flight_until
+
+    def _take_expiry(self) -> bool:
+        """Return whether the cancellation of this task is that of a deadline, and undo it in the task."""
+        before, self._cancelling = self._cancelling, None
+        task = asyncio.current_task()
+        return before is not None and task is not None and task.uncancel() <= before

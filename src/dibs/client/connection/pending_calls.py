@@ -1,16 +1,23 @@
-"""Calls that wait for their batch or for its answer, and the errors that they get."""
+"""Calls that wait for their batch or for its answer, their batches, deadlines and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterable
-from typing import Generic, NamedTuple, TypeVar
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from dibs.errors import OutcomeUnknown
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+#: Most items of a batch: a storage accepts no more in one call (contract 3, enqueue).
+MAX_BATCH_ITEMS: Final = 1000
+#: Most bytes of a batch, so that a round trip stays short.
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 class PendingCall(NamedTuple, Generic[Item, Answer]):
@@ -20,6 +27,40 @@ class PendingCall(NamedTuple, Generic[Item, Answer]):
     #: Bytes that the item adds to a batch.
     size: int
     answer: asyncio.Future[Answer]
+    #: The deadline of the call, on the clock of the event loop; `inf` if it has none.
+    expires: float = math.inf
+
+
+def take_batch(waiting: deque[PendingCall[Item, Answer]]) -> list[PendingCall[Item, Answer]]:
+    """Remove and return the next batch within the limits; drop calls whose callers were cancelled."""
+    batch: list[PendingCall[Item, Answer]] = []
+    bytes_left = MAX_BATCH_BYTES
+    while waiting and len(batch) < MAX_BATCH_ITEMS:
+        if waiting[0].answer.done():
+            waiting.popleft()
+            continue
+        bytes_left -= waiting[0].size
+        if batch and bytes_left < 0:
+            break
+        batch.append(waiting.popleft())
+    return batch
+
+
+def expire_waiting(
+    waiting: deque[PendingCall[Item, Answer]], now: float, make_error: Callable[[], Exception]
+) -> float:
+    """Remove the calls whose deadlines have passed, and raise an error in each of them.
+
+    The calls are in the order of their deadlines. Return the next deadline, or `inf`. At most MAX_BATCH_ITEMS
+    calls are removed, so that the event loop is not stalled; the next deadline is then in the past.
+    """
+    for _ in range(MAX_BATCH_ITEMS):
+        if not waiting or waiting[0].expires > now:
+            break
+        call = waiting.popleft()
+        if not call.answer.done():
+            call.answer.set_exception(make_error())
+    return waiting[0].expires if waiting else math.inf
 
 
 def fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:

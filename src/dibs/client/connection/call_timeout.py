@@ -1,0 +1,122 @@
+"""The deadline of calls to a storage, and the error after it: StorageBusy or OutcomeUnknown.
+
+`CallTimeout` makes the errors. `BoundedStorage` gives each verb of a storage a deadline; the coalesced verbs
+have their own deadlines (coalescing.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+from attrs import frozen
+
+from dibs.errors import DibsError, OutcomeUnknown, StorageBusy
+from dibs.storage.protocol import Storage
+from dibs.storage.unsent import unsent_wait
+
+#: Seconds of the deadline of a call, if the app sets no other.
+DEFAULT_CALL_TIMEOUT: Final = 30.0
+#: The part of a deadline for which the server of a storage waits for a lock. The rest is for its answer.
+LOCK_SHARE: Final = 0.9
+
+_READS: Final = frozenset(("get", "list", "split", "counts", "queues", "events", "export"))
+_WRITES: Final = frozenset(
+    [
+        "enqueue",
+        "settle",
+        "finish",
+        "renew",
+        "drop",
+        "report",
+        "cancel",
+        "amend",
+        "retry_failed",
+        "forget",
+        "configure",
+        "prune",
+        "import_",
+    ]
+)
+
+
+class LockWaits(Protocol):
+    """The optional method of a storage whose verbs can wait for a lock of somebody's open transaction."""
+
+    def limit_lock_waits(self, seconds: float) -> Storage:
+        """Return the same storage with verbs that raise StorageBusy after `seconds` at a lock."""
+        ...
+
+
+def with_lock_waits(storage: Storage, seconds: float) -> Storage | None:
+    """Return the storage with limited waits for locks; None if it has no such limit."""
+    # Looked up in the class: a wrapper that forwards unknown names would be bypassed.
+    if not hasattr(type(storage), "limit_lock_waits"):
+        return None
+    return cast("LockWaits", storage).limit_lock_waits(seconds)
+
+
+@frozen
+class CallTimeout:
+    """The deadline of the calls of one verb: its seconds, None for no limit, and the names for messages."""
+
+    seconds: float | None = None
+    #: The verb and its queue, as in "enqueue to queue 'mail'".
+    label: str = "the call"
+    url: str = "the storage"
+
+    def unsent_error(self, waits_for: str) -> StorageBusy:
+        """Return the error of a call that was not sent, or that the storage surely did not apply."""
+        return StorageBusy(
+            f"{self.url}: {self.label} had no answer within {self.seconds:g} s, and nothing was written; it "
+            f"waited for {waits_for}. Repeat it later",
+            waits_for=waits_for,
+        )
+
+    def unanswered_error(self) -> OutcomeUnknown:
+        """Return the error of a call that was sent, and that may have taken effect."""
+        return OutcomeUnknown(
+            f"{self.url}: {self.label} was sent and had no answer within {self.seconds:g} s, so it may or "
+            "may not take effect; read the state of the job, or repeat it with the same id or request_key"
+        )
+
+    def cancelled_error(self, error: BaseException | None, *, read_only: bool) -> DibsError:
+        """Return the error of a call that was cancelled at its deadline with `error`."""
+        waits_for = unsent_wait(error)
+        if waits_for is None and not read_only:
+            return self.unanswered_error()
+        return self.unsent_error(waits_for or "the reply of the storage")
+
+
+class BoundedStorage:
+    """A storage whose verbs, except `wait`, end at a deadline.
+
+    It forwards all names to the storage, so it can be used in its place.
+    """
+
+    def __init__(self, storage: Storage, seconds: float) -> None:
+        self._storage = with_lock_waits(storage, seconds * LOCK_SHARE) or storage
+        self._seconds = seconds
+
+    @classmethod
+    def of(cls, storage: Storage, seconds: float | None) -> Storage:
+        """Return the storage with a deadline of `seconds` for each verb; unchanged if `seconds` is None."""
+        return storage if seconds is None else cast("Storage", cls(storage, seconds))
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._storage, name)
+        if name in _READS or name in _WRITES:
+            return partial(self._call, name, value)
+        return value
+
+    async def _call(self, name: str, verb: Any, *args: Any, **kwargs: Any) -> Any:
+        limit = asyncio.timeout(self._seconds)
+        try:
+            async with limit:
+                return await verb(*args, **kwargs)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            timeout = CallTimeout(self._seconds, name, self._storage.url)
+            raise timeout.cancelled_error(error.__cause__, read_only=name in _READS) from None
