@@ -11,6 +11,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from dibs.client.calls.arrival import find_change, holds_pydantic_value
+from dibs.client.calls.hint_traits import HintTraits, read_traits
 from dibs.client.calls.task_payload import (
     Args,
     EmptyKwargs,
@@ -26,6 +28,7 @@ from dibs.errors import BadHandler, PermanentError, Refused
 _QUOTED_NAME = re.compile(r"'(\w+)'")
 #: Types whose values each serde decodes to equal values of the same type.
 _PLAIN_TYPES = (str, int, bool, float)
+_BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 class CallSignature:
@@ -34,8 +37,11 @@ class CallSignature:
     Decoding converts each argument to the type hint of its parameter.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, exact: bool = True) -> None:
         self.function = function
+        #: Whether a call is refused if one of its arguments would arrive changed.
+        self.exact = exact
+        self._traits: dict[str, HintTraits] = {}
         self._signature = inspect.signature(function)
 
     def encode_arguments(self, serde: Serde, args: Args, kwargs: Kwargs) -> bytes:
@@ -43,13 +49,48 @@ class CallSignature:
         fits = not kwargs and (
             tuple(map(type, args)) in self._plain_argument_types or self._args_need_no_conversion(args)
         )
-        if not fits:
+        if not fits and (kwargs or len(args) not in self._positional_types):
             bound = self._bind_arguments(args, kwargs).arguments
             fits = all(self._argument_needs_no_conversion(name, value) for name, value in bound.items())
         raw = serde.encode(TaskPayload(list(args), kwargs))
         if not fits:
-            self.check_payload(serde, raw)
+            self._check_arrival(args, kwargs, self.check_payload(serde, raw))
         return raw
+
+    def _check_arrival(self, args: Args, kwargs: Kwargs, arrived: tuple[Args, Kwargs]) -> None:
+        """Raise Refused naming the first argument that differs from what the payload decodes to."""
+        if not self.exact:
+            return
+        if kwargs:
+            bound = self._bind_arguments(args, kwargs)
+            args, kwargs = bound.args, bound.kwargs
+        arrived_args, arrived_kwargs = arrived
+        for index, (value, decoded) in enumerate(zip(args, arrived_args, strict=True)):
+            name = self._names_by_position[min(index, len(self._names_by_position) - 1)]
+            self.check_arrived_value(name, value, decoded)
+        for keyword, value in kwargs.items():
+            name = keyword if keyword in self._signature.parameters else self._names_by_keyword[-1]
+            self.check_arrived_value(name, value, arrived_kwargs[keyword])
+
+    def check_arrived_value(self, name: str, given: Any, arrived: Any, field: str = "") -> None:
+        """Raise Refused if a value of the parameter would arrive changed. `field` replaces the name."""
+        if not self.exact:
+            return
+        traits = self._traits.get(name)
+        if traits is None:
+            traits = self._traits[name] = read_traits(self.hints.get(name, Any))
+        if change := find_change(traits, given, arrived):
+            raise change.refuse(f"argument {name!r} of {self.function.__name__}", field or name)
+
+    @cached_property
+    def _names_by_position(self) -> list[str]:
+        """The names of the parameters that take arguments by position; that of *args is the last."""
+        return [name for name, one in self._signature.parameters.items() if one.kind not in _BY_KEYWORD]
+
+    @cached_property
+    def _names_by_keyword(self) -> list[str]:
+        """The names of the parameters that take arguments by keyword only; that of **kwargs is the last."""
+        return [name for name, one in self._signature.parameters.items() if one.kind in _BY_KEYWORD]
 
     @cached_property
     def _plain_argument_types(self) -> frozenset[tuple[type, ...]]:
@@ -64,10 +105,10 @@ class CallSignature:
         wanted = self._positional_types.get(len(args))
         return wanted is not None and all(map(_has_plain_hint, wanted.__args__, args))
 
-    def check_payload(self, serde: Serde, payload: bytes) -> None:
-        """Raise Refused for a payload that a worker could not decode to the arguments."""
+    def check_payload(self, serde: Serde, payload: bytes) -> tuple[Args, Kwargs]:
+        """Return the arguments that a worker decodes. Raises Refused if it could not decode the payload."""
         try:
-            self.decode_arguments(serde, payload)
+            return self.decode_arguments(serde, payload)
         except PermanentError as error:
             raise _refused_call(str(error), str(error)) from error
 
@@ -207,7 +248,9 @@ class CallSignature:
 
 
 def _has_plain_hint(hint: Any, value: Any) -> bool:
-    return hint is Any or (hint in _PLAIN_TYPES and type(value) is hint)
+    if hint is Any:
+        return not holds_pydantic_value(value)
+    return hint in _PLAIN_TYPES and type(value) is hint
 
 
 def _refused_call(message: str, reason: str) -> Refused:
