@@ -180,3 +180,37 @@ def test_eventlet_is_refused_at_each_call_with_the_way_out(tmp_path: Path) -> No
     assert [True, True] == ["use gevent or threads" in line for line in done.stdout.splitlines()], done.stderr
     assert (0, "") == (done.returncode, done.stderr)
     assert not (tmp_path / "jobs").exists()
+
+
+WORKER = """
+from dibs import Dibs
+
+app = Dibs()
+
+@app.task(timeout=30)
+def double(n: int) -> int:
+    return n * 2
+
+if __name__ == "__main__":
+    app.sync.work(until="empty")
+"""
+
+
+@pytest.mark.parametrize("command", ["dibs worker", "dibs worker --processes 0", "app.sync.work"])
+@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+def test_a_worker_in_a_patched_process_is_refused(command: str, library: str, tmp_path: Path) -> None:
+    patch = PATCH if library == "gevent" else EVENTLET.partition("from dibs")[0]
+    (tmp_path / "shop.py").write_text(patch + WORKER, "utf-8")
+    arguments = ["-m", *command.split(), "shop:app"] if command.startswith("dibs") else ["shop.py"]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments],
+        env={**os.environ, "DIBS_URL": "file:jobs"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert f"{library} has patched the threads of this process" in done.stderr
+    assert done.returncode != 0

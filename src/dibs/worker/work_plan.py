@@ -17,7 +17,7 @@ from dibs.model.check_values import check_text, check_whole_number
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.limits import LIMITS
 from dibs.storage.protocol import Storage
-from dibs.worker.processes.app_import import find_reference
+from dibs.worker.processes.app_import import check_threads, find_reference
 
 #: The most worker processes of one call of `run`.
 MOST_PROCESSES: Final = 10_000
@@ -61,6 +61,7 @@ def make_plan(
 
     `times` are the fields lease, heartbeat, poll and grace of the plan, in seconds.
     """
+    check_threads()
     if name is not None:
         check_text("name", name, LIMITS.id)
     plan = WorkPlan(

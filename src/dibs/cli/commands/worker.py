@@ -161,7 +161,7 @@ def _create_listener(host: str, port: int) -> socket.socket:
 
 def _import_application(application: str, url: str | None) -> Dibs:
     """Import the application, searching the current directory first, with --url as the URL of its storage."""
-    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
+    from dibs.worker.processes.app_import import check_threads, import_app  # noqa: PLC0415 - slow: it imports the client
 
     if url is not None:
         # Check the URL before the import, which may take long or open the storage.
@@ -169,6 +169,7 @@ def _import_application(application: str, url: str | None) -> Dibs:
         os.environ[URL_VARIABLE] = url
     sys.path.insert(0, str(Path.cwd()))
     app = import_app(application)
+    check_threads()
     if url is not None and app.url != url:
         raise UsageError(
             f"{application} has a URL of its own, and it differs from --url: leave --url out, "

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError, DibsError
+from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
 
 
 def find_reference(app: Dibs) -> str:
@@ -90,8 +91,25 @@ def describe_error(error: BaseException) -> str:
     return f"{line} ({frames[-1].filename}:{frames[-1].lineno})" if frames else line
 
 
+def check_threads() -> None:
+    """Raise ConfigurationError if gevent or eventlet has patched the threads of this process.
+
+    A handler that computes would stop a patched process with its event loop, its timeouts and its lease.
+    """
+    library = "gevent" if gevent_has_patched() else "eventlet" if eventlet_has_patched() else ""
+    if library:
+        raise ConfigurationError(
+            f"{library} has patched the threads of this process, and a worker needs real threads: patch in the "
+            "module that starts the web server, not in a module that the application's module imports"
+        )
+
+
 def check_handlers(app: Dibs, reference: str, queues: tuple[str, ...]) -> None:
-    """Raise ConfigurationError if an application that a child process imported lacks handlers of `queues`."""
+    """Check an application that a child process imported.
+
+    Raise ConfigurationError if it lacks handlers of `queues`, or has patched the threads of the process.
+    """
+    check_threads()
     missing = [queue for queue in queues if queue not in app.handlers]
     if missing:
         raise ConfigurationError(
