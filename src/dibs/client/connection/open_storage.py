@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 from weakref import WeakSet
 
 from attrs import define, field
 
+from dibs.client.connection.call_timeout import BoundedStorage
 from dibs.client.connection.coalesced_calls import CoalescedCalls
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
@@ -23,9 +25,15 @@ CLOSE_TIMEOUT: Final = 5.0
 class OpenStorage:
     """A storage that is open on an event loop, with the calls that wait for it there."""
 
-    def __init__(self, storage: Storage, *, is_owner: bool = True) -> None:
+    def __init__(
+        self, storage: Storage, *, is_owner: bool = True, call_timeout: float | None = None
+    ) -> None:
+        # A storage that no other process can reach never keeps a call waiting.
+        seconds = call_timeout if storage.capabilities.shared else None
         self.storage = storage
-        self.coalesced: CoalescedCalls = CoalescedCalls(storage)
+        #: The storage whose verbs end at the deadline of a call.
+        self.bounded: Storage = BoundedStorage.of(storage, seconds)
+        self.coalesced: CoalescedCalls = CoalescedCalls(storage, seconds)
         self.retentions: QueueRetentions = QueueRetentions(storage)
         self.waits: SharedWaits = SharedWaits(storage)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
@@ -79,7 +87,7 @@ def _forget_users(opened: dict[asyncio.AbstractEventLoop, OpenStorage]) -> None:
 class LoopStorages:
     """The open storages of an app in one process, by event loop.
 
-    Each operation on the containers is atomic, so the threads of the event loops need no lock.
+    The threads of several event loops use it: each single operation on its containers is atomic.
     """
 
     #: The storage of each event loop. The one who removes an entry closes it.
@@ -88,6 +96,8 @@ class LoopStorages:
     opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenStorage]] = field(factory=dict, init=False)
     #: The event loop of each `StorageHandle.enter` without a `leave` so far.
     entered: list[asyncio.AbstractEventLoop] = field(factory=list, init=False)
+    #: Held, without awaiting, while `entered` and the mark of a closed app change together.
+    lock: threading.Lock = field(factory=threading.Lock, init=False)
     _process: int = field(factory=os.getpid, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -105,6 +115,13 @@ class LoopStorages:
     def entered_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return a running event loop on which the app was entered, or None."""
         return next((loop for loop in tuple(self.entered) if loop.is_running()), None)
+
+    def remove_entered(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Remove one mark of `loop`, or else the oldest mark: `close` may run on another loop than `open`."""
+        if loop in self.entered:
+            self.entered.remove(loop)
+        elif self.entered:
+            self.entered.pop(0)
 
     def forget_closed_loops(self) -> None:
         """Remove the storages of event loops that were closed without `shutdown_asyncgens`."""

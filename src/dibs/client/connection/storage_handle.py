@@ -13,6 +13,7 @@ from typing import Any, cast
 from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
+from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, OpenStorage, close_opened
 from dibs.client.connection.pending_calls import copy_error
@@ -65,6 +66,8 @@ class StorageHandle:
     # Not in the repr: both may hold a password, and tools that report frame locals print reprs.
     _url: str | None = field(repr=False)
     _options: dict[str, Any] = field(repr=False)
+    #: Seconds until a call without an answer ends with StorageBusy or OutcomeUnknown; None for no limit.
+    call_timeout: float | None = DEFAULT_CALL_TIMEOUT
     #: The middleware of `app.middleware(enqueue=...)`, composed to one.
     enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
     #: The open storages by process id. A fork keeps those of its parent here, because the destruction of a
@@ -165,7 +168,8 @@ class StorageHandle:
         if single is None:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
-                return OpenStorage(await storage.__aenter__())
+                entered = await open_within(storage, self.call_timeout)
+                return OpenStorage(entered, call_timeout=self.call_timeout)
             single = self._single.setdefault(0, SingleStorage(storage))
         single.check_process()
         if is_thread_safe(single.storage):
@@ -177,9 +181,11 @@ class StorageHandle:
         """Open a storage object on this event loop, or forward to the loop where it is open already."""
         home = single.claim_home()
         if home is asyncio.get_running_loop():
-            return OpenStorage(await single.storage.__aenter__())
+            entered = await open_within(single.storage, self.call_timeout)
+            return OpenStorage(entered, call_timeout=self.call_timeout)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.ensure_open(), home))
-        return OpenStorage(cast("Storage", ForwardedStorage(single.storage, home)), is_owner=False)
+        forwarded = cast("Storage", ForwardedStorage(single.storage, home))
+        return OpenStorage(forwarded, is_owner=False, call_timeout=self.call_timeout)
 
     @asynccontextmanager
     async def opened_temporarily(self) -> AsyncIterator[None]:
@@ -196,7 +202,7 @@ class StorageHandle:
         try:
             yield
         finally:
-            _remove_one(loops.entered, loop)
+            loops.remove_entered(loop)
             if not was_open:
                 await self._close_on_loop(loops)
 
@@ -206,6 +212,7 @@ class StorageHandle:
         before = dict(vars(self))
         vars(self).update(
             vars(StorageHandle(storage.url, {})),
+            call_timeout=self.call_timeout,
             enqueue_middleware=self.enqueue_middleware,
             _single={0: SingleStorage(storage)},
         )
@@ -216,9 +223,16 @@ class StorageHandle:
 
     async def enter(self) -> None:
         """Open the storage and count the caller as a user of it. Works after `close`, too."""
-        self._closed = False
-        await self.ensure_open()
-        self._loops.entered.append(asyncio.get_running_loop())
+        loop, loops = asyncio.get_running_loop(), self._loops
+        # Counted before it is open: the `leave` of another thread would close the app meanwhile.
+        with loops.lock:
+            loops.entered.append(loop)
+            self._closed = False
+        try:
+            await self.ensure_open()
+        except BaseException:
+            loops.remove_entered(loop)
+            raise
 
     async def leave(self) -> None:
         """Undo one `enter`.
@@ -227,17 +241,20 @@ class StorageHandle:
         the storages of all loops.
         """
         loops = self._loops
-        _remove_one(loops.entered, asyncio.get_running_loop())
-        if loops.entered:
-            await self._close_on_loop(loops)
-        else:
-            await self.close()
+        with loops.lock:
+            loops.remove_entered(asyncio.get_running_loop())
+            self._closed = not loops.entered
+        await (self._close_storages() if self._closed else self._close_on_loop(loops))
 
     async def close(self) -> None:
         """Close the storages of all event loops. Every use raises NotRunning until the next `enter`."""
-        self._closed, loops = True, self._loops
-        loops.entered.clear()
-        await loops.close_all()
+        with self._loops.lock:
+            self._closed = True
+            self._loops.entered.clear()
+        await self._close_storages()
+
+    async def _close_storages(self) -> None:
+        await self._loops.close_all()
         single = self._single.get(0)
         if single is not None and single.process == os.getpid() and single.is_entered:
             single.is_entered = False
@@ -248,14 +265,6 @@ class StorageHandle:
         loop = asyncio.get_running_loop()
         if loop not in loops.entered and (opened := loops.opened.pop(loop, None)) is not None:
             await close_opened(opened)
-
-
-def _remove_one(entered: list[asyncio.AbstractEventLoop], loop: asyncio.AbstractEventLoop) -> None:
-    """Remove one mark of `loop`, or else the oldest mark: `close` may run on another loop than `open`."""
-    if loop in entered:
-        entered.remove(loop)
-    elif entered:
-        entered.pop(0)
 
 
 _CLOSED_MESSAGE = "this app is closed; enter it again with `async with app`"
