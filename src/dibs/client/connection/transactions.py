@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from attrs import frozen
 
+from dibs.client.connection.callers_errors import call_async, call_blocking
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest, Settlement
@@ -29,6 +30,8 @@ class TransactionCalls:
 
     #: The object that `Transactions.in_transaction` of the storage returned.
     _verbs: Any
+    #: The connection as the caller passed it. Its library converts the errors of the driver.
+    _connection: Any
 
     async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         """Enqueue as `Storage.enqueue` does. Other connections see the jobs after the commit."""
@@ -45,10 +48,10 @@ class TransactionCalls:
         if inspect.iscoroutinefunction(verb):
             if caller is not None:
                 raise Refused(_ASYNC_MESSAGE, field="connection")
-            return await verb(queue, items)
+            return await call_async(self._connection, verb, queue, items)
         if caller is None:
             raise Refused(_BLOCKING_MESSAGE, field="connection")
-        return await caller.run(partial(verb, queue, items))
+        return await caller.run(partial(call_blocking, self._connection, verb, queue, items))
 
 
 async def in_transaction(storage: Storage, connection: Any) -> TransactionCalls:
@@ -63,12 +66,15 @@ async def in_transaction(storage: Storage, connection: Any) -> TransactionCalls:
             field="connection",
         )
     return TransactionCalls(
-        cast("Transactions", storage).in_transaction(await _driver_connection(connection))
+        cast("Transactions", storage).in_transaction(await _driver_connection(connection)), connection
     )
 
 
 async def _driver_connection(connection: Any) -> Any:
-    """Return the driver connection of a SQLAlchemy connection, in a transaction; else `connection` itself."""
+    """Return the driver connection of a connection of SQLAlchemy or Django; else `connection` itself.
+
+    A connection of SQLAlchemy is in a transaction afterwards.
+    """
     if hasattr(connection, "get_raw_connection"):
         if not connection.in_transaction():
             # SQLAlchemy begins a transaction at its own first statement. The storage's statements bypass
@@ -80,6 +86,11 @@ async def _driver_connection(connection: Any) -> Any:
         if caller is None:
             raise Refused(_BLOCKING_MESSAGE, field="connection")
         return await caller.run(partial(_begin_transaction, connection))
+    if hasattr(connection, "ensure_connection"):
+        caller = CALLER_THREAD.get()
+        if caller is None:
+            raise Refused(_BLOCKING_MESSAGE, field="connection")
+        return await caller.run(partial(_open_django_connection, connection))
     return connection
 
 
@@ -88,6 +99,15 @@ def _begin_transaction(connection: Any) -> Any:
     if not connection.in_transaction():
         connection.begin()
     return connection.connection.driver_connection
+
+
+def _open_django_connection(connection: Any) -> Any:
+    """Return the driver connection of Django's `connection`, a proxy that differs on each thread.
+
+    Django connects at the first query, and `connection.connection` is None before.
+    """
+    connection.ensure_connection()
+    return connection.connection
 
 
 _BLOCKING_MESSAGE = (
