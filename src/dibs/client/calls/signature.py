@@ -11,7 +11,10 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from dibs.client.calls.argument_converters import ArgumentConverters
 from dibs.client.calls.arrival import find_change, holds_pydantic_value
+from dibs.client.calls.conversion import build_converter
+from dibs.client.calls.converter import Converter, UnsupportedHintError
 from dibs.client.calls.hint_traits import HintTraits, read_traits
 from dibs.client.calls.task_payload import (
     Args,
@@ -52,7 +55,11 @@ class CallSignature:
         if not fits and (kwargs or len(args) not in self._positional_types):
             bound = self._bind_arguments(args, kwargs).arguments
             fits = all(self._argument_needs_no_conversion(name, value) for name, value in bound.items())
-        raw = serde.encode(TaskPayload(list(args), kwargs))
+        if self._used_converters is not None:
+            sent, named = self._used_converters.dump_call(serde, args, kwargs)
+            raw = serde.encode(TaskPayload(list(sent), named))
+        else:
+            raw = serde.encode(TaskPayload(list(args), kwargs))
         if not fits:
             self._check_arrival(args, kwargs, self.check_payload(serde, raw))
         return raw
@@ -122,7 +129,8 @@ class CallSignature:
         """Return the arguments of a payload, each converted to its type hint. Raises PayloadMismatch."""
         if (form := self._positional_payload) is not None:
             try:
-                return serde.decode(payload, form).args, {}
+                args = serde.decode(payload, form).args
+                return (args if (used := self._used_converters) is None else used.load_positional(args)), {}
             except (ValueError, TypeError, NotImplementedError):
                 # The payload has keyword arguments, or an argument does not fit. The slower code below
                 # decodes keyword arguments, and its error names the parameter at fault.
@@ -157,7 +165,7 @@ class CallSignature:
         """
         wanted = self._positional_types[len(args)]
         converted: Args = msgspec.convert(args, wanted, dec_hook=dec_hook, str_keys=True)
-        return converted
+        return converted if (used := self._used_converters) is None else used.load_positional(converted)
 
     @cached_property
     def _positional_payload(self) -> Any:
@@ -188,12 +196,15 @@ class CallSignature:
             return {}
         names = self.positional_names
         needed = sum(self._signature.parameters[name].default is inspect.Parameter.empty for name in names)
-        hints = tuple(self.hints.get(name, Any) for name in names)
+        # msgspec leaves values of the type `object` as they are, and the converter gets them.
+        hints = tuple(object if name in self.converters else self.hints.get(name, Any) for name in names)
         return {count: GenericAlias(tuple, hints[:count]) for count in range(needed, len(names) + 1)}
 
     def convert_argument(self, name: str, value: Any) -> Any:
         """Return a decoded value, converted to the type hint of a parameter. Raises PayloadMismatch."""
         try:
+            if name in self.converters:
+                return self.converters.load(name, value)
             return msgspec.convert(value, self.hints.get(name, Any), dec_hook=dec_hook, str_keys=True)
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PayloadMismatch(f"argument {name!r} of {self.function.__name__}: {error}") from error
@@ -230,15 +241,64 @@ class CallSignature:
         try:
             return get_type_hints(self.function, include_extras=True)
         except NameError as error:
-            raise BadHandler(
-                f"{self.function.__name__}: the type hint {error.name!r} does not exist at run time; "
-                "import it outside `if TYPE_CHECKING`"
-            ) from error
+            raise self._unknown_name(error) from error
+
+    @cached_property
+    def converters(self) -> ArgumentConverters:
+        """The converters of the parameters. Reading it raises BadHandler if a hint names an unknown class."""
+        hints = self.hints
+        try:
+            return ArgumentConverters(self.function, self._signature, hints)
+        except NameError as error:
+            raise self._unknown_name(error) from error
+
+    @cached_property
+    def _used_converters(self) -> ArgumentConverters | None:
+        """The converters, or None if no parameter needs one: this test takes no call of a method."""
+        return self.converters or None
+
+    def _unknown_name(self, error: NameError) -> BadHandler:
+        return BadHandler(
+            f"{self.function.__name__}: the type hint {error.name!r} does not exist at run time; "
+            "import it outside `if TYPE_CHECKING`"
+        )
+
+    def check_hints(self, serde: Serde) -> None:
+        """Raise BadHandler for a type hint whose values the serde cannot send, or that does not exist."""
+        self.converters.check(serde)
+
+    def check_known_hints(self, serde: Serde) -> None:
+        """Check the hints at the declaration, unless one of them names a class that is defined later."""
+        try:
+            self.converters.check(serde)
+        except AttributeError:
+            return  # a module that is imported only in part, by a circle of imports
+        except BadHandler as error:
+            if not isinstance(error.__cause__, NameError):
+                raise
 
     @property
     def return_type(self) -> Any:
         """The type hint of the return value, or Any without a hint."""
         return self.hints.get("return", Any)
+
+    @cached_property
+    def _return_converter(self) -> Converter | None:
+        """The converter of results; None if they need none, or if their type has none."""
+        try:
+            return build_converter(self.return_type)
+        except UnsupportedHintError:
+            return None
+
+    def dump_result(self, value: Any) -> Any:
+        """Return a result of the function as data that a serde encodes."""
+        return value if self._return_converter is None else self._return_converter.dump(value)
+
+    def decode_result(self, serde: Serde, raw: bytes) -> Any:
+        """Return a decoded result, converted to the type hint of the return value. Raises ValueError."""
+        if self._return_converter is None:
+            return serde.decode(raw, self.return_type)
+        return self._return_converter.load(serde.decode(raw))
 
     @property
     def positional_names(self) -> list[str]:

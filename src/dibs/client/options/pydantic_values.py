@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import to_jsonable_python
 
 
@@ -26,9 +33,9 @@ class Traits(NamedTuple):
 def encode_model(value: BaseModel) -> Any:
     """Return a model as plain data, with the values of its secrets."""
     # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
-    by_alias, has_secrets = traits(type(value))
-    dumped = value.model_dump(mode="json", by_alias=by_alias, round_trip=True)
-    return _reveal(value, dumped, by_alias) if has_secrets else dumped
+    how = traits(type(value))
+    dumped = value.model_dump(mode="json", by_alias=how.by_alias, round_trip=True)
+    return _reveal(value, dumped, how) if how.has_secrets else dumped
 
 
 def encode_value(value: Any) -> Any:
@@ -46,12 +53,12 @@ def decode_value(kind: Any, value: Any) -> Any:
 def encode_as(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
     """Return a value of a type hint as plain data; a value of another type is returned as it is."""
     dumped = wanted.dump_python(value, mode="json", by_alias=how.by_alias, round_trip=True, warnings="none")
-    return _reveal(value, dumped, how.by_alias) if how.has_secrets else dumped
+    return _reveal(value, dumped, how) if how.has_secrets else dumped
 
 
 def validate(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
     """Return plain data, validated. Raises ValueError, whose message has no input value."""
-    names = {} if how.by_alias else {"by_alias": True, "by_name": True}
+    names: dict[str, Any] = {} if how.by_alias else {"by_alias": True, "by_name": True}
     try:
         # Validated as JSON, because a strict model accepts a date as text only from JSON.
         return wanted.validate_json(msgspec.json.encode(value), **names)
@@ -75,15 +82,18 @@ def describe(error: ValidationError) -> str:
     )
 
 
-@lru_cache(maxsize=1024)
-def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the TypeAdapter of a hashable type."""
-    return TypeAdapter(kind)
+def make_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the TypeAdapter of a type hint. Raises TypeError for a type that pydantic does not know."""
+    try:
+        return TypeAdapter(kind)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        if isinstance(error, NameError):
+            raise
+        raise TypeError(str(error)) from None
 
 
-@lru_cache(maxsize=1024)
-def traits(kind: Any) -> Traits:
-    """Return how pydantic has to dump values of a hashable type."""
+def read_traits(kind: Any) -> Traits:
+    """Return how pydantic has to dump values of a type hint."""
     by_alias, has_secrets = True, False
     for part in _parts(kind, set()):
         has_secrets = has_secrets or is_secret(part)
@@ -91,6 +101,11 @@ def traits(kind: Any) -> Traits:
             accepted = name if field.validation_alias is None else field.validation_alias
             by_alias = by_alias and (field.serialization_alias or name) == accepted
     return Traits(by_alias, has_secrets)
+
+
+#: `make_adapter` and `read_traits` of classes and other hashable hints, remembered.
+adapter = lru_cache(maxsize=1024)(make_adapter)
+traits = lru_cache(maxsize=1024)(read_traits)
 
 
 def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
@@ -110,27 +125,27 @@ def pydantic_fields(kind: Any) -> dict[str, Any]:
 
 def is_secret(kind: Any) -> bool:
     """Return whether a type is SecretStr, SecretBytes, a Secret[...] or a subclass."""
-    return isinstance(kind, type) and hasattr(kind, "get_secret_value")
+    return hasattr(get_origin(kind) or kind, "get_secret_value")
 
 
-def _reveal(value: Any, dumped: Any, by_alias: bool) -> Any:
+def _reveal(value: Any, dumped: Any, how: Traits) -> Any:
     """Return dumped data with the values of secrets in the place of asterisks."""
     if is_secret(type(value)):
         return to_jsonable_python(value.get_secret_value())
     if isinstance(value, RootModel):
-        return _reveal(value.root, dumped, by_alias)
+        return _reveal(value.root, dumped, how)
     if isinstance(dumped, dict):
-        return dumped | dict(_reveal_entries(value, dumped, by_alias))
+        return dumped | dict(_reveal_entries(value, dumped, how))
     if isinstance(value, list | tuple) and isinstance(dumped, list):
-        return [_reveal(*pair, by_alias) for pair in zip(value, dumped, strict=False)]
+        return [_reveal(*pair, how) for pair in zip(value, dumped, strict=False)]
     return dumped
 
 
-def _reveal_entries(value: Any, dumped: dict[str, Any], by_alias: bool) -> Iterator[tuple[str, Any]]:
+def _reveal_entries(value: Any, dumped: dict[str, Any], how: Traits) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for (key, entry), item in zip(dumped.items(), value.values(), strict=False):
-            yield key, _reveal(item, entry, by_alias)
+            yield key, _reveal(item, entry, how)
     for name, field in pydantic_fields(type(value)).items():
-        key = (by_alias and field.serialization_alias) or name
+        key = (how.by_alias and field.serialization_alias) or name
         if key in dumped:
-            yield key, _reveal(getattr(value, name), dumped[key], by_alias)
+            yield key, _reveal(getattr(value, name), dumped[key], how)

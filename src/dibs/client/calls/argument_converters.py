@@ -1,0 +1,77 @@
+"""The converters of a function's parameters, for those whose type hint needs one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dibs.client.calls.conversion import build_converter
+from dibs.client.calls.converter import Converter, UnsupportedHintError
+from dibs.client.calls.task_payload import Args, Kwargs
+from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
+from dibs.errors import BadHandler
+
+_BY_KEYWORD: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
+
+class ArgumentConverters:
+    """The converters of the parameters of a function. It is false if no parameter needs one.
+
+    A serde of an application may know types that dibs does not, so only the serdes of dibs refuse them.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], signature: inspect.Signature, hints: Mapping[str, Any]
+    ) -> None:
+        self._by_name: dict[str, Converter] = {}
+        self._refused: dict[str, str] = {}
+        known = signature.parameters
+        self._by_position = [name for name, one in known.items() if one.kind not in _BY_KEYWORD]
+        self._names = frozenset(known)
+        self._keyword_rest = next((n for n, one in known.items() if one.kind is one.VAR_KEYWORD), "")
+        for name in known:
+            try:
+                converter = build_converter(hints.get(name, Any))
+            except UnsupportedHintError as error:
+                self._refused[name] = (
+                    f"{function.__name__}: the type of the parameter {name!r} cannot be sent. {error}. "
+                    "Use another type, or a serde of your own"
+                )
+                continue
+            if converter is not None:
+                self._by_name[name] = converter
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name or self._refused)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name or name in self._refused
+
+    def check(self, serde: Serde) -> None:
+        """Raise BadHandler for the first parameter whose values cannot be sent by a serde of dibs."""
+        if self._refused and isinstance(serde, JsonSerde | MessagePackSerde):
+            raise BadHandler(next(iter(self._refused.values())))
+
+    def dump_call(self, serde: Serde, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Return the arguments of a call as data that the serde encodes."""
+        self.check(serde)
+        last = len(self._by_position) - 1
+        positional = (self.dump(self._by_position[min(index, last)], one) for index, one in enumerate(args))
+        named = {
+            key: self.dump(key if key in self._names else self._keyword_rest, value)
+            for key, value in kwargs.items()
+        }
+        return tuple(positional), named
+
+    def dump(self, name: str, value: Any) -> Any:
+        """Return the value of a parameter as data that a serde encodes."""
+        return value if (converter := self._by_name.get(name)) is None else converter.dump(value)
+
+    def load(self, name: str, plain: Any) -> Any:
+        """Return decoded data as the type of a parameter. Raises ValueError, TypeError."""
+        return plain if (converter := self._by_name.get(name)) is None else converter.load(plain)
+
+    def load_positional(self, args: Args) -> Args:
+        """Return decoded positional arguments, each as the type of its parameter; there is no *args."""
+        return tuple(map(self.load, self._by_position, args))
