@@ -31,6 +31,7 @@ LAYERS = {
         "dibs.storage.monkey_patches",
         "dibs.storage.offsets",
         "dibs.storage.registry",
+        "dibs.storage.running_loop",
         "dibs.storage.sleeper",
         "dibs.storage.unsent",
         "dibs.storage.wait_loop",

@@ -32,6 +32,7 @@ BUILT_IN: Final = {
     "rediss+cluster": "dibs.storage.redis:open_url",
     "postgresql": "dibs.storage.postgres:open_url",
     "postgres": "dibs.storage.postgres:open_url",
+    "django": "dibs.django:open_url",
 }
 
 #: The modules with a function `client_options`, by the package of a client or a pool.

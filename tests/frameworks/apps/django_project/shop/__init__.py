@@ -1,0 +1,1 @@
+"""The application of the project: orders, whose invoices are written by jobs."""
