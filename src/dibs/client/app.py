@@ -12,6 +12,7 @@ from dibs.client.calls.functions import check_function, default_queue_name
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
 from dibs.client.calls.task_settings import TaskSettings
+from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.durations import Seconds, duration_seconds
@@ -45,18 +46,22 @@ class Dibs:
     """A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
 
     Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
-    `options` are passed to the storage.
+    `call_timeout` is the deadline of each call to the storage: seconds, text such as "5s", or a timedelta;
+    None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
+    Waits, feeds, receivers and workers have their own limits. `options` are passed to the storage.
 
     The storage opens at the first use, or with `async with app`. After `close` every use raises NotRunning
     until the app is opened again.
     """
 
-    def __init__(self, url: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, url: str | None = None, *, call_timeout: Seconds | None = DEFAULT_CALL_TIMEOUT, **options: Any
+    ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigurationError(
                 f"url is of type {type(url).__name__}; it must be a text, as file:./jobs"
             )
-        self._storage_handle = StorageHandle(url, options)
+        self._storage_handle = StorageHandle(url, options, check_call_timeout(call_timeout))
         self.handlers: HandlerRegistry = HandlerRegistry()
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
         self.lifespan_function: Lifespan | None = None
@@ -192,7 +197,7 @@ class Dibs:
 
         A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
         """
-        storage = (await self._storage_handle.ensure_open()).storage
+        storage = (await self._storage_handle.ensure_open()).bounded
         return [self.queue(info.name) for info in await storage.queues()]
 
     @overload
@@ -236,6 +241,8 @@ class Dibs:
         - `retention`: how long the queue keeps outcomes: seconds, None for ever, or a Retention. Workers
           write `max_active` and `retention` to the storage when they start. Default of both: the settings of
           `queue.configure`.
+        - `exact_arguments`: True refuses an enqueue whose arguments would arrive changed, for example without
+          a field that a model excludes; False sends them. Default True.
         - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".
           It runs at the multiples of the interval since 1970 in UTC. Default: not periodic.
         - `cron`: times of a periodic task: minute, hour, day of month, month, day of week, as in

@@ -187,7 +187,7 @@ class Claim:
 
         The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
         """
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         state = (await storage.renew([self.queue], self._lease, to_lease_ms(seconds, "seconds")))[self.queue]
         if not state.alive:
             raise self._mark_lost()
@@ -197,7 +197,7 @@ class Claim:
 
         Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
         """
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         if await storage.report(self.queue, self.id, self.fence, JSON.encode(value)) == "lost":
             raise self._mark_lost()
 

@@ -61,7 +61,7 @@ class Listing:
         return status
 
     async def _read_page(self) -> None:
-        storage, name = await self._client.storage(), self._client.name
+        storage, name = await self._client.bounded_storage(), self._client.name
         size = PAGE_SIZE if self._left is None else min(PAGE_SIZE, self._left)
         page = await storage.list(name, self._state, after=self._next, limit=size)
         self._page.extend(listed_status(self._client, id, slot, self._state) for id, slot in page.items)

@@ -133,7 +133,7 @@ class Ticket(Generic[R]):
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
         """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
 
 

@@ -17,6 +17,11 @@ def mark_unsent(error: asyncio.CancelledError, waits_for: str) -> None:
     error.waits_for = waits_for  # type: ignore[attr-defined]
 
 
+def mark_sent(error: asyncio.CancelledError) -> None:
+    """Remove the mark of `mark_unsent` from the error of a call that had sent an earlier attempt."""
+    error.waits_for = None  # type: ignore[attr-defined]
+
+
 def unsent_wait(error: BaseException | None) -> str | None:
     """Return what a cancelled call waited for; None if it may have been sent."""
     waits_for: str | None = getattr(error, "waits_for", None)

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol, cast
 
 from attrs import frozen
 
-from dibs.errors import DibsError, OutcomeUnknown, StorageBusy
+from dibs.client.options.durations import Seconds, duration_seconds
+from dibs.errors import DibsError, OutcomeUnknown, Refused, StorageBusy
 from dibs.storage.protocol import Storage
 from dibs.storage.unsent import unsent_wait
 
@@ -39,6 +40,19 @@ _WRITES: Final = frozenset(
         "import_",
     ]
 )
+
+
+def check_call_timeout(call_timeout: Seconds | None) -> float | None:
+    """Return the deadline in seconds, None for no limit. Raises Refused if it is no duration above 0."""
+    if call_timeout is None:
+        return None
+    seconds = duration_seconds("call_timeout", call_timeout)
+    if seconds <= 0:
+        raise Refused(
+            f"call_timeout is {call_timeout!r}; it must be above 0 seconds, or None for no limit",
+            field="call_timeout",
+        )
+    return seconds
 
 
 class LockWaits(Protocol):
@@ -120,3 +134,16 @@ class BoundedStorage:
                 raise
             timeout = CallTimeout(self._seconds, name, self._storage.url)
             raise timeout.cancelled_error(error.__cause__, read_only=name in _READS) from None
+
+
+async def open_within(storage: Storage, seconds: float | None) -> Storage:
+    """Open a storage. Raise StorageBusy if it is not open after `seconds`."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await storage.__aenter__()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        timeout = CallTimeout(seconds, "opening the storage", storage.url)
+        raise timeout.unsent_error("the answers of the server to a new connection") from None

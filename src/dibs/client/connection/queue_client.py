@@ -50,6 +50,10 @@ class QueueClient:
         """Return the storage. Opens it at the first use; raises NotRunning after `app.close`."""
         return (await self.storage_handle.ensure_open()).storage
 
+    async def bounded_storage(self) -> Storage:
+        """Return the storage with the deadline of a call: its verbs raise StorageBusy or OutcomeUnknown."""
+        return (await self.storage_handle.ensure_open()).bounded
+
     async def enqueue(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:
         """Enqueue one request, coalesced with concurrent calls or in the transaction of `connection`.
 
@@ -92,10 +96,11 @@ class QueueClient:
 
     async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
         """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""
-        storage = await self.storage()
+        opened = await self.storage_handle.ensure_open()
+        storage = opened.storage
         check_enqueue_queue(self.name, storage_limits(storage))
         requests = check_bound_jobs(jobs, self.name, storage_limits(storage))
-        target = storage if connection is None else await in_transaction(storage, connection)
+        target = opened.bounded if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
         if self.storage_handle.enqueue_middleware is None:
             return EnqueuedBatch(ids, await self._send_batches(target, requests))
@@ -110,9 +115,11 @@ class QueueClient:
             try:
                 answers += await target.enqueue(self.name, batch)
             except DibsError as error:
-                error.add_note(
-                    f"the first {len(answers)} of {len(requests)} jobs were enqueued before this error"
-                )
+                # In a transaction, the caller's rollback undoes the batches before.
+                if not isinstance(target, TransactionCalls):
+                    error.add_note(
+                        f"the first {len(answers)} of {len(requests)} jobs were enqueued before this error"
+                    )
                 raise
         return answers
 
@@ -124,7 +131,7 @@ class QueueClient:
         """Change settings of the queue. Raises Refused, StorageError."""
         opened = await self.storage_handle.ensure_open()
         try:
-            await opened.storage.configure(self.name, patch)
+            await opened.bounded.configure(self.name, patch)
         finally:
             opened.retentions.forget()
 

@@ -24,7 +24,7 @@ from dibs.storage.file.access import CorruptFile, fsync_folder
 from dibs.storage.file.directory import Directory, to_read_error, to_write_error
 from dibs.storage.file.frames import encode_frame, write_atomically
 from dibs.storage.file.listener import CommitWatch
-from dibs.storage.file.locks import CommitLock
+from dibs.storage.file.locks import CommitLock, Turn
 from dibs.storage.file.replay import Replay
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.session import P, T, Verb
@@ -39,6 +39,7 @@ from dibs.storage.indexed.waiters import (
 )
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import check_poll, read_flag, read_options
+from dibs.storage.unsent import mark_unsent
 
 log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
@@ -156,16 +157,26 @@ class FileStorage(IndexedStorage):
     # -- steps ---------------------------------------------------------------------------------------
 
     async def _run_step(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run_on_thread(
-            lambda: self._run_and_commit(now, lambda index: verb(index, *args, **kwargs))
-        )
+        turn = Turn()
+        try:
+            return await self._run_on_thread(
+                lambda: self._run_and_commit(now, lambda index: verb(index, *args, **kwargs), turn)
+            )
+        except asyncio.CancelledError as error:
+            if turn.take():
+                mark_unsent(error, self._lock.waits_for)
+            raise
 
     async def _run_read(self, now: int | None, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def look() -> T:
             self._catch_up()
             return verb(self._index_at_time(now), *args, **kwargs)
 
-        return await self._run_on_thread(look)
+        try:
+            return await self._run_on_thread(look)
+        except asyncio.CancelledError as error:
+            mark_unsent(error, self._lock.waits_for)
+            raise
 
     def _index_at_time(self, now: int | None) -> Index:
         """Return the index, with its clock advanced to the time of this step."""
@@ -174,9 +185,12 @@ class FileStorage(IndexedStorage):
             self._wakeups.wake_all()
         return index
 
-    def _run_and_commit(self, now: int | None, verb: Callable[[Index], T]) -> T:
-        """Under the commit lock, replay the commits of other processes, run a verb, and write its commit."""
-        with self._lock.hold():
+    def _run_and_commit(self, now: int | None, verb: Callable[[Index], T], turn: Turn) -> T:
+        """Under the commit lock, replay the commits of other processes, run a verb, and write its commit.
+
+        Raise CancelledError if the caller has given up its turn.
+        """
+        with self._lock.hold(turn):
             self._catch_up(locked=True)
             index = self._index_at_time(now)
             number = index.number

@@ -33,6 +33,12 @@ _STATES: Final = {
 }
 
 
+#: The parameter `now` of a verb, which also sets lock_timeout for the transaction of its statement.
+_LIMITED_NOW: Final = (
+    "CASE WHEN set_config('lock_timeout', %(lock_ms)s::text, true) <> '' THEN %(now)s::bigint END"
+)
+
+
 class Migration(NamedTuple):
     """A numbered file in migrations/, as in 1, "0001_tables" and its SQL."""
 
@@ -116,6 +122,18 @@ class Queries:
         if query is None:
             query = self._filled[name] = self.fill_in(read_queries()[name]).encode()
         return query
+
+    def lock_limited(self, name: str) -> bytes:
+        """Return the query of this name with the parameter `lock_ms`, the longest wait for one lock.
+
+        Postgres evaluates the arguments of a function before it runs the function. So the verb runs under the
+        limit, which ends with the transaction of the statement, also behind a pooler.
+        """
+        limited = f"lock-limited {name}"
+        if limited not in self._filled:
+            text = read_queries()[name].replace("%(now)s::bigint", _LIMITED_NOW)
+            self._filled[limited] = self.fill_in(text).encode()
+        return self._filled[limited]
 
     def joined(self, name: str) -> bytes:
         """Return the query of this name for the caller's transaction, with the parameter `identity`.

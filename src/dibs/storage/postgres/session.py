@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
@@ -38,6 +39,8 @@ class PostgresSession:
         self._server = PostgresDatabase(address)
         self._waits = PostgresWaits(self._server, address.poll, manual=self._manual)
         self._vacuum = Vacuum(self._server)
+        #: The longest wait for a lock in ms, as text for lock_timeout; None for the setting of the server.
+        self._lock_ms: str | None = None
         #: Queues whose row in the table `queues` is known to exist.
         self._registered: set[str] = set()
 
@@ -87,7 +90,19 @@ class PostgresSession:
             ) from None
 
     async def _run_write(self, name: str, params: dict[str, Any]) -> list[Any]:
-        return await self._server.fetch(self._server.queries[name], params, writes=True)
+        if self._lock_ms is None:
+            return await self._server.fetch(self._server.queries[name], params, writes=True)
+        params["lock_ms"] = self._lock_ms
+        return await self._server.write_lock_limited(name, params)
+
+    def limit_lock_waits(self, seconds: float) -> Self:
+        """Return this storage with verbs that wait at most `seconds` for a lock, and then raise StorageBusy.
+
+        It shares the connections of this storage, and ends when this storage is closed.
+        """
+        limited = copy(self)
+        limited._lock_ms = str(max(1, round(seconds * 1000)))  # noqa: SLF001 - a copy of this object
+        return limited
 
     async def _run_read(self, name: str, params: dict[str, Any]) -> list[Any]:
         return await self._server.fetch(self._server.queries[name], params, writes=False)

@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.errors import DriverErrors
+from dibs.storage.unsent import mark_unsent
 
 #: Executions of a statement after which the driver prepares it. Behind a pooler such as PgBouncer no
 #: statement is prepared, because the pooler may run the next transaction in another session.
@@ -95,10 +96,10 @@ class ConnectionPool:
 
         A broken connection is closed after the block and not lent again.
         """
-        await self._free.acquire()
+        await self._wait_for_turn()
         connection = None
         try:
-            connection = self._idle_connection() or await self.connect()
+            connection = self._idle_connection() or await self._connect_for_call()
             yield connection
         finally:
             if connection is not None and connection.unread is not None:
@@ -111,6 +112,20 @@ class ConnectionPool:
                 self._free.release()
                 if connection is not None:
                     await self._return_connection(connection)
+
+    async def _wait_for_turn(self) -> None:
+        try:
+            await self._free.acquire()
+        except asyncio.CancelledError as error:
+            mark_unsent(error, f"a connection: all {self._address.max_connections} are in use")
+            raise
+
+    async def _connect_for_call(self) -> PooledConnection:
+        try:
+            return await self.connect()
+        except asyncio.CancelledError as error:
+            mark_unsent(error, f"a new connection to {self._address.hosts}")
+            raise
 
     def _idle_connection(self) -> PooledConnection | None:
         """Return an idle connection that is still open, or None.

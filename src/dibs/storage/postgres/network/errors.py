@@ -30,7 +30,9 @@ from dibs.errors import (
 T = TypeVar("T")
 
 #: Errors after which the server rolled a statement back because of a concurrent one. A retry may succeed.
-CONFLICTS: Final = (pg.SerializationFailure, pg.DeadlockDetected, pg.LockNotAvailable)
+ROLLED_BACK: Final = (pg.SerializationFailure, pg.DeadlockDetected)
+#: The same with the error of a limited wait for a lock, if the server sets the limit.
+CONFLICTS: Final = (*ROLLED_BACK, pg.LockNotAvailable)
 #: The most attempts at a statement that raises one of CONFLICTS, including the first attempt.
 MAX_TRIES: Final = 6
 
@@ -131,12 +133,14 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0]
 
 
-async def retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
-    """Await `work()`, and repeat it after an error of CONFLICTS, up to MAX_TRIES attempts in all."""
+async def retry_conflicts(
+    work: Callable[[], Awaitable[T]], conflicts: tuple[type[psycopg.Error], ...] = CONFLICTS
+) -> T:
+    """Await `work()`, and repeat it after an error of `conflicts`, up to MAX_TRIES attempts in all."""
     for attempt in range(MAX_TRIES - 1):
         try:
             return await work()
-        except CONFLICTS:
+        except conflicts:
             # Pause for a random time, so that two statements that collided do not collide again.
             await asyncio.sleep(random.random() * 0.005 * 2**attempt)  # noqa: S311 - no secret
     return await work()

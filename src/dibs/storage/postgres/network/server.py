@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Final
 
 import psycopg
@@ -14,7 +15,8 @@ from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
 from dibs.storage.postgres.network.connections import ConnectionPool, PooledConnection
-from dibs.storage.postgres.network.errors import DriverErrors, ReadLost, retry_conflicts
+from dibs.storage.postgres.network.errors import ROLLED_BACK, DriverErrors, ReadLost, retry_conflicts
+from dibs.storage.postgres.network.lock_waits import busy_error
 from dibs.storage.postgres.queries import Queries
 
 log: Final = logging.getLogger("dibs.storage.postgres")
@@ -140,6 +142,28 @@ class PostgresDatabase:
                 raise self._errors.to_storage_error(
                     error, writes=writes, alive=not connection.closed
                 ) from None
+
+    async def write_lock_limited(self, name: str, params: dict[str, Any]) -> list[Any]:
+        """Run the query of a verb as `fetch` does, with waits of at most `lock_ms` ms for a lock.
+
+        Raise StorageBusy at a lock that another transaction holds for longer; nothing was changed then.
+        """
+        query = self.queries.lock_limited(name)
+        async with self._borrow() as connection:
+            try:
+                return await retry_conflicts(lambda: run_statement(connection, query, params), ROLLED_BACK)
+            except psycopg.errors.LockNotAvailable:
+                raise await busy_error(
+                    connection, self.url, self.queries["lock_holders"], self.queries.plain
+                ) from None
+            except psycopg.Error as error:
+                raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from None
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[PooledConnection]:
+        async with self.check_open().borrow() as connection:
+            connection.finish_when_cancelled = True
+            yield connection
 
     def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
         """Run one statement on a new blocking connection, on the caller's thread.

@@ -37,6 +37,20 @@ SET LOCAL search_path = {schema}, pg_temp
 -- name: applied_now
 INSERT INTO {schema}.migrations (number, name) VALUES (%(number)s, %(name)s)
 
+-- name: lock_holders
+-- Returns sessions of open transactions with locks on rows of `live`, the oldest first: pid, application_name, state, and
+-- its seconds. A session that waits for a lock itself is left out. Other columns, as the query, may hold secrets.
+SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, 'state unknown'),
+       coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start)), 0)::float8
+FROM pg_catalog.pg_stat_activity a
+WHERE a.pid <> pg_backend_pid() AND a.wait_event_type IS DISTINCT FROM 'Lock' AND a.pid IN (
+    SELECT l.pid FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'relation' AND l.mode IN ('RowExclusiveLock', 'RowShareLock') AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+      AND l.relation = (SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                        WHERE n.nspname = %(schema)s AND c.relname = 'live'))
+ORDER BY a.xact_start LIMIT %(most)s
+
 -- name: vacuum
 -- Removes the dead index entries of claimed jobs, unless another session is vacuuming. Cannot run in a transaction.
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live

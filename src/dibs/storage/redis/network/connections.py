@@ -22,6 +22,7 @@ from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.storage.redis.network.driver import AbstractConnection
 from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
 from dibs.storage.redis.network.wire import WireConnection
+from dibs.storage.unsent import mark_sent, mark_unsent
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -95,6 +96,9 @@ class ConnectionPool:
             return await self._send(command, asking=asking)
         except OutcomeUnknown as error:
             raise StorageUnavailable(str(error)) from None
+        except asyncio.CancelledError as error:
+            mark_sent(error)
+            raise
 
     # asyncio.Semaphore makes eight calls for a caller that need not wait; these two functions make two.
 
@@ -104,9 +108,10 @@ class ConnectionPool:
         self._waiting.append(slot)
         try:
             await slot
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not slot.cancelled():
                 self._free_slot()  # this caller got the slot and was cancelled in the same turn of the loop
+            mark_unsent(error, f"a connection: all {self._max_in_flight} are in use")
             raise
 
     def _free_slot(self) -> None:
@@ -130,7 +135,11 @@ class ConnectionPool:
         blocking: tuple[Any, ...] | None = None,
         timeout: float = REPLY_TIMEOUT,
     ) -> Any:
-        connection = await self._acquire()
+        try:
+            connection = await self._acquire()
+        except asyncio.CancelledError as error:
+            mark_unsent(error, f"a new connection to {self.url}")
+            raise
         try:
             if asking:
                 await connection.request(("ASKING",), REPLY_TIMEOUT)
