@@ -74,7 +74,7 @@ app.sync.close()
 BESIDE_ASYNCIO = """
 async def enqueue():
     await asyncio.sleep(0)
-    return (await Dibs(os.environ["DIBS_URL"]).queue("q").enqueue(2)).verdict
+    return (await app.queue("q").enqueue(2)).verdict
 
 def sees_a_loop():
     try:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from attrs import define, field, frozen
 
+from dibs.storage.running_loop import running_loop
+
 
 @frozen
 class StopRequest:
@@ -22,7 +24,7 @@ class StopRequest:
 class StopRequests:
     """The requests to stop one call of `app.work`, in the order they came. Created on its event loop."""
 
-    _loop: asyncio.AbstractEventLoop = field(factory=asyncio.get_running_loop, init=False)
+    _loop: asyncio.AbstractEventLoop = field(factory=running_loop, init=False)
     _queue: asyncio.Queue[StopRequest] = field(factory=asyncio.Queue, init=False)
 
     def put(self, request: StopRequest) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from dibs.storage.running_loop import running_loop
+
 
 class Sleeper:
     """A sleep that another task can end. Only one task may sleep, on the event loop that created the Sleeper.
@@ -13,7 +15,7 @@ class Sleeper:
     """
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = running_loop()
         #: True after a wake-up, until the owner sets it to False.
         self.woken: bool = False
         self._sleep: asyncio.Future[None] | None = None

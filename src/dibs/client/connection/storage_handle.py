@@ -22,6 +22,7 @@ from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
+from dibs.storage.running_loop import no_loop_error, running_loop
 
 
 @define(eq=False)
@@ -131,7 +132,11 @@ class StorageHandle:
         Raises NotRunning, NoStorage, StorageError.
         """
         loops = self._by_process.get(os.getpid())
-        opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
+        # Not through `running_loop`, because every call of the app comes here.
+        try:
+            opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
+        except RuntimeError:
+            raise no_loop_error() from None
         return await self._open() if opened is None else opened
 
     async def _open(self) -> OpenStorage:
@@ -141,7 +146,7 @@ class StorageHandle:
         """
         if self._closed:
             raise NotRunning(_CLOSED_MESSAGE)
-        loop, loops = asyncio.get_running_loop(), self._loops
+        loop, loops = running_loop(), self._loops
         if (task := loops.opening.get(loop)) is not None:
             try:
                 return await asyncio.shield(task)
@@ -193,7 +198,7 @@ class StorageHandle:
 
         Unlike `close`, this lets the app open the storage again at its next use.
         """
-        loop, loops = asyncio.get_running_loop(), self._loops
+        loop, loops = running_loop(), self._loops
         was_open = loop in loops.opened
         await self.ensure_open()
         # Count this block as entered: blocking calls of its handlers run here, and the end of an
@@ -223,7 +228,7 @@ class StorageHandle:
 
     async def enter(self) -> None:
         """Open the storage and count the caller as a user of it. Works after `close`, too."""
-        loop, loops = asyncio.get_running_loop(), self._loops
+        loop, loops = running_loop(), self._loops
         # Counted before it is open: the `leave` of another thread would close the app meanwhile.
         with loops.lock:
             loops.entered.append(loop)
@@ -240,9 +245,9 @@ class StorageHandle:
         The last `leave` of an event loop closes the storage of this loop, and the last of all loops closes
         the storages of all loops.
         """
-        loops = self._loops
+        loop, loops = running_loop(), self._loops
         with loops.lock:
-            loops.remove_entered(asyncio.get_running_loop())
+            loops.remove_entered(loop)
             self._closed = not loops.entered
         await (self._close_storages() if self._closed else self._close_on_loop(loops))
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import selectors
 import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from dibs.client.connection.greenlets import start_loop_on_system_thread
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
+from dibs.client.sync.loop_call import LoopCall
 from dibs.client.sync.stop_signals import forward_stop_signals
 from dibs.errors import ConfigurationError, NotRunning
 from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
+from dibs.storage.running_loop import is_in_trio
 
 T = TypeVar("T")
 
@@ -60,14 +62,12 @@ BACKGROUND = BackgroundLoop()
 
 
 def run(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
-    """Run a call on the loop where the app is open, or else on the background loop; return its result.
+    """Run a call on a loop where the app was entered, or else on the background loop; return its result.
 
     Raises ConfigurationError on a thread with a running event loop; the message recommends `async_form`.
     """
     refuse_on_loop(async_form, call)
-    return _wait_for_result(
-        asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop()), async_form
-    )
+    return _wait_for_result(_start_call(handle, async_form, call))
 
 
 def run_with_connection(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
@@ -77,31 +77,40 @@ def run_with_connection(handle: StorageHandle, async_form: str, call: Coroutine[
     # The call starts in a copy of this context, so it finds this thread in CALLER_THREAD.
     token = CALLER_THREAD.set(caller)
     try:
-        future = asyncio.run_coroutine_threadsafe(call, handle.loop or BACKGROUND.loop())
+        started = _start_call(handle, async_form, call)
     finally:
         CALLER_THREAD.reset(token)
-    return _wait_for_result(future, async_form, caller)
+    return _wait_for_result(started, caller)
 
 
-def _wait_for_result(
-    future: concurrent.futures.Future[T], async_form: str, waiter: CallerThread | _PollingWaiter | None = None
-) -> T:
-    """Wait for the result of a call and return it. `waiter` replaces the plain wait until it is done."""
-    if gevent_has_patched() and not isinstance(waiter, CallerThread):
-        waiter = CallerThread()
+def _start_call(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> LoopCall[T]:
+    started = LoopCall(async_form, call)
+    if (loop := handle.loop) is not None:
+        with suppress(RuntimeError):  # the loop was closed just now
+            started.start(loop)
+            return started
+    started.start(BACKGROUND.loop())
+    return started
+
+
+def _wait_for_result(call: LoopCall[T], caller: CallerThread | None = None) -> T:
+    """Wait for the result of a call and return it. `caller` runs callbacks meanwhile.
+
+    A call that its loop has not started before it ended runs on the background loop.
+    """
+    if gevent_has_patched() and caller is None:
+        caller = CallerThread()
     try:
-        if waiter is not None:
-            waiter.wait(future)
-        return future.result()
-    except concurrent.futures.CancelledError:
-        raise NotRunning(f"the event loop where the app was open ended during {async_form}") from None
+        while not call.is_done(caller):
+            call.start(BACKGROUND.loop())
+        return call.future.result()
     except RuntimeError as error:
         if not _python_is_exiting():
             raise
-        raise NotRunning(f"Python is exiting, so {async_form} could not run: {error}") from error
+        raise NotRunning(f"Python is exiting, so {call.async_form} could not run: {error}") from error
     except BaseException:
         # Ctrl-C ends the wait of this thread, so it must cancel the call as well.
-        future.cancel()
+        call.cancel()
         raise
 
 
@@ -110,14 +119,10 @@ def _python_is_exiting() -> bool:
     return not threading.main_thread().is_alive()
 
 
-#: Seconds between two checks of `_PollingWaiter`, and so the longest delay of a signal.
-SIGNAL_POLL_SECONDS: Final = 0.2
-
-
 def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a long call, such as `app.work`, on a new loop of this thread: the main thread gets the signals.
 
-    If the app is open on another thread, the call runs there, and the main thread forwards the stop signals
+    If the app was entered on another thread, the call runs there, and the main thread forwards the stop signals
     to SIGNAL_LISTENERS.
     """
     refuse_on_loop(async_form, call)
@@ -126,20 +131,7 @@ def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[A
     if threading.current_thread() is not threading.main_thread():
         return run(handle, async_form, call)
     with forward_stop_signals():
-        future = asyncio.run_coroutine_threadsafe(call, handle.loop)
-        return _wait_for_result(future, async_form, _PollingWaiter())
-
-
-class _PollingWaiter:
-    """Waits in short steps, so that the main thread runs the handlers of signals between them.
-
-    A signal that arrives just before a long wait begins would not interrupt that wait, and the signal's
-    handler would run only after the wait.
-    """
-
-    def wait(self, future: concurrent.futures.Future[Any]) -> None:
-        while not future.done():
-            concurrent.futures.wait([future], timeout=SIGNAL_POLL_SECONDS)
+        return run(handle, async_form, call)
 
 
 def iterate(handle: StorageHandle, async_form: str, items: AsyncIterator[T]) -> Iterator[T]:
@@ -185,7 +177,9 @@ def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return
+        if not is_in_trio():
+            return
+        async_form = "await trio.to_thread.run_sync(...) around this call"
     call.close()
     raise ConfigurationError(
         f"a blocking call would stop the event loop of this thread; write instead: {async_form}"

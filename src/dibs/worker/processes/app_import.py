@@ -99,8 +99,8 @@ def check_threads() -> None:
     library = "gevent" if gevent_has_patched() else "eventlet" if eventlet_has_patched() else ""
     if library:
         raise ConfigurationError(
-            f"{library} has patched the threads of this process, and a worker needs real threads: patch in the "
-            "module that starts the web server, not in a module that the application's module imports"
+            f"{library} has patched the threads of this process, and a worker needs real threads: patch in "
+            "the module that starts the web server, not in a module that the application's module imports"
         )
 
 
