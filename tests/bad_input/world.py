@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import pydantic
+
 import dibs
 from dibs import BatchRefused, Dibs, Refused
 from dibs.model import job as model_job
@@ -38,6 +40,20 @@ class Text(str):
     __slots__ = ()
 
 
+class Account(pydantic.BaseModel):
+    """A model whose token is not sent."""
+
+    token: str = pydantic.Field(default="", exclude=True)
+
+
+class Trial(Account):
+    """A subclass, which arrives as an Account."""
+
+
+def close(account: Account) -> None:
+    """A function that a token does not reach."""
+
+
 def send(address: str, copies: int = 1) -> str:
     """The function of the task in the rows."""
     return address * copies
@@ -61,6 +77,9 @@ NAMES: dict[str, Any] = {
     "inf": float("inf"),
     "nan": float("nan"),
     "send": send,
+    "close": close,
+    "Account": Account,
+    "Trial": Trial,
     "hook": hook,
     "assert_enqueued": assert_enqueued,
 }

@@ -14,8 +14,11 @@ from dibs.client.calls.handler_registry import (
     HandlerRegistry,
     HandlerSettings,
     build_handler,
+    check_exact_arguments,
+    check_failure_settings,
     failure_argument_decoder,
     queue_argument_decoder,
+    queue_converters,
     queue_data_check,
 )
 from dibs.client.calls.signature import CallSignature
@@ -72,9 +75,9 @@ class Queue(StoredQueue):
     ) -> Ticket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
-        If this app has the handler of the queue, the data is checked against its type hint. Concurrent
-        calls are sent to the storage in one batch. With a `connection` of psycopg or SQLAlchemy the job is
-        enqueued in its transaction.
+        If this app has the handler of the queue, the data is checked against its type hint, and refused if
+        it would arrive changed. Concurrent calls are sent to the storage in one batch. With a `connection`
+        of psycopg or SQLAlchemy the job is enqueued in its transaction.
 
         The settings of a job, each with its default:
 
@@ -170,9 +173,10 @@ class Queue(StoredQueue):
         def declare(function: F) -> F:
             check_function(function)
             serde = self._client.serde
-            call = CallSignature(function)
+            call = CallSignature(function, exact=check_exact_arguments(settings))
             handler = build_handler(self.name, function, serde, queue_argument_decoder(call, serde), settings)
-            self._handlers.register(evolve(handler, check_data=queue_data_check(call, serde)))
+            check = queue_data_check(call, serde)
+            self._handlers.register(evolve(handler, check_data=check, **queue_converters(call, serde)))
             return function
 
         return declare if function is None else declare(function)
@@ -189,11 +193,13 @@ class Queue(StoredQueue):
 
         A job fails when it has no retries left, or at once with PermanentError. The worker calls the failure
         handler with (failure) or (failure, job): a Failure and the CurrentJob. It runs as a job of the queue
-        `name!fail`; the options set the limits of these runs. Raises the errors of `handler`.
+        `name!fail`; the options set the limits of these runs, without `exact_arguments`. Raises the errors of
+        `handler`.
         """
 
         def declare(function: F) -> F:
             check_function(function)
+            check_failure_settings(settings)
             name, serde = f"{self.name}{FAIL_SUFFIX}", self._client.serde
             arguments = failure_argument_decoder(CallSignature(function), serde, self._task)
             self._handlers.register(build_handler(name, function, serde, arguments, settings))

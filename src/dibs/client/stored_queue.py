@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from dibs.client.calls.arrival import check_untyped_data
 from dibs.client.calls.error_info import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient, split_ids
@@ -47,10 +48,13 @@ class StoredQueue:
         return f"<Queue {self._client.label}>"
 
     def _encode_payload(self, data: Any) -> bytes:
-        payload = self._client.serde.encode(data)
         handler = self._handlers.get(self.name)
+        dump = None if handler is None else handler.dump_data
+        payload = self._client.serde.encode(data if dump is None else dump(data))
         if handler is not None and handler.check_data is not None:
             handler.check_data(data, payload)
+        elif handler is None:
+            check_untyped_data(self._client.serde, data, payload)
         return payload
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -80,7 +84,7 @@ class StoredQueue:
 
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
         """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         return [
             answer
             for batch in split_ids(ids)
@@ -113,7 +117,7 @@ class StoredQueue:
             retention=UNSET if retention is UNSET else build_retention(retention),
             **due_fields({"run_at": run_at, "delay": delay}),
         )
-        return await (await self._client.storage()).amend(self.name, id, patch)
+        return await (await self._client.bounded_storage()).amend(self.name, id, patch)
 
     async def finish(
         self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
@@ -130,7 +134,7 @@ class StoredQueue:
             end = Fail(
                 error=error_from_exception(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers
             )
-        return await (await self._client.storage()).finish(self.name, id, end, revision)
+        return await (await self._client.bounded_storage()).finish(self.name, id, end, revision)
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:
         """Return a failed job to the queue, with its counts of attempts and retries at 0.
@@ -142,12 +146,12 @@ class StoredQueue:
 
     async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
         """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         return [answer for batch in split_ids(ids) for answer in await storage.retry_failed(self.name, batch)]
 
     async def forget(self, id: str) -> bool:
         """Remove the job and the outcome of an id in any state; return whether there were any."""
-        return (await (await self._client.storage()).forget(self.name, [id]))[0]
+        return (await (await self._client.bounded_storage()).forget(self.name, [id]))[0]
 
     # -- the queue -----------------------------------------------------------------------------------
 
@@ -161,7 +165,7 @@ class StoredQueue:
 
     async def counts(self) -> Counts:
         """Return the number of jobs in each state; above 10,000 a number may be approximate."""
-        return (await (await self._client.storage()).counts([self.name]))[self.name]
+        return (await (await self._client.bounded_storage()).counts([self.name]))[self.name]
 
     async def clear(self, *, running: bool = False) -> int:
         """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
@@ -184,7 +188,7 @@ class StoredQueue:
         return removed
 
     async def _pages(self, state: State) -> AsyncIterator[Sequence[tuple[str, Slot]]]:
-        storage, after = await self._client.storage(), None
+        storage, after = await self._client.bounded_storage(), None
         while True:
             page = await storage.list(self.name, state, after=after, limit=PAGE_SIZE)
             yield page.items
@@ -192,7 +196,7 @@ class StoredQueue:
                 return
 
     async def _forget_many(self, ids: Sequence[str]) -> int:
-        return sum(await (await self._client.storage()).forget(self.name, ids)) if ids else 0
+        return sum(await (await self._client.bounded_storage()).forget(self.name, ids)) if ids else 0
 
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
@@ -216,7 +220,7 @@ class StoredQueue:
 
         Returns the number of removed records of each kind.
         """
-        storage = await self._client.storage()
+        storage = await self._client.bounded_storage()
         steps = [await storage.prune(self.name, PRUNE_BATCH)]
         while steps[-1].more:
             steps.append(await storage.prune(self.name, PRUNE_BATCH))

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 from attrs import define, evolve, frozen
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.functions import check_parameter_names
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
     HandlerRegistry,
     HandlerSettings,
     build_handler,
+    check_exact_arguments,
     task_argument_decoder,
+    task_converters,
     task_data_check,
 )
 from dibs.client.calls.signature import CallSignature
@@ -70,9 +73,10 @@ class TaskEnqueuer(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a call of the function and return its ticket.
 
-        The arguments are checked against the type hints, as they come back from the queue's serde. Use
-        `task.options(...)` for settings of the job; without it the job may start at once, has a generated
-        id and priority 0, and uses the limits of the task.
+        The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
+        the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
+        job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
+        the task.
 
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
@@ -107,26 +111,26 @@ class TaskEnqueuer(Generic[P, R]):
 
     async def _enqueue_request(self, request: EnqueueRequest) -> Ticket[R]:
         answer = await self._client.enqueue(request, self._settings.get("connection"))
-        return Ticket(self._client, request.job.id, answer.revision, self._result_type, answer)
+        return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer)
 
     def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         payload = self._call.encode_arguments(self._client.serde, args, kwargs)
         return build_request(payload, self._settings, want_outcome=want_outcome)
 
-    def _result_type(self) -> Any:
-        return self._call.return_type
+    def _decode_result(self, raw: bytes) -> Any:
+        return self._call.decode_result(self._client.serde, raw)
 
 
 class Task(TaskEnqueuer[P, R]):
     """A function declared with @app.task. Call it to run it here, or enqueue it for a worker."""
 
-    def __init__(self, client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry) -> None:
-        super().__init__(client, CallSignature(function), {})
+    def __init__(self, client: QueueClient, call: CallSignature, handlers: HandlerRegistry) -> None:
+        super().__init__(client, call, {})
         self._handlers = handlers
-        self.function: Callable[..., Any] = function
+        self.function: Callable[..., Any] = call.function
         self.queue: Queue = Queue(client, handlers, self._call)
         """The queue of the task, which can pause, count, list and cancel its jobs."""
-        update_wrapper(self, function, updated=())
+        update_wrapper(self, call.function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function in this process and return its result."""
@@ -176,7 +180,7 @@ class Task(TaskEnqueuer[P, R]):
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
         check_list("jobs", jobs)
-        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._result_type)
+        return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._decode_result)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...
@@ -232,11 +236,13 @@ def declare_task(
     client: QueueClient, function: Callable[..., Any], handlers: HandlerRegistry, settings: TaskSettings
 ) -> Task[Any, Any]:
     """Register a function as the handler of the client's queue, and return the task."""
+    check_parameter_names(function)
     check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
-    call, serde = CallSignature(function), client.serde
+    call, serde = CallSignature(function, exact=check_exact_arguments(settings)), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = build_handler(client.name, function, serde, task_argument_decoder(call, serde), limits)
     schedule, check = build_schedule(call, serde, settings), task_data_check(call, serde)
-    handlers.register(evolve(handler, schedule=schedule, check_data=check))
+    converters = task_converters(call, serde)
+    handlers.register(evolve(handler, schedule=schedule, check_data=check, **converters))
     kind = AsyncTask if handler.is_async else Task
-    return kind(client, function, handlers)
+    return kind(client, call, handlers)

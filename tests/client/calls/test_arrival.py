@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from dibs import Refused
+from dibs import BatchRefused, Dibs, Refused
 from dibs.client.calls.signature import CallSignature
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from tests.client.calls.arrival_types import (
@@ -183,6 +183,59 @@ def test_messagepack_sends_the_instant_of_an_offset_with_seconds() -> None:
     before_1900 = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=53, seconds=28)))
 
     assert send(datetime, before_1900, MessagePackSerde()) == before_1900
+
+
+CUT = User(token="t")
+
+
+def register(user: User) -> None: ...
+
+
+def enroll(data: User) -> None: ...
+
+
+async def test_a_task_refuses_and_sends_what_it_declares() -> None:
+    async with Dibs("memory:") as app:
+        exact = app.task(queue="exact")(register)
+        loose = app.task(queue="loose", exact_arguments=False)(register)
+
+        for refuse in (
+            exact.enqueue(CUT),
+            exact.options(id="a").enqueue(CUT),
+            exact.enqueue_and_wait(CUT),
+        ):
+            with pytest.raises(Refused, match=r"user\.token"):
+                await refuse
+        with pytest.raises(BatchRefused) as refused:
+            await exact.enqueue_many([exact.bind(User()), exact.bind(CUT)])
+        await loose.options(id="a").enqueue(CUT)
+
+        assert [getattr(one, "field", "") for one in refused.value.exceptions] == ["user"]
+        assert (await exact.queue.counts()).waiting == 0
+        assert await loose.queue.get("a")
+
+
+async def test_a_queue_refuses_and_sends_what_its_handler_declares() -> None:
+    async with Dibs("memory:") as app:
+        app.queue("exact").handler(enroll)
+        app.queue("loose").handler(exact_arguments=False)(enroll)
+
+        with pytest.raises(Refused, match=r"data\.token") as refused:
+            await app.queue("exact").enqueue(CUT)
+        await app.queue("loose").enqueue(CUT)
+
+        assert refused.value.field == "data"
+
+
+async def test_a_queue_without_a_handler_refuses_a_model_that_loses_fields() -> None:
+    async with Dibs("memory:") as app:
+        queue = app.queue("elsewhere")
+
+        with pytest.raises(Refused, match=r"data\[0\]\.token"):
+            await queue.enqueue([CUT])
+        await queue.enqueue([User(), {1: {2}}, date(2026, 1, 1)])
+
+        assert (await queue.counts()).waiting == 1
 
 
 def several(first: Point, /, *points: Point, key: Point | None = None, **others: Point) -> None: ...

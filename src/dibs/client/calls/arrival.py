@@ -20,6 +20,7 @@ from dibs.client.calls.field_values import (
     model_origin,
 )
 from dibs.client.calls.hint_traits import HintTraits
+from dibs.client.options.serde import Serde
 from dibs.client.options.value_hooks import dec_hook, has_pydantic_schema
 from dibs.errors import Refused
 
@@ -27,7 +28,9 @@ _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _CONTAINERS: Final = (Sequence, AbstractSet, ValuesView)
 #: The types of decoded JSON and MessagePack without type hints.
 _PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None), list, dict})
+_ANY: Final = HintTraits(untyped=True, equality=True)
 _MISSING: Final = object()
+_WAYS_OUT: Final = "change the value or the type hint, or declare exact_arguments=False to send it anyway"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -42,13 +45,9 @@ class Change(msgspec.Struct, frozen=True):
         """Return the change as seen from the object that holds the value."""
         return Change(step + self.path, self.reason)
 
-    def refuse(self, argument: str, field: str) -> Refused:
+    def refuse(self, argument: str, field: str, way_out: str = _WAYS_OUT) -> Refused:
         """Return the error of an enqueue whose `argument` would arrive changed."""
-        return Refused(
-            f"{argument}: {field}{self.path} would arrive {self.reason}; change the value or the type hint, "
-            "or declare exact_arguments=False to send it anyway",
-            field=field,
-        )
+        return Refused(f"{argument}: {field}{self.path} would arrive {self.reason}; {way_out}", field=field)
 
 
 def find_change(traits: HintTraits, given: Any, arrived: Any) -> Change | None:
@@ -56,6 +55,12 @@ def find_change(traits: HintTraits, given: Any, arrived: Any) -> Change | None:
     if traits.equality and type(given) is type(arrived) and _are_equal(given, arrived):
         return None
     return _Comparison(untyped=traits.untyped).compare(given, arrived)
+
+
+def check_untyped_data(serde: Serde, data: Any, payload: bytes) -> None:
+    """Raise Refused if data without a type hint contains a model of pydantic that would lose fields."""
+    if holds_pydantic_value(data) and (change := find_change(_ANY, data, serde.decode(payload))):
+        raise change.refuse("data", "data", "send plain data, such as `model.model_dump()`")
 
 
 def holds_pydantic_value(value: Any) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypedDict, cast
 
 from attrs import evolve
@@ -64,6 +65,9 @@ class HandlerSettings(TypedDict, total=False):
     retention: Retention | Seconds | None
     """Seconds that the queue keeps outcomes, None for ever, or a Retention. A worker writes it to the storage
     when it starts. Default: the setting of `queue.configure`."""
+    exact_arguments: bool
+    """True refuses an enqueue whose arguments would arrive changed; False sends them. A failure handler does
+    not have this option. Default: True."""
 
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
@@ -87,6 +91,12 @@ class HandlerRegistry(dict[str, Handler]):
         """Return the settings that handlers declare for their queues, for those of `queues` with any."""
         declared = {queue: self[queue].queue_settings for queue in queues}
         return {queue: patch for queue, patch in declared.items() if patch is not None}
+
+    def check_hints(self, queues: Iterable[str]) -> None:
+        """Raise BadHandler if a type hint of a handler does not exist, or its values cannot be sent."""
+        for queue in queues:
+            if (check := self[queue].check_hints) is not None:
+                check()
 
     def register(self, handler: Handler) -> None:
         """Add a handler. Raises DuplicateHandler if its queue has one already.
@@ -126,6 +136,23 @@ def build_handler(
         queue_settings=_build_queue_settings(settings),
         **_scheduling_options(settings),
     )
+
+
+def check_exact_arguments(settings: Mapping[str, Any]) -> bool:
+    """Return the option `exact_arguments`, by default True. Raises Refused for another value than a bool."""
+    exact = settings.get("exact_arguments", True)
+    if not isinstance(exact, bool):
+        raise Refused(f"exact_arguments is {exact!r:.60}; it must be True or False", field="exact_arguments")
+    return exact
+
+
+def check_failure_settings(settings: Mapping[str, Any]) -> None:
+    """Raise Refused for an option that a failure handler does not have."""
+    if "exact_arguments" in settings:
+        raise Refused(
+            "exact_arguments is set for a failure handler, but nobody enqueues its jobs; leave it out",
+            field="exact_arguments",
+        )
 
 
 def build_limits(settings: HandlerSettings) -> HandlerLimits:
@@ -172,25 +199,61 @@ def queue_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder
     return arguments
 
 
+def task_converters(call: CallSignature, serde: Serde) -> dict[str, Any]:
+    """Return the fields of a task's Handler that convert results and check type hints.
+
+    Raises BadHandler for a type hint that cannot be sent; one that does not exist yet is checked later.
+    """
+
+    def check_hints() -> None:
+        call.converters.check_required(serde)
+
+    if call.hints_are_known:
+        check_hints()
+    return {"check_hints": check_hints, "dump_result": _result_converter(call)}
+
+
+def queue_converters(call: CallSignature, serde: Serde) -> dict[str, Any]:
+    """Return the fields that convert data and results, as `task_converters` for a queue's handler."""
+    name = call.positional_names[0]
+
+    def check_hints() -> None:
+        call.converters.check(serde, [name])
+
+    if call.hints_are_known:
+        check_hints()
+    dump = partial(call.dump_argument, name) if call.needs_converter(name) else None
+    return {"check_hints": check_hints, "dump_result": _result_converter(call), "dump_data": dump}
+
+
+def _result_converter(call: CallSignature) -> Callable[[Any], Any] | None:
+    return call.dump_result if call.needs_converter("return") else None
+
+
 def task_data_check(call: CallSignature, serde: Serde) -> DataCheck:
     """Return a function that raises Refused unless the payload has the arguments of a call of the task.
 
     `task.enqueue` always makes such a payload, but `task.queue.enqueue` takes any data.
     """
-    return lambda _, payload: call.check_payload(serde, payload)
+
+    def check(_: Any, payload: bytes) -> None:
+        call.check_payload(serde, payload)
+
+    return check
 
 
 def queue_data_check(call: CallSignature, serde: Serde) -> DataCheck:
-    """Return a function that raises Refused for data that does not fit the type hint of a queue's handler."""
+    """Return a function that raises Refused for data that a queue's handler would not get as it is."""
     name = call.positional_names[0]
 
     def check(data: Any, payload: bytes) -> None:
         if call.needs_no_conversion(name, data):
             return
         try:
-            call.convert_argument(name, decode_payload(serde, payload))
+            arrived = call.convert_argument(name, decode_payload(serde, payload))
         except PermanentError as error:
             raise Refused(str(error), field="data") from error
+        call.check_arrived_value(name, data, arrived, field="data")
 
     return check
 

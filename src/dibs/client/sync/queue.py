@@ -39,9 +39,9 @@ class BlockingQueue(BlockingStoredQueue):
     ) -> BlockingTicket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
-        If this app has the handler of the queue, the data is checked against its type hint. Concurrent
-        calls are sent to the storage in one batch. With a `connection` of psycopg or SQLAlchemy the job is
-        enqueued in its transaction.
+        If this app has the handler of the queue, the data is checked against its type hint, and refused if
+        it would arrive changed. Concurrent calls are sent to the storage in one batch. With a `connection`
+        of psycopg or SQLAlchemy the job is enqueued in its transaction.
 
         The settings of a job, each with its default:
 

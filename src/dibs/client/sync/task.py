@@ -39,9 +39,10 @@ class BlockingTaskEnqueuer(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
         """Enqueue a call of the function and return its ticket.
 
-        The arguments are checked against the type hints, as they come back from the queue's serde. Use
-        `task.options(...)` for settings of the job; without it the job may start at once, has a generated
-        id and priority 0, and uses the limits of the task.
+        The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
+        the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
+        job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
+        the task.
 
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
