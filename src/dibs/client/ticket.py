@@ -27,17 +27,11 @@ if TYPE_CHECKING:
     from dibs.client.sync.ticket import BlockingTicket
 
 R = TypeVar("R")
-#: Returns the type of a result. Called when a result is decoded, because the type hints of a function may
-#: name classes that are defined below the function.
-ResultType = Callable[[], Any]
+#: Returns an encoded result as the return type of the function of a task. Raises ValueError.
+ResultDecoder = Callable[[bytes], Any]
 
 #: Seconds that a call waits for a result by default.
 DEFAULT_WAIT = 60.0
-
-
-def any_result_type() -> Any:
-    """Return Any, the result type of a queue without a task."""
-    return Any
 
 
 async def extend_request_retention(
@@ -63,11 +57,11 @@ class Ticket(Generic[R]):
         client: QueueClient,
         id: str,
         revision: int,
-        returns: ResultType = any_result_type,
+        decode: ResultDecoder | None = None,
         answer: EnqueueResult | None = None,
     ) -> None:
         self._client = client
-        self._result_type = returns
+        self._decode = decode or client.serde.decode
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
         self.queue: str = client.name
         """Name of the queue."""
@@ -121,7 +115,7 @@ class Ticket(Generic[R]):
         if raw is None:
             return None
         try:
-            return self._client.serde.decode(raw, self._result_type())
+            return self._decode(raw)
         except ValueError as error:
             raise ConfigurationError(
                 f"the result of {self.queue}/{self.id} does not fit the return type of its handler: {error}"
@@ -144,11 +138,11 @@ class Tickets(Sequence[Ticket[R]]):
     """
 
     def __init__(
-        self, client: QueueClient, batch: EnqueuedBatch, returns: ResultType = any_result_type
+        self, client: QueueClient, batch: EnqueuedBatch, decode: ResultDecoder | None = None
     ) -> None:
         self._client = client
         self._batch = batch
-        self._result_type = returns
+        self._decode = decode
 
     def __repr__(self) -> str:
         return f"<{len(self)} tickets of {self._client.name}>"
@@ -170,6 +164,6 @@ class Tickets(Sequence[Ticket[R]]):
     @cached_property
     def _tickets(self) -> list[Ticket[R]]:
         return [
-            Ticket(self._client, id, answer.revision, self._result_type, answer)
+            Ticket(self._client, id, answer.revision, self._decode, answer)
             for id, answer in zip(self._batch.ids, self._batch.answers, strict=True)
         ]

@@ -71,6 +71,7 @@ def make_plan(
         name=default_name() if name is None else name,
         **times,
     )
+    app.handlers.check_hints(plan.queues)
     return add_reference(app, plan)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dibs.client.calls.conversion import build_converter
@@ -29,6 +29,7 @@ class ArgumentConverters:
         known = signature.parameters
         self._by_position = [name for name, one in known.items() if one.kind not in _BY_KEYWORD]
         self._names = frozenset(known)
+        self._required = [name for name, one in known.items() if one.default is one.empty]
         self._keyword_rest = next((n for n, one in known.items() if one.kind is one.VAR_KEYWORD), "")
         for name in known:
             try:
@@ -48,21 +49,28 @@ class ArgumentConverters:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name or name in self._refused
 
-    def check(self, serde: Serde) -> None:
-        """Raise BadHandler for the first parameter whose values cannot be sent by a serde of dibs."""
+    def check(self, serde: Serde, names: Iterable[str]) -> None:
+        """Raise BadHandler if a serde of dibs cannot send the values of one of the parameters."""
         if self._refused and isinstance(serde, JsonSerde | MessagePackSerde):
-            raise BadHandler(next(iter(self._refused.values())))
+            for name in names:
+                if name in self._refused:
+                    raise BadHandler(self._refused[name])
+
+    def check_required(self, serde: Serde) -> None:
+        """Raise BadHandler if a serde of dibs cannot send the values of a parameter without a default.
+
+        A parameter with a default need not be sent, so `check` raises the error when a call passes it.
+        """
+        self.check(serde, self._required)
 
     def dump_call(self, serde: Serde, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return the arguments of a call as data that the serde encodes."""
-        self.check(serde)
         last = len(self._by_position) - 1
-        positional = (self.dump(self._by_position[min(index, last)], one) for index, one in enumerate(args))
-        named = {
-            key: self.dump(key if key in self._names else self._keyword_rest, value)
-            for key, value in kwargs.items()
-        }
-        return tuple(positional), named
+        positions = [self._by_position[min(index, last)] for index in range(len(args))]
+        keywords = {key: key if key in self._names else self._keyword_rest for key in kwargs}
+        self.check(serde, (*positions, *keywords.values()))
+        named = {key: self.dump(keywords[key], value) for key, value in kwargs.items()}
+        return tuple(map(self.dump, positions, args)), named
 
     def dump(self, name: str, value: Any) -> Any:
         """Return the value of a parameter as data that a serde encodes."""

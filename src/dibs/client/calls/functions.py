@@ -36,6 +36,16 @@ def check_function(function: Any) -> None:
         )
 
 
+def check_parameter_names(function: Callable[..., Any]) -> None:
+    """Raise BadHandler for a parameter that `task.enqueue(...)` could not pass by name."""
+    one = inspect.signature(function).parameters.get("self") if callable(function) else None
+    if one is not None and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+        raise BadHandler(
+            f"{function.__name__} has a parameter named 'self', which `enqueue` cannot pass, because it is "
+            "a method itself; rename the parameter"
+        )
+
+
 def default_queue_name(function: Callable[..., Any]) -> str:
     """Return the default queue name of a function: module.function. Raises BadHandler in a notebook."""
     module = function.__module__

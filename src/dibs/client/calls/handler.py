@@ -114,6 +114,13 @@ class Handler:
     #: Called by an enqueue, with the data and the payload, if this process declares the handler. Raises
     #: Refused for a payload that `decode_arguments` could not decode.
     check_data: Callable[[Any, bytes], None] | None = None
+    #: Called by an enqueue, with the data: returns it as data that the serde encodes. None if the type hint of
+    #: the data needs no conversion.
+    dump_data: Callable[[Any], Any] | None = None
+    #: Called with the result of a run, as `dump_data` with data.
+    dump_result: Callable[[Any], Any] | None = None
+    #: Called when a worker starts. Raises BadHandler if a type hint does not exist, or cannot be sent.
+    check_hints: Callable[[], None] | None = None
     #: Schedule of a periodic task; None for other handlers. The worker enqueues a job for each tick.
     schedule: Schedule | None = None
     #: The settings that the code declares for the queue. A worker writes them to the storage when it starts.

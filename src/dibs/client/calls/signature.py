@@ -263,19 +263,21 @@ class CallSignature:
             "import it outside `if TYPE_CHECKING`"
         )
 
-    def check_hints(self, serde: Serde) -> None:
-        """Raise BadHandler for a type hint whose values the serde cannot send, or that does not exist."""
-        self.converters.check(serde)
-
-    def check_known_hints(self, serde: Serde) -> None:
-        """Check the hints at the declaration, unless one of them names a class that is defined later."""
+    @property
+    def hints_are_known(self) -> bool:
+        """Whether all classes exist that the type hints name; some may be defined below the function."""
         try:
-            self.converters.check(serde)
-        except AttributeError:
-            return  # a module that is imported only in part, by a circle of imports
-        except BadHandler as error:
-            if not isinstance(error.__cause__, NameError):
-                raise
+            return self.converters is not None
+        except AttributeError:  # a module that is imported only in part, in a circle of imports
+            return False
+        except BadHandler:
+            return False
+
+    def needs_converter(self, name: str) -> bool:
+        """Return whether the values of a parameter, or the result ("return"), may need a converter."""
+        if not self.hints_are_known:
+            return True
+        return self._return_converter is not None if name == "return" else name in self.converters
 
     @property
     def return_type(self) -> Any:
@@ -290,6 +292,10 @@ class CallSignature:
         except UnsupportedHintError:
             return None
 
+    def dump_argument(self, name: str, value: Any) -> Any:
+        """Return the value of a parameter as data that a serde encodes."""
+        return self.converters.dump(name, value)
+
     def dump_result(self, value: Any) -> Any:
         """Return a result of the function as data that a serde encodes."""
         return value if self._return_converter is None else self._return_converter.dump(value)
@@ -298,7 +304,10 @@ class CallSignature:
         """Return a decoded result, converted to the type hint of the return value. Raises ValueError."""
         if self._return_converter is None:
             return serde.decode(raw, self.return_type)
-        return self._return_converter.load(serde.decode(raw))
+        try:
+            return self._return_converter.load(serde.decode(raw))
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
     @property
     def positional_names(self) -> list[str]:

@@ -146,6 +146,8 @@ def result_verdict(invocation: Invocation, value: Any) -> Verdict:
 
 def encode_result(handler: Handler, value: Any) -> bytes:
     """Return the result of a handler as bytes. Raises the errors of its serde, which are of any class."""
+    if handler.dump_result is not None:
+        value = handler.dump_result(value)
     encoded = handler.serde.encode(value)
     if not isinstance(encoded, bytes):
         raise TypeError(f"the serde {handler.serde.name!r} returned {_type_name(encoded)}, not bytes")
