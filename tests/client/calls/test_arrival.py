@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,7 @@ from tests.client.calls.arrival_types import (
     Color,
     Event,
     Extra,
+    Hidden,
     Late,
     Lowered,
     Movie,
@@ -122,6 +123,7 @@ KEPT: dict[str, tuple[Any, Any]] = {
     "a generic model without its type": (Box[int], Box(item=1)),
     "a generic model with its type, for one without": (Box, Box[int](item=1)),
     "a model of a list": (Numbers, Numbers([1, 2])),
+    "a private name of attrs": (Hidden, Hidden(5, 6)),
     "a field that __init__ does not take": (Late, late(7)),
     "a renamed Struct": (Camel, Camel(first_name="Ada")),
     "a dataclass without ==": (Unequal, Unequal(5)),
@@ -178,10 +180,17 @@ def test_a_task_may_send_arguments_that_change(hint: Any, value: Any) -> None:
     assert send(hint, value, exact=False) != value or hint in {Step, Own, time}
 
 
+def test_a_number_below_its_bound_is_refused() -> None:
+    with pytest.raises(Refused, match="greater than or equal to 3"):
+        send(Annotated[int, pydantic.Field(ge=3)], 2)
+
+
 def test_messagepack_sends_the_instant_of_an_offset_with_seconds() -> None:
-    """JSON has no seconds in offsets."""
+    """JSON has no seconds in offsets, so it refuses the datetime."""
     before_1900 = datetime(1890, 1, 1, tzinfo=timezone(timedelta(minutes=53, seconds=28)))
 
+    with pytest.raises(Refused, match="value would arrive with another value of type datetime"):
+        send(datetime, before_1900)
     assert send(datetime, before_1900, MessagePackSerde()) == before_1900
 
 
