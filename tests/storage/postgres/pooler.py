@@ -1,4 +1,4 @@
-"""Poolers in transaction mode: pgbouncer where there is one, and one of ours, as unkind as it may be.
+"""Poolers: pgbouncer where there is one, and one of ours in transaction mode, as unkind as it may be.
 
 Ours gives each transaction another session. It speaks just enough of Postgres's protocol: whole messages are
 passed on, a session is taken with the first of a transaction and put back when the server says it is idle.
@@ -167,7 +167,9 @@ def url_at(server: PostgresServer, port: int) -> str:
 class PgBouncer(Server):
     """A pgbouncer before a server; it refuses to run as root, and runs as whoever the server runs as."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(
+        self, server: PostgresServer, mode: str = "transaction", *, sessions: int = SESSIONS, **settings: str
+    ) -> None:
         super().__init__()
         found = os.environ.get("DIBS_PGBOUNCER") or shutil.which("pgbouncer", path=_PLACES)
         if found is None:
@@ -175,6 +177,7 @@ class PgBouncer(Server):
             raise ServerUnavailable("no pgbouncer: not in DIBS_PGBOUNCER and not on PATH")
         self._program = found
         self._server = server
+        self._settings = {"pool_mode": mode, "default_pool_size": str(sessions), **settings}
 
     @property
     def url(self) -> str:
@@ -189,8 +192,8 @@ class PgBouncer(Server):
         conf.write_text(
             f"[databases]\npostgres = {there} password={self._server.password}\n"
             f"[pgbouncer]\nlisten_addr = {LOOPBACK}\nlisten_port = {self.port}\n"
-            f"unix_socket_dir = {self.folder}\nauth_type = any\npool_mode = transaction\n"
-            f"default_pool_size = {SESSIONS}\nlogfile =\n"
+            f"unix_socket_dir = {self.folder}\nauth_type = any\nlogfile =\n"
+            + "".join(f"{name} = {value}\n" for name, value in self._settings.items())
         )
         if user := self.popen_options().get("user"):
             for path in (self.folder, conf):

@@ -140,6 +140,11 @@ class PostgresSession:
         """Return a query for the caller's transaction, ready to send, and its parameters."""
         return self._server.queries.joined(name), {**params, "identity": self._server.identity}
 
+    @property
+    def prepare(self) -> bool | None:
+        """The argument `prepare` of psycopg for the caller's connection: False behind a pooler, else None."""
+        return None if self._server.check_open().prepares else False
+
     def raising_callers_errors(self, connection: BaseConnection[Any]) -> AbstractContextManager[None]:
         """Convert psycopg's errors in a `with` block, except those of the caller's transaction."""
         return self._server.raising_callers_errors(connection)

@@ -66,7 +66,7 @@ class AsyncTransaction:
         query, all_params = self._session.joined_query(name, params)
         with self._session.raising_callers_errors(self._connection):
             async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
-                await cursor.execute(query, all_params, binary=True)
+                await cursor.execute(query, all_params, prepare=self._session.prepare, binary=True)
                 if found := await cursor.fetchall():
                     return found
         raise self._session.refuse_other_database(self._connection)
@@ -104,7 +104,7 @@ class BlockingTransaction:
             self._session.raising_callers_errors(self._connection),
             Cursor(self._connection, row_factory=tuple_row) as cursor,
         ):
-            cursor.execute(query, all_params, binary=True)
+            cursor.execute(query, all_params, prepare=self._session.prepare, binary=True)
             if found := cursor.fetchall():
                 return found
         raise self._session.refuse_other_database(self._connection)

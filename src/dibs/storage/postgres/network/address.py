@@ -104,6 +104,9 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
     params = _conninfo(rebuilt, url)
     if params.setdefault("client_encoding", "UTF8").upper() not in ("UTF8", "UTF-8"):
         raise UnknownOption("option 'client_encoding' must be UTF8, as dibs sets it; leave it out")
+    if "," in str(params.get("host", "")):
+        # Nearly every call writes, so of several hosts only the primary serves.
+        params.setdefault("target_session_attrs", "read-write")
     return PostgresAddress(
         params=params,
         schema=named.get("schema", "dibs"),

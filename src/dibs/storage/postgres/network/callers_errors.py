@@ -16,7 +16,14 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from dibs.errors import ConfigurationError, Refused, StorageReadOnly, StorageUnavailable
-from dibs.storage.postgres.network.errors import GONE, OTHER_VERSION, READ_ONLY, DriverErrors, first_line
+from dibs.storage.postgres.network.errors import (
+    GONE,
+    OTHER_VERSION,
+    READ_ONLY,
+    STATEMENT_MODE,
+    DriverErrors,
+    first_line,
+)
 
 #: Errors of the caller's transaction and of the limits that the caller has set for it.
 CALLERS: Final = (
@@ -58,6 +65,12 @@ def raising_callers_errors(connection: BaseConnection[Any], errors: DriverErrors
             raise TransactionLost(
                 f"connection is closed ({first_line(error)}), so nothing was sent; pass an open connection, "
                 "and repeat the whole transaction there"
+            ) from error
+        if STATEMENT_MODE in str(error):
+            raise Refused(
+                "connection leads to PgBouncer in statement mode, which allows no transaction; pass a "
+                "connection in autocommit mode, or use a pool in transaction mode",
+                field="connection",
             ) from error
         if isinstance(error, GONE) or connection.closed:
             raise _to_lost_error(error, errors, autocommit=autocommit) from error

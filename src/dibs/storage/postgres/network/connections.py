@@ -17,6 +17,7 @@ from psycopg import AsyncConnection, waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
+from dibs.errors import StorageReadOnly
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.unsent import mark_unsent
@@ -24,8 +25,17 @@ from dibs.storage.unsent import mark_unsent
 #: Executions of a statement after which the driver prepares it. Behind a pooler such as PgBouncer no
 #: statement is prepared, because the pooler may run the next transaction in another session.
 PREPARE_AFTER: Final = 3
-#: Parameters of a connection that a URL may replace. The timeout for opening it is in seconds.
-DEFAULTS: Final[dict[str, Any]] = {"connect_timeout": 10, "application_name": "dibs"}
+#: Parameters of a connection that a URL may replace. Times are in seconds, `tcp_user_timeout` is in ms.
+#: By default, Linux notices after 2 hours that an idle connection was cut without a message, and after 15
+#: minutes if data was sent. A listener on such a connection would get no notifications until then.
+DEFAULTS: Final[dict[str, Any]] = {
+    "connect_timeout": 10,
+    "application_name": "dibs",
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 #: The most seconds that `ConnectionPool.close` waits for statements whose callers were cancelled.
 CLOSE_TIMEOUT: Final = 5.0
@@ -101,6 +111,12 @@ class ConnectionPool:
         try:
             connection = self._idle_connection() or await self._connect_for_call()
             yield connection
+        except StorageReadOnly:
+            # After a failover, the server of this connection may be the standby. A new connection goes to the
+            # primary if the URL names several hosts.
+            if connection is not None:
+                connection.pgconn.finish()
+            raise
         finally:
             if connection is not None and connection.unread is not None:
                 # The connection still counts towards `max_connections`, so that a caller who cancels often

@@ -58,6 +58,8 @@ GONE: Final = (
 _BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
+#: A part of the error with which PgBouncer refuses a transaction. It has no SQLSTATE of its own.
+STATEMENT_MODE: Final = "statement pooling mode"
 #: The message of a server that lacks the database. Errors while connecting have no SQLSTATE to check.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
@@ -86,6 +88,11 @@ class DriverErrors:
             return StorageUnavailable(
                 f"Postgres at {self.hosts} answers: {why}. Create the database, or correct the URL"
             )
+        if "unsupported startup parameter" in why:
+            return StorageUnavailable(
+                f"a pooler at {self.hosts} refuses a parameter of the URL: {why}. Leave it out, or add it to "
+                "ignore_startup_parameters of PgBouncer"
+            )
         return StorageUnavailable(
             f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?"
         )
@@ -96,6 +103,11 @@ class DriverErrors:
         `writes` is True for a statement that may write, `alive` if the connection is still usable.
         """
         why = first_line(error)
+        if STATEMENT_MODE in why:
+            return StorageUnavailable(
+                f"{self.url}: PgBouncer in statement mode allows no transaction, and one creates or migrates "
+                "the tables. Open the storage once with the URL of the server itself; then this URL works"
+            )
         if isinstance(error, GONE) or not alive:
             return self._to_lost_error(why, writes=writes)
         if isinstance(error, CONFLICTS):

@@ -14,7 +14,7 @@ from dibs.errors import ConfigurationError, NotRunning, Refused, StorageUnavaila
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
-from dibs.storage.postgres.network.connections import ConnectionPool, PooledConnection
+from dibs.storage.postgres.network.connections import DEFAULTS, ConnectionPool, PooledConnection
 from dibs.storage.postgres.network.errors import ROLLED_BACK, DriverErrors, ReadLost, retry_conflicts
 from dibs.storage.postgres.network.lock_waits import busy_error
 from dibs.storage.postgres.queries import Queries
@@ -172,7 +172,7 @@ class PostgresDatabase:
         """
         try:
             connection_params = self._address.connection_params_blocking()
-            with psycopg.connect(**connection_params, autocommit=True) as connection:
+            with psycopg.connect(**DEFAULTS | connection_params, autocommit=True) as connection:
                 connection.execute(query, params)
         except psycopg.OperationalError as error:
             raise self._errors.to_connect_error(error) from None

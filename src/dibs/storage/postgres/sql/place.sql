@@ -20,7 +20,7 @@ SELECT max(number) FROM {schema}.migrations
 
 -- name: identity
 -- Returns a text that identifies this schema: its database, and the time of its first migration in us. A database that
--- was made from this one as a template has another name. joined() in 0017_joined.sql compares it.
+-- was made from this one as a template has another name. joined() in 0016_joined.sql compares it.
 SELECT current_database() || ' ' || (extract(epoch FROM min(applied_at)) * 1000000)::bigint FROM {schema}.migrations
 
 -- name: lock

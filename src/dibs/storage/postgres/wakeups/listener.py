@@ -208,7 +208,7 @@ class NotificationListener:
                 self._notifications.wake_all()
                 while await self._receive(connection, QUIET_SECONDS):
                     pass
-            self._warn_once("notifications do not arrive (a pooler in transaction mode?)")
+            self._warn_once("notifications do not arrive (a pooler in transaction or statement mode?)")
             # Let new waits begin now, before the UNLISTEN.
             self._ready.set()
             await self._unlisten(connection)
