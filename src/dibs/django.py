@@ -128,7 +128,7 @@ def close_old_connections(_job: CurrentJob) -> Iterator[None]:
     """Close Django's connections that are too old or broken, before and after a run.
 
     Use it as `app.middleware(run=close_old_connections)`: a worker has no requests, after which Django does
-    this. The setting CONN_MAX_AGE says how old a connection may be; by default each run gets a new one.
+    this. CONN_MAX_AGE limits the age of a connection; its default 0 gives each run a new one.
     """
     _close_those_of_this_run()
     try:

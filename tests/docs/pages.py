@@ -101,7 +101,9 @@ class Page:
             text = block.text
             for old, new in replacements.items():
                 text = text.replace(old, new)
-            (folder / block.title).write_text(text, "utf-8")
+            file = folder / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, "utf-8")
         return [block.title for block in self.files]
 
     def unload(self) -> None:

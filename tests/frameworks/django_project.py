@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 from psycopg.sql import SQL, Identifier
 
 from dibs_conformance.servers import PostgresServer
@@ -33,18 +35,24 @@ class Site(NamedTuple):
     #: The name of the database of production.
     database: str
     env: dict[str, str]
+    #: The folder with manage.py.
+    folder: Path = FOLDER
 
     def run(self, *words: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python with these arguments in the folder of the project, and return its output."""
         return subprocess.run(
             [sys.executable, "-W", "error::ResourceWarning", "-X", "dev", *words],
-            cwd=FOLDER,
+            cwd=self.folder,
             env={**self.env, **env},
             capture_output=True,
             text=True,
             check=False,
             timeout=timeout,
         )
+
+    def create_tables(self) -> None:
+        done = self.run("manage.py", "migrate", "--run-syncdb", "-v", "0")
+        assert 0 == done.returncode, done.stderr
 
     def query(self, statement: str, *params: object) -> list[tuple[Any, ...]]:
         """Run a statement in the database `postgres`, and return its rows."""
@@ -82,20 +90,24 @@ class Site(NamedTuple):
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
         command = [sys.executable, *(word.replace("{port}", str(port)) for word in words)]
-        process = subprocess.Popen(
-            command,
-            cwd=FOLDER,
-            env={**self.env, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        served = Served(f"http://127.0.0.1:{port}", process, [])
-        try:
-            served.wait_until_ready()
-            yield served
-        finally:
-            served.stop()
+        # A file, because a server would stop at a full pipe.
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**self.env, **env},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            served = Served(f"http://127.0.0.1:{port}", process, [])
+            try:
+                served.wait_until_ready()
+                yield served
+            finally:
+                served.stop()
+                output.seek(0)
+                served.output.append(output.read().decode())
 
 
 class Served(NamedTuple):
@@ -119,33 +131,34 @@ class Served(NamedTuple):
             return error.code
         return 200
 
+    def pid(self) -> int | None:
+        """Return the id of the process that answers, or None if none does."""
+        try:
+            return int(self.get("process")["pid"])
+        except (OSError, ValueError):
+            return None
+
     def wait_until_ready(self, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                self.get("process")
-                return
-            except (OSError, ValueError):
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    self.stop()
-                    raise AssertionError("\n".join(self.output)) from None
-                time.sleep(0.05)
+        while self.pid() is None:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail("the server does not answer")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """Stop the server as Ctrl-C does, with its reloader."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGINT)
         try:
-            output, _ = self.process.communicate(timeout=20)
+            self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            output, _ = self.process.communicate()
-        self.output.append(output.decode())
+            self.process.wait()
 
 
 @contextmanager
-def new_site(server: PostgresServer, **settings: Any) -> Iterator[Site]:
-    """Create the database of the project, and drop it and its test databases afterwards.
+def new_site(server: PostgresServer, folder: Path = FOLDER, **settings: Any) -> Iterator[Site]:
+    """Create the database of the project in `folder`, and drop it and its test databases afterwards.
 
     `settings` are added to the entry of DATABASES.
     """
@@ -163,23 +176,16 @@ def new_site(server: PostgresServer, **settings: Any) -> Iterator[Site]:
     env = {
         **os.environ,
         "SHOP_DATABASE": json.dumps(database),
-        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(PROJECT / "src"), str(PROJECT / "conformance")]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(PROJECT / "src"), str(PROJECT / "conformance")]),
         "DJANGO_SETTINGS_MODULE": "project.settings",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
-    site = Site(server, name, env)
+    site = Site(server, name, env, folder)
     try:
         yield site
     finally:
         with psycopg.connect(server.url, autocommit=True) as connection:
             for each in site.databases():
                 connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(each)))
-
-
-def copy_project(folder: Path) -> Path:
-    """Copy the project, for a test that changes its files."""
-    import shutil
-
-    return Path(shutil.copytree(FOLDER, folder / "django_project"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from dibs_conformance.servers import PostgresServer
-from tests.frameworks.django_project import Served, Site, new_site
+from tests.frameworks.django_project import FOLDER, Served, Site, new_site
 
 RUNSERVER = ("manage.py", "runserver", "--noreload", "127.0.0.1:{port}")
 UVICORN = ("-m", "uvicorn", "--port", "{port}", "--log-level", "warning", "project.asgi:application")
@@ -61,7 +62,7 @@ def test_each_kind_of_view_enqueues(
     postgres_server: PostgresServer, settings: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     with new_site(postgres_server, **settings) as site:
-        assert 0 == site.run("manage.py", "migrate", "--run-syncdb", "-v", "0").returncode
+        site.create_tables()
         with site.serve(*words) as served:
             order_many(served, JOINED, 60)
 
@@ -77,8 +78,36 @@ def test_jobs_may_be_in_files(
     postgres_server: PostgresServer, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     with new_site(postgres_server) as site:
-        assert 0 == site.run("manage.py", "migrate", "--run-syncdb", "-v", "0").returncode
+        site.create_tables()
         with site.serve(*words, SHOP_JOBS=f"file:{tmp_path}/jobs") as served:
             order_many(served, VIEWS, 40)
             check_leaks(served, site)
         assert "dibs.errors" not in served.output[0]
+
+
+def test_a_reloaded_server_works_and_leaves_no_sessions(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "django_project"))
+    with new_site(postgres_server, folder) as site:
+        site.create_tables()
+        with site.serve("manage.py", "runserver", "127.0.0.1:{port}") as served:
+            first = served.pid()
+            order_many(served, JOINED, 40)
+            (folder / "shop" / "views.py").touch()
+            while served.pid() in (None, first):
+                time.sleep(0.05)
+            order_many(served, JOINED, 40)
+            check_leaks(served, site)
+        assert 0 == site.sessions()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("words", [RUNSERVER, UVICORN, DAPHNE], ids=["runserver", "uvicorn", "daphne"])
+def test_thousands_of_requests_leak_nothing(postgres_server: PostgresServer, words: tuple[str, ...]) -> None:
+    with new_site(postgres_server) as site:
+        site.create_tables()
+        with site.serve(*words) as served:
+            for _ in range(5):
+                order_many(served, JOINED, 400)
+                check_leaks(served, site)
