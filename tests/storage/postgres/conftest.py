@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.postgres import PostgresStorage, open_url
-from dibs_conformance.servers import PostgresServer
+from dibs_conformance.servers import PostgresServer, start_postgres
+from dibs_conformance.servers.postgres import start_standby
 from tests.storage.postgres.sql_programs import SqlProgram
+from tests.storage.postgres.standby import Pair
 
 _NUMBERS = count()
 
@@ -73,3 +75,12 @@ async def sql(
     connection = await psycopg.AsyncConnection.connect(postgres_server.url, autocommit=True)
     async with connection:
         yield SqlProgram(connection, schema)
+
+
+@pytest.fixture
+def pair(postgres_server: PostgresServer) -> Iterator[Pair]:
+    """A primary and a hot standby that streams from it, both of their own."""
+    if not (postgres_server.found.path / "pg_basebackup").exists():
+        pytest.skip(f"no pg_basebackup beside Postgres {postgres_server.version} to copy a primary with")
+    with start_postgres() as primary, start_standby(primary) as standby:
+        yield primary, standby

@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
 from dibs.errors import StorageReadOnly
 from dibs.storage.postgres import open_url
-from dibs_conformance.servers import PostgresServer, start_postgres
-from dibs_conformance.servers.postgres import start_standby
-from dibs_conformance.servers.processes import LOOPBACK, wait_until
+from dibs_conformance.servers.processes import LOOPBACK
 from tests.storage.address import Address, address_of, again
 from tests.storage.postgres.jobs import asked, claimed, done
-
-Pair = tuple[PostgresServer, PostgresServer]
-
-
-@pytest.fixture
-def pair(postgres_server: PostgresServer) -> Iterator[Pair]:
-    """A primary and a hot standby that streams from it, both of their own."""
-    if not (postgres_server.found.path / "pg_basebackup").exists():
-        pytest.skip(f"no pg_basebackup beside Postgres {postgres_server.version} to copy a primary with")
-    with start_postgres() as primary, start_standby(primary) as standby:
-        yield primary, standby
-
-
-def asked_of(server: PostgresServer, query: str) -> Any:
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        row = connection.execute(query.encode()).fetchone()
-    return row[0] if row else None
-
-
-def caught_up(pair: Pair) -> bool:
-    primary, standby = pair
-    written = asked_of(primary, "SELECT pg_current_wal_insert_lsn()")
-    return wait_until(
-        lambda: asked_of(standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'") is True, 60
-    )
+from tests.storage.postgres.standby import Pair, asked_of, caught_up
 
 
 def place(pair: Pair, address: Address) -> str:
