@@ -12,13 +12,15 @@ from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
 from dibs.client.connection.wait_messages import failure_message, not_kept_message, timeout_message
 from dibs.client.options.retention import extend_retention
-from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, WaitTimeout
+from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, WaitTimeout
 from dibs.model.job import OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
 from dibs.model.ticket_state import TicketState, ticket_state
 
 #: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
 SLOW_POLL_SECONDS: Final = 1.0
+#: Seconds after the end of a wait for its last read. Without an answer the wait ends then.
+READ_SECONDS: Final = 2.0
 
 
 class OutcomeWait(EndWaiter):
@@ -35,25 +37,44 @@ class OutcomeWait(EndWaiter):
         self._group: WaitGroup | None = None
 
     async def wait_for_end(self) -> TicketState:
-        """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job."""
+        """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job.
+
+        A wait has no other deadline: while the storage is busy, it goes on.
+        """
+        limit = asyncio.timeout(None if self._deadline is None else self._seconds_left() + READ_SECONDS)
         try:
-            while True:
-                # Subscribe before reading the state, so that a change in between is not missed.
-                if self._group is None or self._group.is_ended:
-                    self._group = await self._client.join_wait(self)
-                    await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
-                slot = await self._client.get(self.id)
-                state = ticket_state(slot, self._revision)
-                if state.kind != "pending":
-                    return state
-                await self._extend_retention(slot)
-                self._check_deadline(slot)
-                await self.sleep(self._seconds_until_poll())
-                if ended := self._take_wakeup():
-                    return ended
+            async with limit:
+                while True:
+                    try:
+                        return await self._wait_until_busy()
+                    except StorageBusy:
+                        await asyncio.sleep(max(0.05, self._seconds_until_poll()))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise WaitTimeout(
+                f"{self._client.name}/{self.id}: the storage did not answer before the wait ended; wait again"
+            ) from None
         finally:
             if self._group is not None:
                 self._group.leave(self)
+
+    async def _wait_until_busy(self) -> TicketState:
+        """Return the final state of the enqueue. Raises StorageBusy if the storage does not answer a read."""
+        while True:
+            # Subscribe before reading the state, so that a change in between is not missed.
+            if self._group is None or self._group.is_ended:
+                self._group = await self._client.join_wait(self)
+                await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
+            slot = await self._client.get(self.id)
+            state = ticket_state(slot, self._revision)
+            if state.kind != "pending":
+                return state
+            await self._extend_retention(slot)
+            self._check_deadline(slot)
+            await self.sleep(self._seconds_until_poll())
+            if ended := self._take_wakeup():
+                return ended
 
     def _take_wakeup(self) -> TicketState | None:
         """Reset the wake-up, and return the final state of the enqueue if the wake-up carried its outcome.
