@@ -33,6 +33,9 @@ class Address:
         self.passed = 0
         self._to = to
         self._open: set[asyncio.StreamWriter] = set()
+        #: For each connection that is forwarded, the bytes that its client sent, and whether they still pass.
+        self._sent: dict[asyncio.StreamWriter, bytearray] = {}
+        self._frozen: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
 
     def move(self, to: int) -> None:
@@ -40,6 +43,12 @@ class Address:
         self._to = to
         for writer in self._open:
             writer.transport.abort()
+
+    def freeze(self, words: bytes) -> None:
+        """Drop all further bytes of the connections whose clients have sent `words`, without closing them."""
+        found = {writer for writer, sent in self._sent.items() if words in sent}
+        assert found, f"no client has sent {words!r}"
+        self._frozen |= found
 
     async def close(self) -> None:
         """Stop the proxy."""
@@ -62,17 +71,25 @@ class Address:
             return
         ends = {writer, asks}
         self._open |= ends
+        self._sent[writer] = bytearray()
         try:
-            await asyncio.gather(self._pass_on(reader, asks), self._pass_on(answers, writer))
+            await asyncio.gather(self._pass_on(reader, asks, writer), self._pass_on(answers, writer, writer))
         finally:
             for end in ends:
                 end.close()
             self._open -= ends
+            self._sent.pop(writer, None)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: asyncio.StreamWriter
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
+                if client in self._frozen:
+                    continue
                 self.passed += len(data)
+                if writer is not client:
+                    self._sent[client] += data[:100]
                 writer.write(data)
                 await writer.drain()
         writer.close()

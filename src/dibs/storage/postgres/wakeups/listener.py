@@ -17,15 +17,15 @@ from typing import Any, Final
 import msgspec
 import psycopg
 from attrs import define, field
-from psycopg import AsyncConnection, sql
+from psycopg import sql
 
 from dibs.errors import StorageError
+from dibs.storage.postgres.network.connections import PooledConnection
 from dibs.storage.protocol import Watch
 from dibs.storage.wait_loop import QueueWait
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
-Connection = AsyncConnection[Any]
 Wait = QueueWait[Any]
 
 #: Latest notifications about ended ids that are kept for each queue, for waits that begin after the end of a
@@ -37,6 +37,8 @@ ECHO_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 30.0
 #: The most sessions of a pooler on which the listener runs UNLISTEN.
 MAX_SESSIONS: Final = 100
+#: The most seconds for that.
+UNLISTEN_SECONDS: Final = 10.0
 #: Seconds until the listener connects again: the first pause, doubled each time up to the longest.
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 5.0
@@ -145,7 +147,7 @@ class NotificationListener:
 
     _notifications: Notifications
     _channel: str
-    _connect: Callable[[], Awaitable[Connection]]
+    _connect: Callable[[], Awaitable[PooledConnection]]
     #: The URL of the server without secrets, for log messages.
     _url: str
     _task: asyncio.Task[None] | None = field(default=None, init=False)
@@ -198,7 +200,9 @@ class NotificationListener:
         connection = await self._connect()
         async with connection:
             await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+            heard = False
             while await self._echo_arrives(connection):
+                heard = True
                 if self._warned:
                     self._warned = False
                     log.warning("%s: wake-ups are back", self._url)
@@ -208,17 +212,31 @@ class NotificationListener:
                 self._notifications.wake_all()
                 while await self._receive(connection, QUIET_SECONDS):
                     pass
-            self._warn_once("notifications do not arrive (a pooler in transaction or statement mode?)")
             # Let new waits begin now, before the UNLISTEN.
             self._ready.set()
-            await self._unlisten(connection)
-            await asyncio.sleep(QUIET_SECONDS)
+            if not heard:
+                self._warn_once("notifications do not arrive (a pooler in transaction or statement mode?)")
+                await self._unlisten(connection)
+                await asyncio.sleep(QUIET_SECONDS)
+            else:
+                self._warn_once("the connection for notifications no longer answers")
+                # Close without a rollback, whose reply would never arrive on a connection that was cut.
+                connection.pgconn.finish()
 
-    async def _unlisten(self, connection: Connection) -> None:
+    async def _unlisten(self, connection: PooledConnection) -> None:
         """Stop listening behind a pooler, which may run each statement in another session.
 
-        Repeat UNLISTEN until it runs in the session that listens, for at most MAX_SESSIONS times.
+        Repeat UNLISTEN until it runs in the session that listens, for at most MAX_SESSIONS times and
+        UNLISTEN_SECONDS. Close the connection if the pooler does not answer within them.
         """
+        connection.finish_when_cancelled = True
+        try:
+            async with asyncio.timeout(UNLISTEN_SECONDS):
+                await self._unlisten_sessions(connection)
+        except TimeoutError:
+            connection.pgconn.finish()
+
+    async def _unlisten_sessions(self, connection: PooledConnection) -> None:
         channel = sql.Identifier(self._channel)
         query = sql.SQL(
             "SELECT count(*) FROM pg_listening_channels() one (name) WHERE name = {}; UNLISTEN {}"
@@ -228,7 +246,7 @@ class NotificationListener:
             if await cursor.fetchone() != (0,):
                 return
 
-    async def _receive(self, connection: Connection, seconds: float) -> bool:
+    async def _receive(self, connection: PooledConnection, seconds: float) -> bool:
         """Wait for notifications for at most `seconds`, and handle them. Return whether any arrived."""
         arrived = False
         async for notice in connection.notifies(timeout=seconds, stop_after=1):
@@ -237,7 +255,7 @@ class NotificationListener:
                 self._notifications.receive(notice.payload)
         return arrived
 
-    async def _echo_arrives(self, connection: Connection) -> bool:
+    async def _echo_arrives(self, connection: PooledConnection) -> bool:
         """Send a notification on a second connection. Return whether it arrives within ECHO_SECONDS."""
         echo = f"echo {secrets.token_hex(4)}"
         sender = await self._connect()

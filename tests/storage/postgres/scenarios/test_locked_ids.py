@@ -1,0 +1,147 @@
+"""Calls for an id that an open transaction locks wait alone, and end at their deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from dibs import Dibs, Queue, StorageBusy
+from dibs.storage.postgres import PostgresStorage
+from dibs_conformance.servers import PostgresServer
+
+
+@pytest.fixture
+async def app(storage: PostgresStorage, postgres_server: PostgresServer, schema: str) -> AsyncIterator[Dibs]:
+    async with Dibs(f"{postgres_server.url}?schema={schema}", call_timeout=20) as app:
+        yield app
+
+
+@pytest.fixture
+async def hasty(
+    storage: PostgresStorage, postgres_server: PostgresServer, schema: str
+) -> AsyncIterator[Queue]:
+    """The queue of another app, whose calls end after half a second."""
+    async with Dibs(f"{postgres_server.url}?schema={schema}", call_timeout=0.5) as app:
+        yield app.queue("q")
+
+
+async def payloads(queue: Queue) -> dict[str, Any]:
+    return {status.id: status.data async for status in queue.list("waiting")}
+
+
+async def test_calls_for_other_ids_go_on(queue: Queue, connect: Callable[[], Any]) -> None:
+    """Once, one call that waited for a lock stopped all others of the queue from its process."""
+    connection = await connect()
+    async with connection.transaction():
+        await queue.enqueue("in the transaction", id="x", connection=connection)
+        waiting = asyncio.create_task(queue.enqueue("outside", id="x"))
+        others = [queue.enqueue(number, id=f"y{number}") for number in range(50)]
+        async with asyncio.timeout(10):
+            await asyncio.gather(*others)
+            await queue.enqueue("later", id="z")
+        assert not waiting.done()
+    await waiting
+
+    assert {"x": "outside", "z": "later"} | {f"y{n}": n for n in range(50)} == await payloads(queue)
+
+
+async def test_one_batch_is_divided_until_its_locked_id_waits_alone(
+    queue: Queue, connect: Callable[[], Any]
+) -> None:
+    connection = await connect()
+    async with connection.transaction():
+        await queue.enqueue(0, id="x500", connection=connection)
+        calls = [asyncio.create_task(queue.enqueue(number, id=f"x{number}")) for number in range(1000)]
+        locked = calls.pop(500)
+        async with asyncio.timeout(15):
+            await asyncio.gather(*calls)
+        assert not locked.done()
+    await locked
+
+    assert {f"x{number}": number for number in range(1000)} == await payloads(queue)
+
+
+async def test_calls_for_a_locked_id_keep_their_order(queue: Queue, connect: Callable[[], Any]) -> None:
+    connection = await connect()
+    async with connection.transaction():
+        await queue.enqueue("first", id="x", connection=connection)
+        calls = [asyncio.create_task(queue.enqueue(number, id="x")) for number in range(5)]
+        await queue.enqueue("other", id="y")
+        calls += [asyncio.create_task(queue.enqueue(number, id="x")) for number in range(5, 10)]
+        await asyncio.sleep(0)
+    tickets = await asyncio.gather(*calls)
+
+    assert {"x": 9, "y": "other"} == await payloads(queue)
+    assert sorted(t.revision for t in tickets) == [t.revision for t in tickets]
+
+
+async def test_an_enqueue_beside_its_own_transaction_ends_and_names_the_session(
+    hasty: Queue, connect: Callable[[], Any]
+) -> None:
+    """Once, the task waited for itself, for ever."""
+    connection = await connect()
+    pid = connection.info.backend_pid
+    async with connection.transaction():
+        await hasty.enqueue("inside", id="x", connection=connection)
+        with pytest.raises(StorageBusy, match=rf"session {pid} \(.*idle in transaction for \d+ s\)") as busy:
+            await hasty.enqueue("outside", id="x")
+        with pytest.raises(StorageBusy, match="nothing was written"):
+            await hasty.enqueue_many([hasty.bind("outside", id="x"), hasty.bind("outside", id="y")])
+    assert "lock" in busy.value.waits_for
+    assert {"x": "inside"} == await payloads(hasty)
+
+    await hasty.enqueue("after", id="x")
+    assert {"x": "after"} == await payloads(hasty)
+
+
+async def test_each_verb_by_id_ends_at_its_deadline(hasty: Queue, connect: Callable[[], Any]) -> None:
+    await hasty.enqueue("before", id="x")
+    connection = await connect()
+    calls: list[Callable[[], Any]] = [
+        lambda: hasty.cancel("x"),
+        lambda: hasty.amend("x", priority=1),
+        lambda: hasty.forget("x"),
+    ]
+    async with connection.transaction():
+        await hasty.enqueue("inside", id="x", connection=connection)
+        for call in calls:
+            with pytest.raises(StorageBusy, match="another transaction holds"):
+                await call()
+
+    assert {"x": "inside"} == await payloads(hasty)
+
+
+async def test_a_settlement_waits_alone(queue: Queue, connect: Callable[[], Any]) -> None:
+    connection = await connect()
+    await queue.enqueue_many(range(3))
+    async with queue.receive(max_jobs=3) as claims:
+        first, second, third = [await anext(claims) for _ in range(3)]
+        async with connection.transaction():
+            # The update of a running job locks its row.
+            await queue.enqueue("next", id=first.id, connection=connection)
+            waiting = asyncio.create_task(first.complete())
+            async with asyncio.timeout(10):
+                await asyncio.gather(second.complete(), third.complete())
+            assert not waiting.done()
+        await waiting
+
+    assert {first.id: "next"} == await payloads(queue)
+
+
+async def test_a_cancelled_call_for_a_locked_id_is_not_sent(queue: Queue, connect: Callable[[], Any]) -> None:
+    connection = await connect()
+    async with connection.transaction():
+        await queue.enqueue("inside", id="x", connection=connection)
+        call = asyncio.create_task(queue.enqueue("outside", id="x"))
+        await queue.enqueue("other", id="y")
+        waiting = asyncio.create_task(queue.enqueue("second", id="x"))
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    await call
+
+    assert {"x": "outside", "y": "other"} == await payloads(queue)
