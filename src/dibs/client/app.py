@@ -12,6 +12,7 @@ from dibs.client.calls.functions import check_function, default_queue_name
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
 from dibs.client.calls.task_settings import TaskSettings
+from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.storage_handle import StorageHandle
@@ -48,20 +49,26 @@ class Dibs:
     Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
     `call_timeout` is the deadline of each call to the storage: seconds, text such as "5s", or a timedelta;
     None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
-    Waits, feeds, receivers and workers have their own limits. `options` are passed to the storage.
+    Waits, feeds, receivers and workers have their own limits. `max_pending`: `enqueue` calls that may be
+    pending at a time on an event loop; later ones wait. `options` are passed to the storage.
 
     The storage opens at the first use, or with `async with app`. After `close` every use raises NotRunning
     until the app is opened again.
     """
 
     def __init__(
-        self, url: str | None = None, *, call_timeout: Seconds | None = DEFAULT_CALL_TIMEOUT, **options: Any
+        self,
+        url: str | None = None,
+        *,
+        call_timeout: Seconds | None = DEFAULT_CALL_TIMEOUT,
+        max_pending: int = DEFAULT_MAX_PENDING,
+        **options: Any,
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigurationError(
                 f"url is of type {type(url).__name__}; it must be a text, as file:./jobs"
             )
-        self._storage_handle = StorageHandle(url, options, check_call_timeout(call_timeout))
+        self._storage_handle = StorageHandle(url, options, check_call_timeout(call_timeout), max_pending)
         self.handlers: HandlerRegistry = HandlerRegistry()
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
         self.lifespan_function: Lifespan | None = None

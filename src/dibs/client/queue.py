@@ -100,9 +100,20 @@ class Queue(StoredQueue):
         Raises Refused naming the setting at fault, OutcomeUnknown if the reply of the storage was lost,
         StorageError.
         """
-        request = self._build_request(data, settings)
-        answer = await self._client.enqueue(request, connection)
-        return Ticket(self._client, request.job.id, answer.revision, answer=answer)
+        if connection is not None:
+            request = self._build_request(data, settings)
+            answer = await self._client.enqueue_in_transaction(request, connection)
+            return Ticket(self._client, request.job.id, answer.revision, answer=answer)
+        opened = await self._client.storage_handle.ensure_open()
+        # Wait here, before the data is encoded, so that a waiting call takes little memory.
+        turn = opened.slots.acquire(self.name)
+        try:
+            expires = None if turn is None else await turn
+            request = self._build_request(data, settings)
+            answer = await self._client.enqueue(opened, request, expires)
+            return Ticket(self._client, request.job.id, answer.revision, answer=answer)
+        finally:
+            opened.slots.release(turn)
 
     async def enqueue_and_wait(
         self, data: Any, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
@@ -113,10 +124,11 @@ class Queue(StoredQueue):
         those of `enqueue`. Raises the errors of `enqueue` and of `ticket.result`. After WaitTimeout the job
         stays in the queue.
         """
-        request = await extend_request_retention(
-            self._client, self._build_request(data, settings, want_outcome=True), wait
-        )
-        answer = await self._client.enqueue(request)
+        async with self._client.slot() as (opened, expires):
+            request = await extend_request_retention(
+                self._client, self._build_request(data, settings, want_outcome=True), wait
+            )
+            answer = await self._client.enqueue(opened, request, expires)
         return await Ticket[Any](self._client, request.job.id, answer.revision, answer=answer).result(wait)
 
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:

@@ -29,6 +29,7 @@ from dibs.client.queue import H, Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
 
 if TYPE_CHECKING:
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
@@ -81,7 +82,17 @@ class TaskEnqueuer(Generic[P, R]):
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
         """
-        return await self._enqueue_request(self._build_request(args, kwargs))
+        if self._settings.get("connection") is not None:
+            return await self._enqueue_in_transaction(self._build_request(args, kwargs))
+        opened = await self._client.storage_handle.ensure_open()
+        # Wait here, before the arguments are encoded, so that a waiting call takes little memory.
+        turn = opened.slots.acquire(self._client.name)
+        try:
+            expires = None if turn is None else await turn
+            request = self._build_request(args, kwargs)
+            return self._ticket(request, await self._client.enqueue(opened, request, expires))
+        finally:
+            opened.slots.release(turn)
 
     async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
@@ -92,10 +103,12 @@ class TaskEnqueuer(Generic[P, R]):
         if self._settings.get("connection") is not None:
             raise Refused(_WAIT_BEFORE_COMMIT, field="connection")
         wait = self._settings.get("wait", DEFAULT_WAIT)
-        request = await extend_request_retention(
-            self._client, self._build_request(args, kwargs, want_outcome=True), wait
-        )
-        return await (await self._enqueue_request(request)).result(wait)
+        async with self._client.slot() as (opened, expires):
+            request = await extend_request_retention(
+                self._client, self._build_request(args, kwargs, want_outcome=True), wait
+            )
+            ticket = self._ticket(request, await self._client.enqueue(opened, request, expires))
+        return await ticket.result(wait)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
         """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
@@ -109,8 +122,11 @@ class TaskEnqueuer(Generic[P, R]):
         except Refused as refused:
             return Bound(self._client.name, refused)
 
-    async def _enqueue_request(self, request: EnqueueRequest) -> Ticket[R]:
-        answer = await self._client.enqueue(request, self._settings.get("connection"))
+    async def _enqueue_in_transaction(self, request: EnqueueRequest) -> Ticket[R]:
+        connection = self._settings.get("connection")
+        return self._ticket(request, await self._client.enqueue_in_transaction(request, connection))
+
+    def _ticket(self, request: EnqueueRequest, answer: EnqueueResult) -> Ticket[R]:
         return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer)
 
     def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:

@@ -26,6 +26,10 @@ from dibs.storage.protocol import Storage
 MAX_COALESCERS: Final = 1000
 
 
+def _never_starting(_queue: str) -> bool:
+    return False
+
+
 @define(eq=False)
 class CoalescedCalls:
     """The verbs of an open storage that take one item per call and coalesce concurrent calls."""
@@ -33,6 +37,8 @@ class CoalescedCalls:
     _storage: Storage
     #: Seconds until a call without an answer ends with StorageBusy or OutcomeUnknown; None for no limit.
     _seconds: float | None = field(default=None)
+    #: Returns True if enqueues to a queue will start in the next iteration of the event loop.
+    _is_starting: Callable[[str], bool] = field(default=_never_starting)
     #: The storage whose verbs raise StorageBusy at a lock; None if it has no locks of open transactions.
     _lock_limited: Storage | None = field(init=False)
     #: Limits the attempts for locked ids, over all queues.
@@ -52,8 +58,13 @@ class CoalescedCalls:
     def _lanes(self, id_of: Callable[[Any], str], timeout: CallTimeout) -> Lanes[Any, Any] | None:
         return None if self._lock_limited is None else Lanes(id_of, timeout, self._attempts)
 
-    async def enqueue(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
-        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
+    async def enqueue(
+        self, queue: str, request: EnqueueRequest, expires: float | None = None
+    ) -> EnqueueResult:
+        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError.
+
+        `expires` is the deadline, on the clock of the event loop. Default: the timeout of a call from now.
+        """
         check_enqueue_queue(queue, storage_limits(self._storage))
         check_request(request, storage_limits(self._storage))
         coalescer = self._enqueues.get(queue)
@@ -65,8 +76,9 @@ class CoalescedCalls:
                 _request_size,
                 timeout=timeout,
                 lanes=self._lanes(_request_id, timeout),
+                is_filling=partial(self._is_starting, queue),
             )
-        return await coalescer.add(request)
+        return await coalescer.add(request, expires)
 
     async def get(self, queue: str, id: str) -> Slot:
         """Return everything stored for one id: current job, blocked successor and outcome."""

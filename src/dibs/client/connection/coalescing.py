@@ -19,6 +19,7 @@ from attrs import define, field
 from dibs.client.connection.call_timeout import CallTimeout
 from dibs.client.connection.lanes import Lanes
 from dibs.client.connection.pending_calls import (
+    MAX_BATCH_ITEMS,
     Answer,
     Item,
     PendingCall,
@@ -42,6 +43,10 @@ def _zero_size(_item: object) -> int:
     return 0
 
 
+def _never_filling() -> bool:
+    return False
+
+
 @define(eq=False)
 class Coalescer(Generic[Item, Answer]):
     """A sender of batches. Items that are added while a batch is in flight form the next batch.
@@ -60,6 +65,8 @@ class Coalescer(Generic[Item, Answer]):
     #: True if `send` changes no stored state, as for gets.
     _read_only: bool = field(default=False, kw_only=True)
     _timeout: CallTimeout = field(factory=CallTimeout, kw_only=True)
+    #: Returns True if more calls will be added in the next iteration of the event loop.
+    _is_filling: Callable[[], bool] = field(default=_never_filling, kw_only=True)
     #: The lanes for calls whose batch raised StorageBusy; None if such a batch fails its calls.
     _lanes: Lanes[Item, Answer] | None = field(default=None, kw_only=True)
     #: True after a read-only batch of one item: the next caller sends its item itself. This saves a task and
@@ -80,12 +87,17 @@ class Coalescer(Generic[Item, Answer]):
         if self._lanes is not None:
             self._lanes.flush = self._flush
 
-    async def add(self, item: Item) -> Answer:
-        """Send the item in the next batch and return its answer. Raises StorageBusy, OutcomeUnknown."""
+    async def add(self, item: Item, expires: float | None = None) -> Answer:
+        """Send the item in the next batch and return its answer. Raises StorageBusy, OutcomeUnknown.
+
+        `expires` is the deadline, on the clock of the event loop. Default: the timeout from now.
+        """
         loop = asyncio.get_running_loop()
-        expires = math.inf
-        if self._timeout.seconds is not None:
-            expires = loop.time() + self._timeout.seconds
+        if self._timeout.seconds is None:
+            expires = math.inf
+        else:
+            if expires is None:
+                expires = loop.time() + self._timeout.seconds
             if self._timer is None:
                 self._timer = loop.call_at(expires + TIMER_SLACK, self._on_timer)
         if self._send_inline and self._flushing is None:
@@ -136,7 +148,7 @@ class Coalescer(Generic[Item, Answer]):
 
     async def _flush_all(self) -> None:
         try:
-            while batch := take_batch(self._waiting):
+            while batch := (await self._fill_batch() if self._is_filling() else take_batch(self._waiting)):
                 if self._lanes and not (batch := self._lanes.take(batch)):
                     continue
                 # Reads only: a cancelled caller abandons its inline call, and an abandoned write might take
@@ -149,6 +161,13 @@ class Coalescer(Generic[Item, Answer]):
             # Calls are left here only if the event loop is ending. Their callers must not wait for ever.
             fail_calls(self._waiting, NotRunning(_NOT_SENT))
             self._waiting.clear()
+
+    async def _fill_batch(self) -> list[PendingCall[Item, Answer]]:
+        """Return the next batch after waiting for the calls that are starting: small batches cost more."""
+        self._in_flight, self._in_flight_until = (), math.inf
+        while len(self._waiting) < MAX_BATCH_ITEMS and self._is_filling():  # noqa: ASYNC110 - no event for it
+            await asyncio.sleep(0)
+        return take_batch(self._waiting)
 
     async def _flush_until_expired(self, batch: list[PendingCall[Item, Answer]]) -> None:
         try:

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from attrs import define, field
 
+from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots
 from dibs.client.connection.call_timeout import BoundedStorage
 from dibs.client.connection.coalesced_calls import CoalescedCalls
 from dibs.client.connection.queue_retentions import QueueRetentions
@@ -26,14 +27,21 @@ class OpenStorage:
     """A storage that is open on an event loop, with the calls that wait for it there."""
 
     def __init__(
-        self, storage: Storage, *, is_owner: bool = True, call_timeout: float | None = None
+        self,
+        storage: Storage,
+        *,
+        is_owner: bool = True,
+        call_timeout: float | None = None,
+        max_pending: int = DEFAULT_MAX_PENDING,
     ) -> None:
         # A storage that no other process can reach never keeps a call waiting.
         seconds = call_timeout if storage.capabilities.shared else None
         self.storage = storage
         #: The storage whose verbs end at the deadline of a call.
         self.bounded: Storage = BoundedStorage.of(storage, seconds)
-        self.coalesced: CoalescedCalls = CoalescedCalls(storage, seconds)
+        #: The bound on the enqueues of this event loop.
+        self.slots: CallSlots = CallSlots(max_pending, seconds, storage.url)
+        self.coalesced: CoalescedCalls = CoalescedCalls(storage, seconds, self.slots.is_starting)
         self.retentions: QueueRetentions = QueueRetentions(storage)
         self.waits: SharedWaits = SharedWaits(storage)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
@@ -44,6 +52,7 @@ class OpenStorage:
 
     async def close(self) -> None:
         """Finish the calls in flight, then close the storage."""
+        await self.slots.drain()
         await self.coalesced.drain()
         await self.retentions.drain()
         if self.is_owner:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.connection.call_slots import nested_calls
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
 from dibs.client.connection.open_storage import OpenStorage
 from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
@@ -54,22 +56,47 @@ class QueueClient:
         """Return the storage with the deadline of a call: its verbs raise StorageBusy or OutcomeUnknown."""
         return (await self.storage_handle.ensure_open()).bounded
 
-    async def enqueue(self, request: EnqueueRequest, connection: Any = None) -> EnqueueResult:
-        """Enqueue one request, coalesced with concurrent calls or in the transaction of `connection`.
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[tuple[OpenStorage, float | None]]:
+        """Hold a slot for an enqueue; yield the storage, and the deadline if the call waited for its slot.
 
+        Raises StorageBusy if no slot gets free within the timeout of a call.
+        """
+        opened = await self.storage_handle.ensure_open()
+        turn = opened.slots.acquire(self.name)
+        try:
+            yield opened, None if turn is None else await turn
+        finally:
+            opened.slots.release(turn)
+
+    async def enqueue(
+        self, opened: OpenStorage, request: EnqueueRequest, expires: float | None = None
+    ) -> EnqueueResult:
+        """Enqueue one request, coalesced with concurrent calls. The caller holds a slot of `opened.slots`.
+
+        `expires` is the deadline, on the clock of the event loop. Default: the timeout of a call from now.
         Raises Refused, OutcomeUnknown, StorageError.
+        """
+        if self.storage_handle.enqueue_middleware is None:
+            return await opened.coalesced.enqueue(self.name, request, expires)
+        with nested_calls():
+            async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
+                return await opened.coalesced.enqueue(self.name, sent, expires)
+
+    async def enqueue_in_transaction(self, request: EnqueueRequest, connection: Any) -> EnqueueResult:
+        """Enqueue one request in the transaction of `connection`. Raises Refused, StorageError.
+
+        The call needs no slot: calls with slots may wait for a lock that this transaction holds.
         """
         opened = await self.storage_handle.ensure_open()
         if self.storage_handle.enqueue_middleware is None:
-            return await self._enqueue_one(opened, request, connection)
+            return await self._enqueue_in_transaction(opened, request, connection)
         async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
-            return await self._enqueue_one(opened, sent, connection)
+            return await self._enqueue_in_transaction(opened, sent, connection)
 
-    async def _enqueue_one(
+    async def _enqueue_in_transaction(
         self, opened: OpenStorage, request: EnqueueRequest, connection: Any
     ) -> EnqueueResult:
-        if connection is None:
-            return await opened.coalesced.enqueue(self.name, request)
         check_enqueue_queue(self.name, storage_limits(opened.storage))
         check_request(request, storage_limits(opened.storage))
         (answer,) = await (await in_transaction(opened.storage, connection)).enqueue(self.name, [request])

@@ -13,6 +13,7 @@ from typing import Any, cast
 from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
+from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, check_max_pending
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, OpenStorage, close_opened
@@ -69,6 +70,8 @@ class StorageHandle:
     _options: dict[str, Any] = field(repr=False)
     #: Seconds until a call without an answer ends with StorageBusy or OutcomeUnknown; None for no limit.
     call_timeout: float | None = DEFAULT_CALL_TIMEOUT
+    #: Most enqueues of an event loop that are pending at a time.
+    max_pending: int = field(default=DEFAULT_MAX_PENDING, converter=check_max_pending)
     #: The middleware of `app.middleware(enqueue=...)`, composed to one.
     enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
     #: The open storages by process id. A fork keeps those of its parent here, because the destruction of a
@@ -174,12 +177,12 @@ class StorageHandle:
             storage = open_storage(self.url, **self._options)
             if storage.capabilities.shared:
                 entered = await open_within(storage, self.call_timeout)
-                return OpenStorage(entered, call_timeout=self.call_timeout)
+                return self._opened(entered)
             single = self._single.setdefault(0, SingleStorage(storage))
         single.check_process()
         if is_thread_safe(single.storage):
             single.is_entered = True
-            return OpenStorage(await single.storage.__aenter__(), is_owner=False)
+            return self._opened(await single.storage.__aenter__(), is_owner=False)
         return await self._enter_at_home(single)
 
     async def _enter_at_home(self, single: SingleStorage) -> OpenStorage:
@@ -187,10 +190,15 @@ class StorageHandle:
         home = single.claim_home()
         if home is asyncio.get_running_loop():
             entered = await open_within(single.storage, self.call_timeout)
-            return OpenStorage(entered, call_timeout=self.call_timeout)
+            return self._opened(entered)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.ensure_open(), home))
         forwarded = cast("Storage", ForwardedStorage(single.storage, home))
-        return OpenStorage(forwarded, is_owner=False, call_timeout=self.call_timeout)
+        return self._opened(forwarded, is_owner=False)
+
+    def _opened(self, storage: Storage, *, is_owner: bool = True) -> OpenStorage:
+        return OpenStorage(
+            storage, is_owner=is_owner, call_timeout=self.call_timeout, max_pending=self.max_pending
+        )
 
     @asynccontextmanager
     async def opened_temporarily(self) -> AsyncIterator[None]:
@@ -218,6 +226,7 @@ class StorageHandle:
         vars(self).update(
             vars(StorageHandle(storage.url, {})),
             call_timeout=self.call_timeout,
+            max_pending=self.max_pending,
             enqueue_middleware=self.enqueue_middleware,
             _single={0: SingleStorage(storage)},
         )

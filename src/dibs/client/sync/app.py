@@ -26,7 +26,10 @@ class BlockingDibs:
     A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
 
     Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
-    `options` are passed to the storage.
+    `call_timeout` is the deadline of each call to the storage: seconds, text such as "5s", or a timedelta;
+    None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
+    Waits, feeds, receivers and workers have their own limits. `max_pending`: `enqueue` calls that may be
+    pending at a time on an event loop; later ones wait. `options` are passed to the storage.
 
     The storage opens at the first use, or with `with app`. After `close` every use raises NotRunning
     until the app is opened again.

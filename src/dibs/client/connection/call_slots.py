@@ -1,0 +1,257 @@
+"""Back-pressure for enqueues: a bound on the calls of one event loop that are pending at a time.
+
+A call takes a slot before it encodes its arguments, and gives the slot back when it ends. Calls without a
+free slot wait in lines, one line per queue. The lines take turns, so many calls of one queue do not delay
+those of another queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from attrs import define, field
+
+from dibs.client.connection.call_timeout import CallTimeout
+from dibs.errors import Refused
+
+#: Default of `Dibs(max_pending=...)`.
+DEFAULT_MAX_PENDING: Final = 10_000
+#: Most calls that start in one iteration of the event loop. A start encodes and checks arguments, which takes
+#: 5 to 50 microseconds of CPU, so 200 starts take at most 10 ms.
+MAX_STARTS: Final = 200
+#: Number of abandoned places at which the lines are cleared of them.
+MAX_ABANDONED: Final = 1000
+#: Most calls whose deadlines end in one iteration of the event loop.
+MAX_EXPIRED: Final = 1000
+
+#: The wait for a slot; its result is the deadline of the call, on the clock of the event loop.
+Turn = asyncio.Future[float]
+
+_holds_slot: ContextVar[bool] = ContextVar("holds_slot", default=False)
+
+
+def check_max_pending(max_pending: int) -> int:
+    """Return `max_pending`. Raises Refused unless it is a whole number from 1."""
+    if isinstance(max_pending, bool) or not isinstance(max_pending, int) or max_pending < 1:
+        raise Refused(
+            f"max_pending is {max_pending!r}; pass a whole number from 1, the number of enqueues that may be "
+            "pending at a time",
+            field="max_pending",
+        )
+    return max_pending
+
+
+@contextmanager
+def nested_calls() -> Iterator[None]:
+    """Let the calls inside a block start without a free slot, because the block runs while its call has one.
+
+    Otherwise a middleware that enqueues might wait for slots that all belong to callers of this middleware.
+    """
+    token = _holds_slot.set(True)
+    try:
+        yield
+    finally:
+        _holds_slot.reset(token)
+
+
+@define(eq=False)
+class Line:
+    """The calls of one queue that wait for slots, first come first served, with their deadlines."""
+
+    turns: deque[Turn] = field(factory=deque, init=False)
+    deadlines: deque[float] = field(factory=deque, init=False)
+
+    def add(self, turn: Turn, deadline: float) -> None:
+        """Put a call at the end of the line."""
+        self.turns.append(turn)
+        self.deadlines.append(deadline)
+
+    def pop(self) -> tuple[Turn, float]:
+        """Remove the first call, which may have been cancelled, and return it with its deadline."""
+        return self.turns.popleft(), self.deadlines.popleft()
+
+    def clear_abandoned(self) -> None:
+        """Remove the calls that were cancelled."""
+        kept = [pair for pair in zip(self.turns, self.deadlines, strict=True) if not pair[0].done()]
+        self.turns, self.deadlines = deque(pair[0] for pair in kept), deque(pair[1] for pair in kept)
+
+
+@define(eq=False)
+class CallSlots:
+    """The slots of one event loop.
+
+    At most `max_pending` calls hold a slot, and at most MAX_STARTS start in one iteration of the loop.
+
+    Call `acquire`, await the turn if it returns one, and call `release` with it in every case:
+
+        turn = slots.acquire(queue)
+        try:
+            deadline = None if turn is None else await turn
+            ...
+        finally:
+            slots.release(turn)
+    """
+
+    max_pending: int = DEFAULT_MAX_PENDING
+    #: Seconds from the start of a call to its deadline, or None, and the URL of the storage for messages.
+    _seconds: float | None = None
+    _url: str = "the storage"
+    #: Number of calls that hold a slot.
+    pending: int = field(default=0, init=False)
+    #: Number of calls that wait for a slot.
+    waiting: int = field(default=0, init=False)
+    #: Number of calls so far that had to wait because max_pending calls were before them.
+    throttled: int = field(default=0, init=False)
+    #: Number of calls that may start before the next `_grant`. It is 0 while a call waits, so that no later
+    #: call overtakes it.
+    _starts_left: int = field(default=0, init=False)
+    #: The lines by queue, in the order of their next turns.
+    _lines: OrderedDict[str, Line] = field(factory=OrderedDict, init=False)
+    #: Number of calls that were cancelled in a line and have not been removed yet.
+    _abandoned: int = field(default=0, init=False)
+    _is_granting: bool = field(default=False, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _no_line: asyncio.Event = field(factory=asyncio.Event, init=False)
+
+    def acquire(self, queue: str) -> Turn | None:
+        """Take a slot and return None, or join the line of the queue and return the turn to wait for.
+
+        The turn raises StorageBusy at the deadline of the call.
+        """
+        if self._starts_left:
+            self._starts_left -= 1
+            self.pending += 1
+            return None
+        return self._join_line(queue)
+
+    def release(self, turn: Turn | None) -> None:
+        """Give back the slot, or leave the line if the turn has not come."""
+        if turn is None or (turn.done() and not turn.cancelled() and turn.exception() is None):
+            self.pending -= 1
+            if self._lines:
+                self._schedule_grant()
+        elif turn.cancelled():
+            self._leave_line()
+
+    def is_starting(self, queue: str) -> bool:
+        """Return whether calls of the line of a queue will start in the next iteration of the event loop."""
+        return self._is_granting and queue in self._lines
+
+    async def drain(self) -> None:
+        """Wait until no call is in a line. Called before the storage closes."""
+        while self.waiting:
+            self._no_line.clear()
+            await self._no_line.wait()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- lines ---------------------------------------------------------------------------------------
+
+    def _join_line(self, queue: str) -> Turn | None:
+        if _holds_slot.get():
+            self.pending += 1
+            return None
+        loop = asyncio.get_running_loop()
+        if self.pending + self.waiting >= self.max_pending:
+            self.throttled += 1
+        deadline = math.inf
+        if self._seconds is not None:
+            deadline = loop.time() + self._seconds
+            if self._timer is None:
+                self._timer = loop.call_at(deadline, self._on_timer)
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = Line()
+        turn: Turn = loop.create_future()
+        line.add(turn, deadline)
+        self.waiting += 1
+        if self.pending < self.max_pending:
+            self._schedule_grant()
+        return turn
+
+    def _leave_line(self) -> None:
+        """Count a cancelled call. The call itself is removed with others, because it may be in the middle."""
+        self.waiting -= 1
+        self._abandoned += 1
+        if self._abandoned > max(MAX_ABANDONED, self.waiting):
+            for line in self._lines.values():
+                line.clear_abandoned()
+            self._abandoned = 0
+        if not self.waiting:
+            self._lines.clear()
+            self._abandoned = 0
+            self._no_line.set()
+
+    def _schedule_grant(self) -> None:
+        if not self._is_granting:
+            self._is_granting = True
+            asyncio.get_running_loop().call_soon(self._grant)
+
+    def _grant(self) -> None:
+        """Start the next calls of the lines, at most MAX_STARTS. Go on in the next iteration of the loop."""
+        self._is_granting = False
+        granted, most = 0, min(MAX_STARTS, self.max_pending - self.pending)
+        while granted < most and (call := self._pop_next()) is not None:
+            turn, deadline = call
+            turn.set_result(deadline)
+            granted += 1
+        self.pending += granted
+        self.waiting -= granted
+        if not self.waiting:
+            self._no_line.set()
+        if granted:
+            # Also without a line: a new call must not start before the calls that got their turns just now.
+            self._schedule_grant()
+        elif not self._lines:
+            self._starts_left = max(0, most)
+
+    def _pop_next(self) -> tuple[Turn, float] | None:
+        """Remove the first call of the line whose turn it is; None if no call waits."""
+        while self._lines:
+            queue, line = next(iter(self._lines.items()))
+            call = line.pop()
+            if line.turns:
+                self._lines.move_to_end(queue)
+            else:
+                del self._lines[queue]
+            if not call[0].done():
+                return call
+            self._abandoned -= 1
+        return None
+
+    def _on_timer(self) -> None:
+        """Raise StorageBusy in the calls whose deadlines passed in a line, and set the timer again."""
+        loop = asyncio.get_running_loop()
+        now, left, nearest = loop.time(), MAX_EXPIRED, math.inf
+        for queue, line in tuple(self._lines.items()):
+            while left and line.turns and line.deadlines[0] <= now:
+                left -= self._expire(queue, line.pop()[0])
+            if line.turns:
+                nearest = min(nearest, line.deadlines[0])
+            else:
+                del self._lines[queue]
+        if not self.waiting:
+            self._no_line.set()
+        self._timer = None if nearest == math.inf else loop.call_at(nearest, self._on_timer)
+
+    def _expire(self, queue: str, turn: Turn) -> int:
+        """End a call at its deadline. Return 1, or 0 if it was cancelled before."""
+        if turn.done():
+            self._abandoned -= 1
+            return 0
+        timeout = CallTimeout(self._seconds, f"enqueue to queue {queue!r}", self._url)
+        turn.set_exception(
+            timeout.unsent_error(
+                f"one of max_pending={self.max_pending} slots of this event loop: {self.pending} calls are "
+                f"pending and {self.waiting} wait for a slot"
+            )
+        )
+        self.waiting -= 1
+        return 1
