@@ -156,14 +156,18 @@ async def _close_those_of_async_queries() -> None:
 
 
 def _close_those_of_this_thread() -> None:
-    from django import db  # noqa: PLC0415 - Django may be missing
+    from django.db import connections  # noqa: PLC0415 - Django may be missing
 
-    db.close_old_connections()
+    opened = connections.all(initialized_only=True)
+    for connection in opened:
+        # Django would close the connection of a TestCase, which is in a transaction.
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
     kept: ThreadConnections | None = getattr(_of_thread, "kept", None)
     if kept is None:
         kept = _of_thread.kept = ThreadConnections()
         _kept_connections.add(kept)
-    kept.connections = db.connections.all(initialized_only=True)
+    kept.connections = opened
 
 
 @define(eq=False)

@@ -18,6 +18,8 @@ from attrs import evolve
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
+from dibs.client.connection.handler_thread import HandlerThread
+from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
 from dibs.maintenance.declared_settings import apply_declared_settings
@@ -63,6 +65,7 @@ class InlineWorker:
         self._running: dict[tuple[str, str, int], Invocation] = {}
         self._ended_runs: list[tuple[Invocation, run_outcome.Verdict]] = []
         self._change_event = asyncio.Event()
+        caller = CALLER_THREAD.get()
         self._executor = Executor(
             [0.0],
             IsolatedExecutor(self._storage, b""),
@@ -70,6 +73,7 @@ class InlineWorker:
             timed_out=self._ignore_timeout,
             overran=self._ignore_overrun,
             killable=False,
+            start_handler=caller.start if isinstance(caller, HandlerThread) else None,
         )
 
     async def run_due(self, *, ticks: bool) -> int | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CURRENT_JOB
+from dibs.client.connection.handler_thread import HANDLER_THREAD, HandlerThread
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.sync import background_loop
 from dibs.client.work_report import WorkReport
@@ -30,7 +31,13 @@ DEFAULT_MAX_RUNS: Final = 10_000
 
 
 def using(
-    app: Dibs, url: str = "memory:", *, inline: bool = False, start: datetime | None = None, **options: Any
+    app: Dibs,
+    url: str = "memory:",
+    *,
+    inline: bool = False,
+    start: datetime | None = None,
+    threads: bool = True,
+    **options: Any,
 ) -> Rehearsal:
     """Return a context manager that makes `app` use a test storage with a manual clock.
 
@@ -39,11 +46,15 @@ def using(
     - `url`: the URL of the test storage. Default "memory:".
     - `inline`: with True each enqueue runs all due jobs before it returns. Default False.
     - `start`: the first time of the manual clock, with a time zone. Default: the real time.
+    - `threads`: with False `def` handlers run one after the other on the thread of a blocking test. There
+      they use its database connection and see its uncommitted rows, as in Django's TestCase. Default True.
     - `options`: options of the test storage.
 
     Raises ConfigurationError if the storage does not support a manual clock.
     """
-    return Rehearsal(app, ManualClock(open_storage(url, clock="manual", **options), start), inline=inline)
+    return Rehearsal(
+        app, ManualClock(open_storage(url, clock="manual", **options), start), inline=inline, threads=threads
+    )
 
 
 @define(eq=False)
@@ -57,6 +68,7 @@ class Rehearsal:
     """The app under test."""
     _clock: ManualClock
     _inline: bool = field(default=False, kw_only=True)
+    _threads: bool = field(default=True, kw_only=True)
     _stack: ExitStack = field(factory=ExitStack, init=False)
     #: The lock of `_run_due_jobs`, and the event loop that the lock belongs to.
     _run_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = field(default=None, init=False)
@@ -73,6 +85,8 @@ class Rehearsal:
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self.app.override_storage(self._clock.storage))
+        if not self._threads:
+            self._stack.enter_context(_running_handlers_here())
         if self._inline:
             self.app.middleware(enqueue=self._run_after_enqueue)
         return self
@@ -170,6 +184,19 @@ class Rehearsal:
         if self._run_lock is None or self._run_lock[0] is not loop:
             self._run_lock = loop, asyncio.Lock()
         return self._run_lock[1]
+
+
+@contextmanager
+def _running_handlers_here() -> Iterator[None]:
+    """Run the handlers of blocking calls on this thread for a block.
+
+    The block may end in another context than it began in, so it uses no token.
+    """
+    HANDLER_THREAD.set(HandlerThread())
+    try:
+        yield
+    finally:
+        HANDLER_THREAD.set(None)
 
 
 @frozen(eq=False)

@@ -9,9 +9,10 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dibs.client.connection.greenlets import start_loop_on_system_thread
+from dibs.client.connection.handler_thread import current_handler_thread
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
 from dibs.client.sync.loop_call import LoopCall
@@ -66,6 +67,8 @@ def run(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) ->
 
     Raises ConfigurationError on a thread with a running event loop; the message recommends `async_form`.
     """
+    if current_handler_thread() is not None:
+        return run_with_connection(handle, async_form, call)
     refuse_on_loop(async_form, call)
     return _wait_for_result(_start_call(handle, async_form, call))
 
@@ -73,7 +76,7 @@ def run(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) ->
 def run_with_connection(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a call as `run` does. A blocking connection that the call uses is used on this thread."""
     refuse_on_loop(async_form, call)
-    caller = CallerThread()
+    caller = current_handler_thread() or CallerThread()
     # The call starts in a copy of this context, so it finds this thread in CALLER_THREAD.
     token = CALLER_THREAD.set(caller)
     try:
@@ -122,8 +125,8 @@ def _python_is_exiting() -> bool:
 def run_on_this_thread(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
     """Run a long call, such as `app.work`, on a new loop of this thread: the main thread gets the signals.
 
-    If the app was entered on another thread, the call runs there, and the main thread forwards the stop signals
-    to SIGNAL_LISTENERS.
+    If the app was entered on another thread, the call runs there, and the main thread forwards the stop
+    signals to SIGNAL_LISTENERS.
     """
     refuse_on_loop(async_form, call)
     if handle.loop is None:

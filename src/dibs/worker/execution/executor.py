@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, MutableSequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
@@ -61,6 +62,7 @@ class Executor:
         timed_out: Callable[[Invocation, float], None],
         overran: Callable[[Invocation], None],
         killable: bool,
+        start_handler: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         #: For each index of a run: when its handler was entered, by time.monotonic(), 0 if it was not.
         #: The supervisor shares this array and also checks the deadlines, so a start costs no message.
@@ -71,6 +73,8 @@ class Executor:
         #: unsettled, so that the job does not run twice at a time. If False, the run is settled as timed out
         #: and its capacity is free again, although the handler still runs.
         self._killable = killable
+        #: Starts a `def` handler on the thread of a blocking test; None: each gets a thread of its own.
+        self._start_handler = start_handler
         self._loop = asyncio.get_running_loop()
         self._threads: HandlerThreads[tuple[Invocation, Verdict]] = HandlerThreads(
             self._loop, lambda result: self._finish_run(*result)
@@ -149,10 +153,17 @@ class Executor:
         self._finish_run(invocation, verdict)
 
     def _start_thread(self, invocation: Invocation) -> None:
+        if self._start_handler is not None:
+            self._start_handler(partial(self._run_for_test, invocation))
+            return
         try:
             self._threads.run(lambda: (invocation, self._run_sync_handler(invocation)))
         except RuntimeError as error:  # the operating system allows no more threads
             self._finish_run(invocation, verdict_on_error(error))
+
+    def _run_for_test(self, invocation: Invocation) -> None:
+        verdict = self._run_sync_handler(invocation)
+        self._loop.call_soon_threadsafe(self._finish_run, invocation, verdict)
 
     def _run_sync_handler(self, invocation: Invocation) -> Verdict:
         if not self._mark_entered(invocation):

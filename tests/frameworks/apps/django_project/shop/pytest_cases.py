@@ -13,7 +13,7 @@ from shop.tests import remove_jobs, waiting
 
 @pytest.fixture
 def jobs():
-    with using(app) as jobs:
+    with using(app, threads=False) as jobs:
         yield jobs
 
 
@@ -25,8 +25,10 @@ def test_without_a_database_no_job_is_enqueued() -> None:
 def test_a_job_is_enqueued_after_the_commit(db, jobs, client, django_capture_on_commit_callbacks) -> None:
     with django_capture_on_commit_callbacks(execute=True):
         order = client.get("/order").json()["id"]
-
     assert_enqueued(write_invoice.sync, args=(order,))
+
+    assert 1 == jobs.sync.run_due().total("completed")
+    assert f"invoice-{order}.pdf" == Order.objects.get(pk=order).invoice
 
 
 def test_a_run_sees_the_committed_rows(transactional_db, jobs, client) -> None:

@@ -24,7 +24,7 @@ class Unit(TestCase):
     """Jobs in memory."""
 
     def setUp(self) -> None:
-        self.jobs = self.enterContext(using(app))
+        self.jobs = self.enterContext(using(app, threads=False))
 
     def test_a_job_is_enqueued_after_the_commit(self) -> None:
         with self.captureOnCommitCallbacks(execute=True):
@@ -36,6 +36,13 @@ class Unit(TestCase):
         Client().get("/order")
 
         self.assertEqual(0, waiting())
+
+    def test_a_run_sees_the_rows_of_the_test(self) -> None:
+        with self.captureOnCommitCallbacks(execute=True):
+            order = Client().get("/order").json()["id"]
+
+        self.assertEqual(1, self.jobs.sync.run_due().total("completed"))
+        self.assertEqual(f"invoice-{order}.pdf", Order.objects.get(pk=order).invoice)
 
     async def test_an_async_view_enqueues(self) -> None:
         order = (await AsyncClient().get("/order_async")).json()["id"]
