@@ -1,4 +1,4 @@
-"""Classes whose values change on the way to a worker, for test_arrival.py."""
+"""Classes for test_arrival.py, most with values that a payload does not keep."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Numbers(pydantic.RootModel[list[int]]): ...
 
 
 class Lowered(pydantic.BaseModel):
-    """A model that changes what it is given, so that its own data does not validate to an equal model."""
+    """A model that lowers its number at each validation, so its own data gives another model."""
 
     count: int
 
@@ -117,7 +117,7 @@ class Extra:
 
 @dataclass
 class Own:
-    """A class whose `==` always says yes."""
+    """A class whose `==` is true for any two objects, and whose constructor changes the number."""
 
     number: int = 0
 

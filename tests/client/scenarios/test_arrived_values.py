@@ -10,10 +10,13 @@ from typing import Any
 from uuid import UUID
 
 import pydantic
+from attrs import evolve
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dibs import Refused
+from dibs.client.calls.arrival import find_change
+from dibs.client.calls.hint_traits import read_traits
 from dibs.client.options.serde import JsonSerde, MessagePackSerde
 from tests.client.calls.arrival_types import (
     Admin,
@@ -126,6 +129,21 @@ def test_a_value_that_does_not_fit_exactly_arrives_or_is_refused(case: Case, ser
         return
 
     assert plain(arrived) == plain(value)
+
+
+@given(inside_containers(pairs(EXACT) | pairs(LOSSY)), SERDES)
+@settings(max_examples=200, deadline=None)
+def test_one_comparison_with_equality_finds_what_the_walk_finds(case: Case, serde: Any) -> None:
+    hint, value = case
+    try:
+        arrived = send(hint, value, serde, exact=False)
+    except Refused:
+        return
+    traits = read_traits(hint)
+
+    found = find_change(traits, value, arrived)
+
+    assert found == find_change(evolve(traits, equality=False), value, arrived)
 
 
 def plain(value: Any) -> Any:

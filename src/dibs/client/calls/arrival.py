@@ -34,7 +34,7 @@ _WAYS_OUT: Final = "change the value or the type hint, or declare exact_argument
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The first difference between a value and what arrives."""
+    """The first difference between a given value and the value that arrives."""
 
     #: Python expression after the name of the argument: `.lines[0].price`. Empty for the argument itself.
     path: str
@@ -51,7 +51,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def find_change(traits: HintTraits, given: Any, arrived: Any) -> Change | None:
-    """Return the first difference between a value of a type hint and what arrives, or None."""
+    """Return the first difference between the given and the arrived value of a type hint, or None."""
     if traits.equality and type(given) is type(arrived) and _are_equal(given, arrived):
         return None
     return _Comparison(untyped=traits.untyped).compare(given, arrived)
@@ -64,7 +64,7 @@ def check_untyped_data(serde: Serde, data: Any, payload: bytes) -> None:
 
 
 def holds_pydantic_value(value: Any) -> bool:
-    """Return whether a value is or contains a model or secret of pydantic, which lose data also under Any.
+    """Return whether a value is or contains a value of pydantic. A model can lose fields also under Any.
 
     An encoder of msgspec searches the value: a dictionary of 1,000 keys takes 15 us.
     """
@@ -94,9 +94,9 @@ _search: Final = msgspec.json.Encoder(enc_hook=_stop_at_pydantic_value).encode
 
 
 class _Comparison:
-    """A walk through a value and what arrives, at the same time.
+    """A walk through a given and an arrived value at the same time.
 
-    With `untyped`, a part may arrive as the JSON type that represents it, because its hint may be Any.
+    With `untyped`, a part of the value may arrive in its JSON form, because the hint of that part may be Any.
     """
 
     def __init__(self, *, untyped: bool) -> None:
@@ -168,7 +168,7 @@ class _Comparison:
         return None
 
     def _compare_types(self, given: Any, arrived: Any) -> Change | None:
-        """Compare values of two classes, of which one may be the JSON form of the other."""
+        """Compare values of two classes. Either value may be the JSON form of the other."""
         if type(given) in _PLAIN_TYPES and type(arrived) not in _PLAIN_TYPES:
             return self._compare_converted(given, arrived)
         if self._untyped and type(arrived) in _PLAIN_TYPES:

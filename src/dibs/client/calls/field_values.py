@@ -30,7 +30,7 @@ def field_reader(kind: Any) -> FieldReader | None:
 
 @lru_cache(maxsize=1024)
 def encoded_names(kind: Any) -> Mapping[str, str] | None:
-    """Return the payload's key of each field of a dataclass, attrs class or Struct; None for others."""
+    """Return the payload's key by field, for a dataclass, attrs class or Struct; None for another class."""
     if issubclass(kind, msgspec.Struct):
         return {one.name: one.encode_name for one in msgspec.structs.fields(kind)}
     if attrs.has(kind):

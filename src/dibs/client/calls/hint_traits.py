@@ -1,4 +1,4 @@
-"""Properties of a type hint that decide how values of the hint are compared with what arrives."""
+"""Traits of a type hint, which decide how a given and an arrived value of the hint are compared."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class HintTraits:
     """Traits of a type hint, for the comparison of its values."""
 
     untyped: bool
-    """Whether the hint contains Any, so that a part of a value may arrive in its JSON form."""
+    """True if the hint contains Any, so that a part of a value may arrive in its JSON form."""
     equality: bool
-    """Whether `==` of two values of the hint compares all that they hold."""
+    """True if `==` of two values of the hint compares all that they hold."""
 
 
 def read_traits(hint: Any) -> HintTraits:
