@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -119,6 +120,32 @@ async def test_a_batch_with_bad_items_names_them_and_sends_nothing(queue: Queue)
 async def test_a_bound_job_belongs_to_its_queue(queue: Queue, app: Dibs) -> None:
     with pytest.raises(BatchRefused):
         await queue.enqueue_many([app.queue("other").bind(1)])
+
+
+async def test_other_tasks_run_while_many_jobs_are_checked_and_sent(queue: Queue) -> None:
+    """Counts the jobs that are made in one iteration of the event loop."""
+    made, per_iteration = 0, list[int]()
+
+    def jobs() -> Iterator[int]:
+        nonlocal made
+        while made < 5000:
+            made += 1
+            yield made
+
+    async def count_iterations() -> None:
+        while True:
+            before = made
+            await asyncio.sleep(0)
+            per_iteration.append(made - before)
+
+    counting = asyncio.create_task(count_iterations())
+    await asyncio.sleep(0)
+    assert len(await queue.enqueue_many(jobs())) == 5000
+    counting.cancel()
+
+    assert max(per_iteration) <= 200
+    # 25 pauses of the check, and one before each batch but the first.
+    assert len(per_iteration) >= 29
 
 
 async def test_nothing_is_a_batch_too(queue: Queue) -> None:

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dibs import ConfigurationError, Dibs, Fixed
-from dibs.telemetry.metrics import Metrics
+from dibs.telemetry.metrics import ClientMetrics, Metrics
 from dibs.testing import using
 
 app = Dibs("memory:")
@@ -166,3 +166,24 @@ async def test_a_log_that_was_trimmed_before_the_read_counts_as_a_gap() -> None:
         samples = await values(metrics)
 
     assert 1 == samples["dibs_log_gaps_total", "send"]
+
+
+async def test_the_client_metrics_tell_pending_waiting_and_throttled_calls() -> None:
+    registry = CollectorRegistry()
+
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    async with Dibs("memory:", max_pending=3) as app:
+        registry.register(ClientMetrics(app))
+        calls = [asyncio.create_task(app.queue("q").enqueue(number)) for number in range(10)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+            if sample("dibs_client_enqueues", state="pending"):
+                break
+        assert sample("dibs_client_enqueues", state="pending") == 3
+        assert sample("dibs_client_enqueues", state="waiting") == 7
+        await asyncio.gather(*calls)
+
+        assert sample("dibs_client_enqueues", state="waiting") == 0
+        assert sample("dibs_client_throttled_total") == 7

@@ -1,7 +1,8 @@
-"""Metrics for Prometheus, computed at each scrape from the logs and the counts of the queues.
+"""Metrics for Prometheus: `Metrics` of the queues, and `ClientMetrics` of the calls of one process.
 
-Workers do no work for the metrics. One exporter sees the runs of all workers, with the times of the storage's
-clock, and also the runs that ended because their worker died.
+`Metrics` computes its values at each scrape from the logs and the counts of the queues. Workers do no work
+for the metrics. One exporter sees the runs of all workers, with the times of the storage's clock, and also
+the runs that ended because their worker died.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from attrs import frozen
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, start_http_server
-    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as _error:
     raise ImportError(
@@ -128,6 +129,33 @@ class Metrics(Collector):
         if event.claimed_at is not None and event.finished_at is not None:
             self._run_histogram.labels(queue).observe((event.finished_at - event.claimed_at) / 1000)
             self._wait_histogram.labels(queue).observe(max(0, event.claimed_at - event.run_at) / 1000)
+
+
+@frozen(eq=False)
+class ClientMetrics(Collector):
+    """A Prometheus collector for the `enqueue` calls of an app in this process, over all its event loops.
+
+    - `dibs_client_enqueues{state}`: calls in state `pending`, at most `max_pending` on each event loop, and
+      calls in state `waiting`, which wait for a pending one to end.
+    - `dibs_client_throttled_total`: calls that had to wait because `max_pending` calls were before them.
+
+    A scrape reads no storage. Add the collector to the registry of each process that enqueues. The counter
+    begins anew when the app is closed.
+    """
+
+    _app: Dibs
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the current values."""
+        slots = self._app._storage_handle.call_slots()  # noqa: SLF001 - metrics is a part of dibs
+        calls = GaugeMetricFamily(
+            "dibs_client_enqueues", "Enqueue calls: pending, or waiting.", labels=("state",)
+        )
+        calls.add_metric(("pending",), sum(one.pending for one in slots))
+        calls.add_metric(("waiting",), sum(one.waiting for one in slots))
+        throttled = CounterMetricFamily("dibs_client_throttled", "Enqueue calls that max_pending made wait.")
+        throttled.add_metric((), sum(one.throttled for one in slots))
+        return [calls, throttled]
 
 
 @frozen(eq=False)

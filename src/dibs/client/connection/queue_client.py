@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.connection.call_slots import nested_calls
+from dibs.client.connection.call_slots import MAX_STARTS, nested_calls
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
 from dibs.client.connection.open_storage import OpenStorage
 from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
@@ -126,7 +127,7 @@ class QueueClient:
         opened = await self.storage_handle.ensure_open()
         storage = opened.storage
         check_enqueue_queue(self.name, storage_limits(storage))
-        requests = check_bound_jobs(jobs, self.name, storage_limits(storage))
+        requests = await check_bound_jobs(jobs, self.name, storage_limits(storage))
         target = opened.bounded if connection is None else await in_transaction(storage, connection)
         ids = [request.job.id for request in requests]
         if self.storage_handle.enqueue_middleware is None:
@@ -139,6 +140,8 @@ class QueueClient:
     ) -> list[EnqueueResult]:
         answers: list[EnqueueResult] = []
         for batch in split_batches(requests):
+            if answers:
+                await asyncio.sleep(0)  # a storage in memory answers without a pause
             try:
                 answers += await target.enqueue(self.name, batch)
             except DibsError as error:
@@ -163,12 +166,17 @@ class QueueClient:
             opened.retentions.forget()
 
 
-def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
-    """Return the requests of all jobs. Raises BatchRefused with a Refused for each invalid job."""
+async def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
+    """Return the requests of all jobs. Raises BatchRefused with a Refused for each invalid job.
+
+    The event loop runs other tasks after each MAX_STARTS jobs: a generator encodes each job on demand.
+    """
     requests: list[EnqueueRequest] = []
     refused: list[Refused] = []
     plain = True
     for index, bound in enumerate(jobs):
+        if index % MAX_STARTS == MAX_STARTS - 1:
+            await asyncio.sleep(0)
         try:
             _check_bound(bound)
             request = bound.request

@@ -13,7 +13,7 @@ from typing import Any, cast
 from attrs import define, field
 
 from dibs.client.calls.middleware import EnqueueMiddleware
-from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, check_max_pending
+from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots, check_max_pending
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, OpenStorage, close_opened
@@ -123,6 +123,10 @@ class StorageHandle:
         single = self._single.get(0)
         home = single.home if single is not None and single.process == os.getpid() else None
         return home if home is not None and home.is_running() else None
+
+    def call_slots(self) -> list[CallSlots]:
+        """Return the slots for enqueues of each event loop of this process that has the storage open."""
+        return [opened.slots for opened in tuple(self._loops.opened.values())]
 
     @property
     def _loops(self) -> LoopStorages:
