@@ -110,7 +110,8 @@ class Coalescer(Generic[Item, Answer]):
 
     async def _add_inline(self, item: Item, loop: asyncio.AbstractEventLoop, expires: float) -> Answer:
         self._flushing = flushed = loop.create_future()
-        self._sender, self._in_flight_until = asyncio.current_task(), expires
+        if expires != math.inf:
+            self._sender, self._in_flight_until = asyncio.current_task(), expires
         try:
             (answer,) = await self._send([item])
         except asyncio.CancelledError as error:
@@ -119,7 +120,8 @@ class Coalescer(Generic[Item, Answer]):
             raise self._timeout.cancelled_error(error, read_only=True) from None
         finally:
             flushed.set_result(None)
-            self._sender = self._cancelling = None
+            if self._sender is not None:
+                self._sender = self._cancelling = None
             self._flushing, self._send_inline = None, not self._waiting
             if self._waiting:
                 self._start_flush()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import psycopg
@@ -149,7 +148,8 @@ class PostgresDatabase:
         Raise StorageBusy at a lock that another transaction holds for longer; nothing was changed then.
         """
         query = self.queries.lock_limited(name)
-        async with self._borrow() as connection:
+        async with self.check_open().borrow() as connection:
+            connection.finish_when_cancelled = True
             try:
                 return await retry_conflicts(lambda: run_statement(connection, query, params), ROLLED_BACK)
             except psycopg.errors.LockNotAvailable:
@@ -158,12 +158,6 @@ class PostgresDatabase:
                 ) from None
             except psycopg.Error as error:
                 raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from None
-
-    @asynccontextmanager
-    async def _borrow(self) -> AsyncIterator[PooledConnection]:
-        async with self.check_open().borrow() as connection:
-            connection.finish_when_cancelled = True
-            yield connection
 
     def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
         """Run one statement on a new blocking connection, on the caller's thread.
