@@ -51,11 +51,11 @@ def check_leaks(served: Served, site: Site) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        pytest.param({}, RUNSERVER, id="runserver"),
-        pytest.param({"CONN_MAX_AGE": 60, "ATOMIC_REQUESTS": True}, GUNICORN, id="gunicorn"),
+        pytest.param({"ATOMIC_REQUESTS": True}, RUNSERVER, id="runserver", marks=pytest.mark.chaos),
+        pytest.param({"CONN_MAX_AGE": 60}, GUNICORN, id="gunicorn", marks=pytest.mark.chaos),
         pytest.param({"OPTIONS": {"pool": True}}, (*GUNICORN, "--threads", "4", "--preload"), id="gthread"),
         pytest.param({"CONN_MAX_AGE": None}, UVICORN, id="uvicorn"),
-        pytest.param({}, DAPHNE, id="daphne"),
+        pytest.param({}, DAPHNE, id="daphne", marks=pytest.mark.chaos),
     ],
 )
 def test_each_kind_of_view_enqueues(
@@ -73,7 +73,9 @@ def test_each_kind_of_view_enqueues(
         assert "dibs.errors" not in served.output[0]
 
 
-@pytest.mark.parametrize("words", [RUNSERVER, UVICORN], ids=["runserver", "uvicorn"])
+@pytest.mark.parametrize(
+    "words", [RUNSERVER, pytest.param(UVICORN, marks=pytest.mark.chaos)], ids=["runserver", "uvicorn"]
+)
 def test_jobs_may_be_in_files(
     postgres_server: PostgresServer, words: tuple[str, ...], tmp_path: Path
 ) -> None:

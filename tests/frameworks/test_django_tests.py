@@ -9,7 +9,6 @@ import pytest
 from dibs_conformance.servers import PostgresServer
 from tests.frameworks.django_project import Site, new_site
 
-#: Arguments of each run. -W and --strict of the project's own tests are the defaults of Site.run.
 MANAGE = ("manage.py", "test", "--noinput", "-v", "2")
 CASES = "shop/pytest_cases.py"
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "-c", "pytest.ini", CASES)
@@ -36,8 +35,8 @@ def check_run(site: Site, *words: str, left: tuple[str, ...] = ()) -> str:
     [
         pytest.param({}, (), id="plain"),
         pytest.param({}, ("--parallel", "2"), id="parallel"),
-        pytest.param({"CONN_MAX_AGE": 600}, (), id="persistent"),
-        pytest.param({"OPTIONS": {"pool": True}}, (), id="pool"),
+        pytest.param({"CONN_MAX_AGE": 600}, (), id="persistent", marks=pytest.mark.chaos),
+        pytest.param({"OPTIONS": {"pool": True}}, (), id="pool", marks=pytest.mark.chaos),
     ],
 )
 def test_the_test_databases_are_dropped(
@@ -47,13 +46,16 @@ def test_the_test_databases_are_dropped(
         check_run(site, *MANAGE, *words)
 
 
+@pytest.mark.chaos
 def test_a_kept_database_is_used_again(postgres_server: PostgresServer) -> None:
     with new_site(postgres_server) as site:
         for _ in range(2):
             check_run(site, *MANAGE, "--keepdb", left=(f"test_{site.database}",))
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("-n", "2"), marks=pytest.mark.chaos)], ids=["one process", "xdist"]
+)
 def test_pytest_drops_the_test_database(postgres_server: PostgresServer, words: tuple[str, ...]) -> None:
     with new_site(postgres_server) as site:
         check_run(site, *PYTEST, "--deselect", f"{CASES}::{BLOCKED}", *words)
