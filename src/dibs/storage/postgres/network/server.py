@@ -20,6 +20,8 @@ from dibs.storage.postgres.queries import Queries
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
+#: The warnings that this process has logged.
+_warned: Final[set[str]] = set()
 #: The oldest supported version, as `server_version_num` reports it.
 OLDEST: Final = 130_000
 
@@ -92,9 +94,9 @@ class PostgresDatabase:
         if fsync == "off":
             self.durability += "; weak: a crash of the machine may damage all data"
         if "weak" in self.durability:
-            log.warning("%s: %s", self.url, self.durability)
+            _warn_once(f"{self.url}: {self.durability}")
         if standby:
-            log.warning("%s is a standby server: operations that write will fail", self.url)
+            _warn_once(f"{self.url} is a standby server: operations that write will fail")
 
     async def close(self) -> None:
         connections, self._connections = self._connections, None
@@ -172,6 +174,13 @@ class PostgresDatabase:
             raise self._errors.to_connect_error(error) from None
         except psycopg.Error as error:
             raise self._errors.to_storage_error(error, writes=False, alive=True) from None
+
+
+def _warn_once(text: str) -> None:
+    """Log a warning about a server once in this process: a web server may open a storage for each request."""
+    if text not in _warned:
+        _warned.add(text)
+        log.warning("%s", text)
 
 
 async def run_statement(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
