@@ -1,7 +1,7 @@
-"""A mark on the CancelledError of a call that is cancelled before it has sent anything.
+"""A mark on the CancelledError of a call that was cancelled before it was sent.
 
-A client cancels a call whose deadline has passed. By the mark it knows that nothing was written, and what the
-call waited for. A storage need not set it: without the mark the client assumes that the call was sent.
+A client cancels a call whose deadline has passed. The mark says that the call cannot take effect, and what
+delayed it. A storage need not set it: without the mark the client assumes that the call was sent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 
 
 def mark_unsent(error: asyncio.CancelledError, waits_for: str) -> None:
-    """Note on a CancelledError that its call wrote nothing, and will write nothing, and what it waited for.
+    """Mark the error of a call that was not sent, and that cannot take effect any more.
 
     `waits_for` ends the sentence "it waited for ...".
     """
@@ -23,6 +23,6 @@ def mark_sent(error: asyncio.CancelledError) -> None:
 
 
 def unsent_wait(error: BaseException | None) -> str | None:
-    """Return what a cancelled call waited for; None if it may have been sent."""
+    """Return `waits_for` of a marked error; None if its call may have been sent."""
     waits_for: str | None = getattr(error, "waits_for", None)
     return waits_for

@@ -1,7 +1,7 @@
-"""Lanes: calls for ids that an open transaction locks wait here, so that calls for other ids go on.
+"""Lanes for calls whose ids an open transaction locks, so that calls for other ids can continue.
 
-A storage with limited waits for locks raises StorageBusy for a batch that meets a locked id, and writes
-nothing. It cannot name the id. So each id of such a batch gets a lane. The lanes are sent in ever smaller
+A storage with limited waits for locks raises StorageBusy for a batch with a locked id, and does not write the
+batch. It cannot name the id. So each id of such a batch gets a lane. The lanes are sent in ever smaller
 batches, until those with a locked id have only this id; they are tried again until they succeed or expire.
 """
 
@@ -54,11 +54,11 @@ class Lanes(Generic[Item, Answer]):
     _timeout: CallTimeout
     #: Limits the attempts at the same time.
     _attempts: asyncio.Semaphore
-    #: Sends a batch and answers its calls; raises StorageBusy if nothing was written. Set by the coalescer.
+    #: Sends a batch and answers its calls. After StorageBusy, the batch is not written. Set by the coalescer.
     flush: Callable[[list[PendingCall[Item, Answer]]], Awaitable[None]] = field(init=False)
     _lanes: dict[str, Lane[Item, Answer]] = field(factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
-    #: What the latest attempt waited for.
+    #: `waits_for` of the latest StorageBusy.
     _waits_for: str = field(default="", init=False)
 
     def __bool__(self) -> bool:
@@ -136,7 +136,7 @@ class Lanes(Generic[Item, Answer]):
         return False
 
     async def _attempt(self, ids: list[str]) -> bool:
-        """Send one batch with calls of each lane. Return False if the storage was busy and wrote nothing."""
+        """Send one batch with calls of each lane. Return False if the storage raised StorageBusy."""
         async with self._attempts:
             lanes = [self._lanes[id] for id in ids]
             batches = [self._take(lane, one=lane.locked or len(ids) > 1) for lane in lanes]

@@ -80,7 +80,7 @@ class CommitLock:
 
     @property
     def waits_for(self) -> str:
-        """What a step that has not run waits for, as a part of a sentence."""
+        """The reason why a step has not run, as the end of a sentence "it waited for ..."."""
         since = self._waiting_since
         if since is None:
             return "the step before it, which is writing to the disk"

@@ -13,7 +13,7 @@ _MOST: Final = 3
 
 
 async def busy_error(connection: Any, url: str, query: bytes, schema: str) -> StorageBusy:
-    """Return the error of a statement that the server ended at a lock, and that changed nothing.
+    """Return the error of a statement that the server rolled back because of a lock.
 
     It names the sessions whose open transactions hold locks on jobs of the schema. No text of a query is
     named, because it may hold secrets.
