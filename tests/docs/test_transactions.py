@@ -46,5 +46,5 @@ def test_a_program_prints_its_output(title: str, database: str, tmp_path: Path) 
     assert shown == done.stdout.splitlines()
 
 
-def test_the_page_has_two_programs() -> None:
-    assert ["orders.py", "plain.py"] == [block.title for block in PAGE.files]
+def test_the_page_has_four_programs() -> None:
+    assert ["orders.py", "plain.py", "busy.py", "retry.py"] == [block.title for block in PAGE.files]

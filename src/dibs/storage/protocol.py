@@ -381,6 +381,7 @@ class Transactions(Protocol):
         """Return an object whose `enqueue` and `settle` run inside the open transaction of `connection`.
 
         For a blocking connection, both are plain functions that run on the thread of the caller. Raise
-        Refused if `connection` is not a connection of the storage's driver.
+        Refused if `connection` is not a connection of the storage's driver, or leads to another storage.
+        Errors of the transaction itself, such as a serialization failure, are those of the driver.
         """
         ...
