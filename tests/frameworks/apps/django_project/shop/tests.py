@@ -6,6 +6,7 @@ import urllib.request
 from django.db import connection, transaction
 from django.test import AsyncClient, Client, LiveServerTestCase, SimpleTestCase, TestCase, TransactionTestCase
 
+from dibs import WaitTimeout
 from dibs.testing import assert_enqueued, using
 from project.jobs import app, write_invoice, write_receipt
 from shop.models import Order
@@ -107,6 +108,22 @@ class Committed(TransactionTestCase):
             [(first, f"invoice-{first}.pdf", f"receipt-{first}.pdf"), (second, f"invoice-{second}.pdf", "")],
             list(Order.objects.order_by("pk").values_list("pk", "invoice", "receipt")),
         )
+
+    def test_a_wait_listens_for_the_end(self) -> None:
+        ticket = write_invoice.sync.enqueue(1)
+
+        with self.assertRaises(WaitTimeout):
+            ticket.result(wait=0.1)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            # Of Django, of the statement and of the listener.
+            self.assertLessEqual(3, cursor.fetchone()[0])
+
+    async def test_an_async_wait_listens_for_the_end(self) -> None:
+        ticket = await write_invoice.enqueue(1)
+
+        with self.assertRaises(WaitTimeout):
+            await ticket.result(wait=0.1)
 
     def test_a_rollback_removes_the_job(self) -> None:
         with self.assertRaises(ValueError):
