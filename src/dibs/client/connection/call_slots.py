@@ -102,8 +102,6 @@ class CallSlots:
     #: Seconds from the start of a call to its deadline, or None, and the URL of the storage for messages.
     _seconds: float | None = None
     _url: str = "the storage"
-    #: Number of calls that hold a slot.
-    pending: int = field(default=0, init=False)
     #: Number of calls that wait for a slot.
     waiting: int = field(default=0, init=False)
     #: Number of calls so far that had to wait because max_pending calls were before them.
@@ -111,6 +109,9 @@ class CallSlots:
     #: Number of calls that may start before the next `_grant`. It is 0 while a call waits, so that no later
     #: call overtakes it.
     _starts_left: int = field(default=0, init=False)
+    #: Number of slots given so far, with those of `_starts_left`, and number of slots given back.
+    _given: int = field(default=0, init=False)
+    _ended: int = field(default=0, init=False)
     #: The lines by queue, in the order of their next turns.
     _lines: OrderedDict[str, Line] = field(factory=OrderedDict, init=False)
     #: Number of calls that were cancelled in a line and have not been removed yet.
@@ -119,21 +120,25 @@ class CallSlots:
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _no_line: asyncio.Event = field(factory=asyncio.Event, init=False)
 
+    @property
+    def pending(self) -> int:
+        """Number of calls that hold a slot."""
+        return self._given - self._starts_left - self._ended
+
     def acquire(self, queue: str) -> Turn | None:
         """Take a slot and return None, or join the line of the queue and return the turn to wait for.
 
         The turn raises StorageBusy at the deadline of the call.
         """
-        if self._starts_left:
-            self._starts_left -= 1
-            self.pending += 1
+        if left := self._starts_left:
+            self._starts_left = left - 1
             return None
         return self._join_line(queue)
 
     def release(self, turn: Turn | None) -> None:
         """Give back the slot, or leave the line if the turn has not come."""
         if turn is None or (turn.done() and not turn.cancelled() and turn.exception() is None):
-            self.pending -= 1
+            self._ended += 1
             if self._lines:
                 self._schedule_grant()
         elif turn.cancelled():
@@ -156,7 +161,7 @@ class CallSlots:
 
     def _join_line(self, queue: str) -> Turn | None:
         if _holds_slot.get():
-            self.pending += 1
+            self._given += 1
             return None
         loop = asyncio.get_running_loop()
         if self.pending + self.waiting >= self.max_pending:
@@ -202,7 +207,7 @@ class CallSlots:
             turn, deadline = call
             turn.set_result(deadline)
             granted += 1
-        self.pending += granted
+        self._given += granted
         self.waiting -= granted
         if not self.waiting:
             self._no_line.set()
@@ -211,6 +216,7 @@ class CallSlots:
             self._schedule_grant()
         elif not self._lines:
             self._starts_left = max(0, most)
+            self._given += self._starts_left
 
     def _pop_next(self) -> tuple[Turn, float] | None:
         """Remove the first call of the line whose turn it is; None if no call waits."""

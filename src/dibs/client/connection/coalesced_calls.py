@@ -65,9 +65,12 @@ class CoalescedCalls:
 
         `expires` is the deadline, on the clock of the event loop. Default: the timeout of a call from now.
         """
-        check_enqueue_queue(queue, storage_limits(self._storage))
-        check_request(request, storage_limits(self._storage))
+        limits = storage_limits(self._storage)
         coalescer = self._enqueues.get(queue)
+        if coalescer is None:
+            # Only here, because a name that has a coalescer was checked before.
+            check_enqueue_queue(queue, limits)
+        check_request(request, limits)
         if coalescer is None:
             _drop_idle(self._enqueues)
             timeout = self._timeout(f"enqueue to queue {queue!r}")

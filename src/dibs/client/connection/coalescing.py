@@ -150,7 +150,11 @@ class Coalescer(Generic[Item, Answer]):
 
     async def _flush_all(self) -> None:
         try:
-            while batch := (await self._fill_batch() if self._is_filling() else take_batch(self._waiting)):
+            while self._waiting:
+                if self._is_filling():
+                    await self._wait_until_filled()
+                if not (batch := take_batch(self._waiting)):
+                    continue
                 if self._lanes and not (batch := self._lanes.take(batch)):
                     continue
                 # Reads only: a cancelled caller abandons its inline call, and an abandoned write might take
@@ -164,12 +168,11 @@ class Coalescer(Generic[Item, Answer]):
             fail_calls(self._waiting, NotRunning(_NOT_SENT))
             self._waiting.clear()
 
-    async def _fill_batch(self) -> list[PendingCall[Item, Answer]]:
-        """Return the next batch after waiting for the calls that are starting: small batches cost more."""
+    async def _wait_until_filled(self) -> None:
+        """Wait for the calls that are starting, until the next batch is full: small batches cost more."""
         self._in_flight, self._in_flight_until = (), math.inf
         while len(self._waiting) < MAX_BATCH_ITEMS and self._is_filling():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
-        return take_batch(self._waiting)
 
     async def _flush_until_expired(self, batch: list[PendingCall[Item, Answer]]) -> None:
         try:
