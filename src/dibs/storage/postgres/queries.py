@@ -148,8 +148,8 @@ class Queries:
             )
             text = text.replace("(\n    %(queue)s::text", "(\n    own.queue", 1)
             # The CTE is never run. To parse it, Postgres locks a table, and then learns that the schema was
-            # created since it looked for it. The caller's transaction may be older than the schema, and a role
-            # named dibs has the schema dibs on its search path.
+            # created since it looked for it. The caller's transaction may be older than the schema, and a
+            # role named dibs has the schema dibs on its search path.
             text = f"WITH unused AS (SELECT FROM pg_catalog.pg_language)\n{text}"
             self._filled[joined] = self.fill_in(text).encode()
         return self._filled[joined]
