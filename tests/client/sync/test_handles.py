@@ -158,18 +158,20 @@ async def test_from_a_thread_it_goes_to_the_loop_where_the_app_is_open(app: Dibs
 
 
 def test_an_interrupted_wait_ends_the_call(here: BlockingDibs, monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled = threading.Event()
+    started, cancelled = threading.Event(), threading.Event()
 
     async def endless() -> None:
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
 
     def interrupted(self: Any, timeout: float | None = None) -> Any:
+        started.wait(5)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    monkeypatch.setattr("concurrent.futures.Future.exception", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bridge.run(here._storage_handle, "await it", endless())
     monkeypatch.undo()

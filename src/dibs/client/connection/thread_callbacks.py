@@ -12,13 +12,17 @@ import concurrent.futures
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from dibs.client.connection.greenlets import GreenletQueue
 from dibs.storage.monkey_patches import gevent_has_patched
 
 T = TypeVar("T")
+
+#: Seconds between two checks whether the event loop of a blocking call still runs, and so the longest delay
+#: of a signal.
+CHECK_SECONDS: Final = 0.2
 
 
 class CallerThread:
@@ -28,15 +32,27 @@ class CallerThread:
         self._callbacks: SimpleQueue[Callable[[], None] | None] | GreenletQueue[Callable[[], None] | None]
         self._callbacks = GreenletQueue() if gevent_has_patched() else SimpleQueue()
 
-    def wait(self, future: concurrent.futures.Future[Any]) -> None:
-        """Run callbacks until `future`, the blocking call, is done. Call it on the thread itself."""
+    def wait(self, future: concurrent.futures.Future[Any], check: Callable[[], None]) -> None:
+        """Run callbacks until `future`, the blocking call, is done. Call it on the thread itself.
+
+        While no callback comes, it calls `check` every CHECK_SECONDS, but not under gevent.
+        """
         future.add_done_callback(lambda _: self._callbacks.put(None))
         try:
-            while (callback := self._callbacks.get()) is not None:
+            while (callback := self._next_callback(check)) is not None:
                 callback()
         finally:
             if isinstance(self._callbacks, GreenletQueue):
                 self._callbacks.close()
+
+    def _next_callback(self, check: Callable[[], None]) -> Callable[[], None] | None:
+        if isinstance(self._callbacks, GreenletQueue):
+            return self._callbacks.get()
+        while True:
+            try:
+                return self._callbacks.get(timeout=CHECK_SECONDS)
+            except Empty:
+                check()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` on the thread and return its result. Call it on the event loop."""
