@@ -98,8 +98,10 @@ try:
     queue.enqueue("never done").result(wait=60)
 except KeyboardInterrupt:
     print("interrupted")
+ticket = queue.enqueue("never done")
 with gevent.Timeout(0.3, False):
-    queue.enqueue("never done").result(wait=60)
+    ticket.result(wait=60)
+    print("not reached")
 print(queue.counts().waiting)
 app.sync.close()
 """
