@@ -121,6 +121,36 @@ async def test_a_burst_starts_in_portions_so_that_no_iteration_of_the_loop_is_lo
     assert serde.encoded == 20 * MAX_STARTS
 
 
+async def test_concurrent_callers_go_on_sharing_full_batches() -> None:
+    """The calls of a round that wait for a portion join the batch of their round, and do not split it."""
+    storage, app = BatchSizes(), Dibs()
+    with app.override_storage(storage):
+        async with app:
+
+            async def caller() -> None:
+                for number in range(40):
+                    await app.queue("q").enqueue(number)
+
+            await asyncio.gather(*(caller() for _ in range(60)))
+
+    assert set(storage.sizes) == {60}
+
+
+class BatchSizes(MemoryStorage):
+    """A storage in memory that answers after an iteration of the event loop, and records its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    async def enqueue(
+        self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
+    ) -> list[EnqueueResult]:
+        self.sizes.append(len(requests))
+        await asyncio.sleep(0)
+        return await super().enqueue(queue, requests, now=now)
+
+
 async def test_calls_keep_their_order_when_new_ones_meet_those_that_got_their_turn() -> None:
     slots, started = CallSlots(max_pending=3), list[int]()
 

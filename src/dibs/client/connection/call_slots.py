@@ -117,6 +117,8 @@ class CallSlots:
     #: Number of calls that were cancelled in a line and have not been removed yet.
     _abandoned: int = field(default=0, init=False)
     _is_granting: bool = field(default=False, init=False)
+    #: The queues of the calls that the last `_grant` started.
+    _starting: set[str] = field(factory=set, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _no_line: asyncio.Event = field(factory=asyncio.Event, init=False)
 
@@ -145,8 +147,8 @@ class CallSlots:
             self._leave_line()
 
     def is_starting(self, queue: str) -> bool:
-        """Return whether calls of the line of a queue will start in the next iteration of the event loop."""
-        return self._is_granting and queue in self._lines
+        """Return whether calls from the line of a queue will start in the next iteration of the event loop."""
+        return self._is_granting and (queue in self._starting or queue in self._lines)
 
     async def drain(self) -> None:
         """Wait until no call is in a line. Called before the storage closes."""
@@ -202,6 +204,7 @@ class CallSlots:
     def _grant(self) -> None:
         """Start the next calls of the lines, at most MAX_STARTS. Go on in the next iteration of the loop."""
         self._is_granting = False
+        self._starting.clear()
         granted, most = 0, min(MAX_STARTS, self.max_pending - self.pending)
         while granted < most and (call := self._pop_next()) is not None:
             turn, deadline = call
@@ -228,6 +231,7 @@ class CallSlots:
             else:
                 del self._lines[queue]
             if not call[0].done():
+                self._starting.add(queue)
                 return call
             self._abandoned -= 1
         return None
