@@ -15,10 +15,14 @@ from attrs import frozen
 from dibs.client.options.durations import Seconds, duration_seconds
 from dibs.errors import DibsError, OutcomeUnknown, Refused, StorageBusy
 from dibs.storage.protocol import Storage
-from dibs.storage.unsent import unsent_wait
+from dibs.storage.unsent import mark_unsent, unsent_wait
 
 #: Seconds of the deadline of a call, if the app sets no other.
 DEFAULT_CALL_TIMEOUT: Final = 30.0
+#: Seconds that a storage waits for a lock in the first attempt, for a call or a batch of any size.
+LOCK_WAIT: Final = 0.1
+#: Most attempts for locked ids at the same time. Each takes a connection of the storage.
+MAX_ATTEMPTS: Final = 3
 #: The part of a deadline for which the server of a storage waits for a lock. The rest is for its answer.
 LOCK_SHARE: Final = 0.9
 
@@ -110,8 +114,12 @@ class BoundedStorage:
     """
 
     def __init__(self, storage: Storage, seconds: float) -> None:
-        self._storage = with_lock_waits(storage, seconds * LOCK_SHARE) or storage
+        self._storage = storage
         self._seconds = seconds
+        #: The storage for the first attempt of a call; None if its waits for locks have no limit.
+        self._brief = with_lock_waits(storage, LOCK_WAIT)
+        #: Limits the second attempts at the same time, because each holds a connection while it waits.
+        self._attempts = asyncio.Semaphore(MAX_ATTEMPTS)
 
     @classmethod
     def of(cls, storage: Storage, seconds: float | None) -> Storage:
@@ -119,21 +127,41 @@ class BoundedStorage:
         return storage if seconds is None else cast("Storage", cls(storage, seconds))
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._storage, name)
         if name in _READS or name in _WRITES:
-            return partial(self._call, name, value)
-        return value
+            return partial(self._call, name)
+        return getattr(self._storage, name)
 
-    async def _call(self, name: str, verb: Any, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                return await verb(*args, **kwargs)
+                if self._brief is None:
+                    return await getattr(self._storage, name)(*args, **kwargs)
+                try:
+                    return await getattr(self._brief, name)(*args, **kwargs)
+                except StorageBusy as error:
+                    return await self._wait_for_lock(limit, error, name, *args, **kwargs)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             timeout = CallTimeout(self._seconds, name, self._storage.url)
             raise timeout.cancelled_error(error.__cause__, read_only=name in _READS) from None
+
+    async def _wait_for_lock(
+        self, limit: asyncio.Timeout, busy: StorageBusy, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Repeat a call that met a lock, and wait for the lock until shortly before the deadline."""
+        try:
+            await self._attempts.acquire()
+        except asyncio.CancelledError as error:
+            mark_unsent(error, busy.waits_for)
+            raise
+        try:
+            left = (limit.when() or 0.0) - asyncio.get_running_loop().time()
+            patient = with_lock_waits(self._storage, left * LOCK_SHARE)
+            return await getattr(patient, name)(*args, **kwargs)
+        finally:
+            self._attempts.release()
 
 
 async def open_within(storage: Storage, seconds: float | None) -> Storage:

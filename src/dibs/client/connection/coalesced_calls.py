@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from dibs.client.connection.call_timeout import CallTimeout, with_lock_waits
+from dibs.client.connection.call_timeout import LOCK_WAIT, MAX_ATTEMPTS, CallTimeout, with_lock_waits
 from dibs.client.connection.coalescing import Coalescer
-from dibs.client.connection.lanes import LOCK_WAIT, MAX_ATTEMPTS, Lanes
+from dibs.client.connection.lanes import Lanes
 from dibs.model.check_jobs import check_enqueue_queue, check_request
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic
 
 from attrs import define, field
 
-from dibs.client.connection.call_timeout import CallTimeout
+from dibs.client.connection.call_timeout import LOCK_WAIT, CallTimeout
 from dibs.client.connection.pending_calls import (
     Answer,
     Item,
@@ -27,12 +27,8 @@ from dibs.client.connection.pending_calls import (
 )
 from dibs.errors import NotRunning, OutcomeUnknown, StorageBusy
 
-#: Seconds that the storage waits for a lock in one attempt, for a batch of any size.
-LOCK_WAIT: Final = 0.1
 #: Seconds between two attempts for an id that is locked.
 PAUSE: Final = 0.02
-#: Most attempts at the same time, over all queues of an app. Each takes a connection of the storage.
-MAX_ATTEMPTS: Final = 3
 _ENDED: Final = "the event loop ended while this call waited for a lock; read the state of the job"
 
 

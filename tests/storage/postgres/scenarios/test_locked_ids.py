@@ -145,3 +145,33 @@ async def test_a_cancelled_call_for_a_locked_id_is_not_sent(queue: Queue, connec
     await call
 
     assert {"x": "outside", "y": "other"} == await payloads(queue)
+
+
+async def test_many_calls_for_a_locked_id_leave_connections_for_others(
+    queue: Queue, connect: Callable[[], Any]
+) -> None:
+    connection = await connect()
+    await queue.enqueue("before", id="x")
+    async with connection.transaction():
+        await queue.enqueue("inside", id="x", connection=connection)
+        waiting = [asyncio.create_task(queue.cancel("x")) for _ in range(30)]
+        async with asyncio.timeout(15):
+            assert await queue.cancel("y") == "not_found"
+            await queue.enqueue("other", id="y")
+        assert not [call for call in waiting if call.done()]
+    answers = await asyncio.gather(*waiting)
+
+    assert set(answers) == {"cancelled"}
+
+
+async def test_the_limit_of_a_lock_wait_ends_with_its_statement(
+    opening: Callable[..., PostgresStorage],
+) -> None:
+    """Behind a pooler, the session belongs to another client next."""
+    async with opening(max_connections=1) as storage:
+        limited = storage.limit_lock_waits(0.1)
+        for _ in range(5):  # the driver prepares a statement that is repeated
+            await limited.counts(["q"])
+            assert await limited.cancel("q", ["x"]) == ["not_found"]
+            found = await storage._server.fetch(b"SHOW lock_timeout", {}, writes=False)
+            assert found == [("0",)]
