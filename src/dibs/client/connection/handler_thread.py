@@ -34,7 +34,7 @@ class HandlerThread(CallerThread):
         self._callbacks.put(work)
 
     def wait(self, future: concurrent.futures.Future[Any], check: Callable[[], None]) -> None:
-        # None only wakes the thread. Waits can be nested and take each other's, so each checks its own future.
+        # None only wakes the thread. A nested wait may take it, so each wait checks its own future.
         future.add_done_callback(lambda _: self._callbacks.put(None))
         while not future.done():
             try:
