@@ -147,7 +147,7 @@ class CallSlots:
             self._leave_line()
 
     def is_starting(self, queue: str) -> bool:
-        """Return whether calls from the line of a queue will start in the next iteration of the event loop."""
+        """Return whether calls from the line of a queue start in the next iteration of the loop."""
         return self._is_granting and (queue in self._starting or queue in self._lines)
 
     async def drain(self) -> None:
