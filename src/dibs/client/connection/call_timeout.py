@@ -116,8 +116,6 @@ class BoundedStorage:
     def __init__(self, storage: Storage, seconds: float) -> None:
         self._storage = storage
         self._seconds = seconds
-        #: The storage for the first attempt of a call; None if its waits for locks have no limit.
-        self._brief = with_lock_waits(storage, LOCK_WAIT)
         #: Limits the second attempts at the same time, because each holds a connection while it waits.
         self._attempts = asyncio.Semaphore(MAX_ATTEMPTS)
 
@@ -135,11 +133,12 @@ class BoundedStorage:
         limit = asyncio.timeout(self._seconds)
         try:
             async with limit:
-                if self._brief is None:
-                    return await getattr(self._storage, name)(*args, **kwargs)
+                limited = with_lock_waits(self._storage, LOCK_WAIT)
                 try:
-                    return await getattr(self._brief, name)(*args, **kwargs)
+                    return await getattr(limited or self._storage, name)(*args, **kwargs)
                 except StorageBusy as error:
+                    if limited is None:
+                        raise
                     return await self._wait_for_lock(limit, error, name, *args, **kwargs)
         except TimeoutError as error:
             if not limit.expired():

@@ -39,8 +39,6 @@ class CoalescedCalls:
     _seconds: float | None = field(default=None)
     #: Returns True if enqueues to a queue will start in the next iteration of the event loop.
     _is_starting: Callable[[str], bool] = field(default=_never_starting)
-    #: The storage whose verbs raise StorageBusy at a lock; None if it has no locks of open transactions.
-    _lock_limited: Storage | None = field(init=False)
     #: Limits the attempts for locked ids, over all queues.
     _attempts: asyncio.Semaphore = field(init=False)
     #: One coalescer per queue name, for each verb.
@@ -49,14 +47,15 @@ class CoalescedCalls:
     _settles: dict[str, Coalescer[Settlement, SettleResult]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._lock_limited = with_lock_waits(self._storage, LOCK_WAIT)
         self._attempts = asyncio.Semaphore(MAX_ATTEMPTS)
 
     def _timeout(self, label: str) -> CallTimeout:
         return CallTimeout(self._seconds, label, self._storage.url)
 
-    def _lanes(self, id_of: Callable[[Any], str], timeout: CallTimeout) -> Lanes[Any, Any] | None:
-        return None if self._lock_limited is None else Lanes(id_of, timeout, self._attempts)
+    def _lanes(
+        self, limited: Storage | None, id_of: Callable[[Any], str], timeout: CallTimeout
+    ) -> Lanes[Any, Any] | None:
+        return None if limited is None else Lanes(id_of, timeout, self._attempts)
 
     async def enqueue(
         self, queue: str, request: EnqueueRequest, expires: float | None = None
@@ -73,12 +72,14 @@ class CoalescedCalls:
         check_request(request, limits)
         if coalescer is None:
             _drop_idle(self._enqueues)
+            # None if the waits of this storage for locks have no limit.
+            limited = with_lock_waits(self._storage, LOCK_WAIT)
             timeout = self._timeout(f"enqueue to queue {queue!r}")
             coalescer = self._enqueues[queue] = Coalescer(
-                partial((self._lock_limited or self._storage).enqueue, queue),
+                partial((limited or self._storage).enqueue, queue),
                 _request_size,
                 timeout=timeout,
-                lanes=self._lanes(_request_id, timeout),
+                lanes=self._lanes(limited, _request_id, timeout),
                 is_filling=partial(self._is_starting, queue),
             )
         return await coalescer.add(request, expires)
@@ -99,12 +100,14 @@ class CoalescedCalls:
         coalescer = self._settles.get(queue)
         if coalescer is None:
             _drop_idle(self._settles)
+            # None if the waits of this storage for locks have no limit.
+            limited = with_lock_waits(self._storage, LOCK_WAIT)
             timeout = self._timeout(f"settle in queue {queue!r}")
             coalescer = self._settles[queue] = Coalescer(
-                partial((self._lock_limited or self._storage).settle, queue),
+                partial((limited or self._storage).settle, queue),
                 _settlement_size,
                 timeout=timeout,
-                lanes=self._lanes(_settlement_id, timeout),
+                lanes=self._lanes(limited, _settlement_id, timeout),
             )
         return await coalescer.add(settlement)
 
