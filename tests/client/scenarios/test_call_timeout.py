@@ -209,6 +209,20 @@ async def test_a_worker_goes_on_after_a_pause(app: Dibs, pause: Pause) -> None:
     assert sorted(RAN) == list(range(200))
 
 
+async def test_feeds_and_receivers_go_on_after_a_pause(queue: Queue, pause: Pause) -> None:
+    async with asyncio.timeout(30), queue.receive() as claims, queue.events() as events:
+        first = asyncio.ensure_future(anext(claims))
+        ended = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.05)
+        with pause():
+            await asyncio.sleep(1)  # longer than the deadline of a client's call
+        await queue.enqueue(1, id="a")
+        claim = await first
+        await claim.complete()
+
+        assert (claim.id, (await ended).id) == ("a", "a")
+
+
 def test_the_deadline_is_a_duration_above_0_or_none() -> None:
     for bad in (0, -1, "soon", float("nan"), True):
         with pytest.raises(Refused, match="call_timeout"):
