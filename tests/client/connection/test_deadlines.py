@@ -118,6 +118,29 @@ async def test_the_deadline_of_an_inline_read_is_told_from_a_cancellation() -> N
     assert [asyncio.CancelledError, StorageBusy] == [type(error) for error in told]
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_an_answer_after_the_deadline_is_an_answer(*, read_only: bool) -> None:
+    """A storage may end its work when it is cancelled, and the next call has a deadline, too."""
+
+    async def send(items: list[str]) -> Sequence[str]:
+        try:
+            await asyncio.sleep(0 if items == ["first"] else 60)
+        except asyncio.CancelledError:
+            if items == ["last"]:
+                raise
+        return items
+
+    coalescer = Coalescer(send, read_only=read_only, timeout=SOON)
+
+    assert await coalescer.add("first") == "first"
+    assert await coalescer.add("second") == "second"
+    with pytest.raises((OutcomeUnknown, StorageBusy)):
+        await coalescer.add("last")
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
 async def test_no_deadline_waits_for_the_answer() -> None:
     storage = SlowStorage()
     coalescer = Coalescer(storage.send)

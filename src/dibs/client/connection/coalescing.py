@@ -120,8 +120,9 @@ class Coalescer(Generic[Item, Answer]):
             raise self._timeout.cancelled_error(error, read_only=True) from None
         finally:
             flushed.set_result(None)
-            if self._sender is not None:
-                self._sender = self._cancelling = None
+            self._sender = None
+            if self._cancelling is not None:
+                self._take_expiry()  # the storage answered although it was cancelled
             self._flushing, self._send_inline = None, not self._waiting
             if self._waiting:
                 self._start_flush()
@@ -190,6 +191,9 @@ class Coalescer(Generic[Item, Answer]):
         except BaseException:
             fail_calls(batch, OutcomeUnknown(_NO_REPLY))
             raise
+        finally:
+            if self._cancelling is not None:
+                self._take_expiry()  # the storage answered although it was cancelled
 
     async def _flush(self, batch: list[PendingCall[Item, Answer]]) -> None:
         """Send a batch and answer its calls. After StorageBusy, no unanswered call is written."""
