@@ -100,6 +100,8 @@ THIRD_PARTY = {
     "asgiref": ("django",),
     "django": ("django",),
     "filelock": ("file", "spark"),
+    # Not a dependency: imported only after the program has imported and patched.
+    "gevent": ("client",),
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),
     "hypothesis": ("kit",),

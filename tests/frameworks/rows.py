@@ -28,7 +28,7 @@ class Row:
 
     @property
     def test_id(self) -> str:
-        return self.test or f"test_servers.py, {self.name}"
+        return self.test or "test_servers.py"
 
 
 def gunicorn(worker: str, app: str, *more: str) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ SERVERS = (
         "Flask, gunicorn gevent",
         SYNC,
         "needs a note",
-        "workers do not patch; files poll: [gevent](#gevent)",
+        "no worker in a patched process; files poll: [gevent](#gevent)",
         words=gunicorn("gevent", FLASK, *GRACE),
         paths=("/sync/",),
         on_servers=True,
@@ -104,7 +104,7 @@ SERVERS = (
         "Flask, gunicorn gevent, preloaded",
         SYNC,
         "needs a note",
-        "workers do not patch; files poll: [gevent](#gevent)",
+        "no worker in a patched process; files poll: [gevent](#gevent)",
         words=gunicorn("gevent", FLASK, "--preload", *GRACE),
         paths=("/sync/",),
     ),
@@ -137,3 +137,62 @@ SERVERS = (
     ),
     Row("Litestar, uvicorn", f"{BOTH}; lifespan", words=(*UVICORN, LITESTAR), exits=(0, -15)),
 )
+
+PROCESSES = "test_processes.py::test_a_program_uses_one_app"
+PLUGINS = "test_processes.py::test_async_tests_of_a_user_pass"
+
+OTHERS = (
+    Row(
+        "Django, runserver, gunicorn, uvicorn, daphne",
+        BOTH,
+        test="test_django_servers.py::test_each_kind_of_view_enqueues",
+    ),
+    Row("Django's TestCase and test databases", BOTH, test="test_django_tests.py"),
+    Row(
+        "gevent, patched",
+        "`.sync` in any greenlet",
+        "needs a note",
+        "no worker in a patched process; files poll: [gevent](#gevent)",
+        test="test_gevent.py::test_greenlets_make_blocking_calls",
+    ),
+    Row(
+        "eventlet, patched",
+        "none",
+        "broken",
+        "refused by ConfigurationError: [eventlet](#eventlet)",
+        test="test_gevent.py::test_eventlet_is_refused_at_each_call_with_the_way_out",
+    ),
+    Row(
+        "A worker in a process that gevent or eventlet patched",
+        "none",
+        "broken",
+        "refused by ConfigurationError: [gevent](#gevent)",
+        test="test_gevent.py::test_a_worker_in_a_patched_process_is_refused",
+    ),
+    Row(
+        "trio; anyio on trio",
+        "`.sync` in `trio.to_thread.run_sync`",
+        "needs a note",
+        "an `await` raises ConfigurationError: [trio](#trio)",
+        test="test_trio.py::test_async_calls_under_trio_say_what_to_do",
+    ),
+    Row("anyio on asyncio", "`await`", test="test_trio.py::test_the_asyncio_backend_of_anyio_awaits"),
+    Row("uvloop", "`await`", test=f"{PROCESSES}[uvloop]"),
+    Row("Jupyter and IPython", "`await` in a cell", test=f"{PROCESSES}[ipython]"),
+    Row("ThreadPoolExecutor", "`.sync`", test=f"{PROCESSES}[threads]"),
+    Row("asyncio.run on several threads at once", "`await`, beside `.sync`", test=f"{PROCESSES}[loops]"),
+    Row("os.fork, as in a prefork pool", "both, in parent and children", test=f"{PROCESSES}[prefork]"),
+    Row("multiprocessing: fork, spawn, forkserver", "`.sync`", test=f"{PROCESSES}[multiprocessing]"),
+    Row("pytest-asyncio, each loop scope", "`await`, beside `.sync`", test=f"{PLUGINS}[asyncio]"),
+    Row("pytest-xdist", "`await`, beside `.sync`", test=f"{PLUGINS}[xdist]"),
+    Row("anyio's plugin of pytest", "`await`, beside `.sync`", test=f"{PLUGINS}[anyio]"),
+)
+
+
+def print_table() -> str:
+    """Return all rows as a Markdown table."""
+    lines = ["| framework and server | how to use dibs | verdict | note | test |", "|---|---|---|---|---|"]
+    for row in (*SERVERS, *OTHERS):
+        test = row.test_id.partition("[")[0].replace("::", "` `")
+        lines.append(f"| {row.name} | {row.use} | {row.verdict} | {row.note} | `{test}` |")
+    return "\n".join(lines) + "\n"

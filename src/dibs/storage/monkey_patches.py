@@ -1,4 +1,4 @@
-"""Which library has replaced Python's threads, sockets and queues by its own, cooperative ones."""
+"""Tests for gevent and eventlet, which replace Python's threads, sockets and queues by cooperative ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocking calls under gevent: a greenlet waits for another thread of the system, and other greenlets go on.
+"""Blocking calls under gevent: one greenlet waits for another thread of the system while other greenlets run.
 
 After gevent.monkey.patch_all() Python's threads are greenlets of one thread, and its locks and queues do
 not work between threads of the system. So this module uses gevent's async watchers, which do, and the
