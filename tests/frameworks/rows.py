@@ -128,12 +128,20 @@ SERVERS = (
         words=("-m", "aiohttp.web", "-H", "127.0.0.1", "-P", "{port}", f"{APPS}.aiohttp_app:make"),
         paths=("/async/",),
     ),
+    # In a single process: Sanic's manager hangs if SIGTERM arrives in its first second, also without dibs.
     Row(
         "Sanic",
         "`await`; opened before the server starts",
         "needs a note",
         "`def` views run on the event loop: use `asyncio.to_thread` for `.sync`",
-        words=("-m", "sanic", f"{APPS}.sanic_app:web", "--host", "127.0.0.1", "--port", "{port}"),
+        words=(
+            "-m",
+            "sanic",
+            f"{APPS}.sanic_app:web",
+            "--host=127.0.0.1",
+            "--port={port}",
+            "--single-process",
+        ),
     ),
     Row("Litestar, uvicorn", f"{BOTH}; lifespan", words=(*UVICORN, LITESTAR), exits=(0, -15)),
 )
