@@ -10,13 +10,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import Context
 from typing import Any, Final, Generic
 
 import msgspec
 from attrs import define, field
 
 from dibs.client.connection.call_timeout import CallTimeout
+from dibs.client.connection.flush_task import NO_REPLY, FlushTask, wait_at_loop_end
 from dibs.client.connection.lanes import Lanes
 from dibs.client.connection.pending_calls import (
     MAX_BATCH_ITEMS,
@@ -25,6 +25,7 @@ from dibs.client.connection.pending_calls import (
     PendingCall,
     expire_waiting,
     fail_calls,
+    move_answers,
     take_batch,
 )
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused, StorageBusy
@@ -36,7 +37,6 @@ _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the c
 _OF_ONE_ITEM: Final = (Refused, TypeError, ValueError, OverflowError, RecursionError)
 #: Errors of a reply that cannot be decoded. They are ValueErrors, too.
 _UNREADABLE_REPLY: Final = (msgspec.DecodeError, UnicodeDecodeError)
-_NO_REPLY: Final = "the event loop ended before the reply arrived; the call may or may not have happened"
 
 
 def _zero_size(_item: object) -> int:
@@ -82,6 +82,11 @@ class Coalescer(Generic[Item, Answer]):
     #: The cancellations of the sender before it was cancelled at a deadline; None if it was not.
     _cancelling: int | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    #: The new futures of the calls that were in flight when the event loop ended, by their former ones. None
+    #: if it did not end.
+    _moved_answers: dict[asyncio.Future[Answer], asyncio.Future[Answer]] | None = field(
+        default=None, init=False
+    )
 
     def __attrs_post_init__(self) -> None:
         if self._lanes is not None:
@@ -106,7 +111,12 @@ class Coalescer(Generic[Item, Answer]):
         self._waiting.append(PendingCall(item, self._size(item), answer, expires))
         if self._flushing is None:
             self._start_flush()
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._moved_answers is None:
+                raise
+            return await wait_at_loop_end(self._moved_answers.pop(answer, answer))
 
     async def _add_inline(self, item: Item, loop: asyncio.AbstractEventLoop, expires: float) -> Answer:
         self._flushing = flushed = loop.create_future()
@@ -129,8 +139,12 @@ class Coalescer(Generic[Item, Answer]):
         return answer
 
     def _start_flush(self) -> None:
-        # An empty context, because the batch belongs to all of its callers and not to the first one alone.
-        self._flushing = self._sender = asyncio.create_task(self._flush_all(), context=Context())
+        self._moved_answers = None
+        self._flushing = self._sender = FlushTask(self._flush_all(), self._move_answers)
+
+    def _move_answers(self) -> None:
+        """Give the calls of the batch in flight new futures: the end of the loop cancels their callers."""
+        self._moved_answers = move_answers(self._in_flight) if isinstance(self._in_flight, list) else {}
 
     @property
     def is_idle(self) -> bool:
@@ -163,6 +177,11 @@ class Coalescer(Generic[Item, Answer]):
                 self._send_inline = self._read_only and len(batch) == 1
                 self._in_flight, self._in_flight_until = batch, batch[-1].expires
                 await self._flush_until_expired(batch)
+                if not self._read_only and not self._waiting:
+                    # The callers wake first. If the loop ends before, this task learns it and they get their
+                    # answers; and a caller that goes on needs no new task.
+                    self._in_flight, self._in_flight_until = (), math.inf
+                    await asyncio.sleep(0)
         finally:
             self._flushing, self._sender, self._in_flight = None, None, ()
             # Calls are left here only if the event loop is ending. Their callers must not wait for ever.
@@ -185,11 +204,11 @@ class Coalescer(Generic[Item, Answer]):
                 self._lanes.open([call for call in batch if not call.answer.done()], error)
         except asyncio.CancelledError as error:
             if not self._take_expiry():
-                fail_calls(batch, OutcomeUnknown(_NO_REPLY))
+                fail_calls(batch, OutcomeUnknown(NO_REPLY))
                 raise
             fail_calls(batch, self._timeout.cancelled_error(error, read_only=self._read_only))
         except BaseException:
-            fail_calls(batch, OutcomeUnknown(_NO_REPLY))
+            fail_calls(batch, OutcomeUnknown(NO_REPLY))
             raise
         finally:
             if self._cancelling is not None:

@@ -63,6 +63,18 @@ def expire_waiting(
     return waiting[0].expires if waiting else math.inf
 
 
+def move_answers(
+    batch: list[PendingCall[Item, Answer]],
+) -> dict[asyncio.Future[Answer], asyncio.Future[Answer]]:
+    """Replace the futures in a batch by new ones, and return the new ones by the former ones."""
+    moved = {}
+    for index, call in enumerate(batch):
+        if not call.answer.done() or call.answer.cancelled():
+            moved[call.answer] = call.answer.get_loop().create_future()
+            batch[index] = call._replace(answer=moved[call.answer])
+    return moved
+
+
 def fail_calls(batch: Iterable[PendingCall[Item, Answer]], error: Exception) -> None:
     """Raise the error in each of the calls that is not answered yet."""
     for call in batch:
