@@ -113,6 +113,9 @@ THIRD_PARTY = {
     # The kit holds a lock on a second connection, so that calls wait inside a database function.
     "psycopg": ("postgres", "kit"),
     "pyarrow": ("spark",),
+    # Not a dependency: imported only for a type that dibs and msgspec do not know, or if the program has it.
+    "pydantic": ("client",),
+    "pydantic_core": ("client",),
     "pyspark": ("spark",),
     "pytest": ("kit", "fixtures"),
     "redis": ("redis",),

@@ -200,7 +200,7 @@ def _is_plain_class(hint: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def _build_fields(kind: type) -> FieldsConverter:
-    """Return the one converter of a class, which a class with fields of its own type needs."""
+    """Return the converter of a class. It is cached, because a class may have fields of its own type."""
     return FieldsConverter(kind)
 
 
@@ -253,7 +253,7 @@ def _build_with_pydantic(hint: Any) -> Converter:
     traits = pydantic.read_traits(hint)
     return FunctionConverter(
         lambda value: pydantic.encode_as(adapter, value, traits),
-        lambda plain: pydantic.validate(adapter, plain, traits),
+        lambda plain: pydantic.validate(adapter, traits, plain),
     )
 
 

@@ -13,7 +13,7 @@ from dibs.client.options.value_hooks import dec_hook
 
 
 class UnsupportedHintError(TypeError):
-    """No converter can be built for a type hint. The message has the type in words and the reason."""
+    """Raised for a type hint without a converter. The message names the type and the reason."""
 
     def __init__(self, hint: Any, reason: str) -> None:
         super().__init__(f"{describe(hint)}: {reason}")

@@ -114,8 +114,8 @@ class Handler:
     #: Called by an enqueue, with the data and the payload, if this process declares the handler. Raises
     #: Refused for a payload that `decode_arguments` could not decode.
     check_data: Callable[[Any, bytes], None] | None = None
-    #: Called by an enqueue, with the data: returns it as data that the serde encodes. None if the type hint of
-    #: the data needs no conversion.
+    #: Called by an enqueue, with the data. Returns it in a form that the serde encodes. None if the type hint
+    #: of the data needs no conversion.
     dump_data: Callable[[Any], Any] | None = None
     #: Called with the result of a run, as `dump_data` with data.
     dump_result: Callable[[Any], Any] | None = None

@@ -36,7 +36,7 @@ class Serde(Protocol):
 class JsonSerde:
     """JSON, extended by dataclasses, attrs classes, Structs, datetime, UUID, Decimal, Enum, Path and bytes.
 
-    Pydantic models are encoded by alias, as Pydantic's own JSON, and validated on decoding. `encode` refuses
+    Pydantic models are encoded by alias, with the values of secrets, and validated on decoding. `encode` refuses
     NaN, infinity, lone surrogates, NUL in text, and nesting deeper than 64 levels (contract 4, Limits).
     """
 
