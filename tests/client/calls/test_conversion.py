@@ -19,7 +19,7 @@ from dibs.client.calls.signature import CallSignature
 from tests.client import handlers
 from tests.client.calls.pydantic_type_table import NUMPY_ROWS, PYDANTIC_ROWS, Login
 from tests.client.calls.type_runs import RECEIVED, by_position, changed, declare, make_function
-from tests.client.calls.type_table import ANY_ROWS, NOON, REFUSED, ROWS, Point
+from tests.client.calls.type_table import ANY_ROWS, NOON, REFUSED, ROWS, Circle, Point
 
 PROJECT = Path(__file__).parents[3]
 SERDES: list[Serde] = [JsonSerde(), MessagePackSerde()]
@@ -147,6 +147,13 @@ def test_payloads_of_other_programs_need_no_name_of_the_type() -> None:
 
     assert date(2026, 1, 31) == call.decode_arguments(JsonSerde(), b'{"args":["2026-01-31"]}')[0][0]
     assert Point(1) == call.decode_arguments(JsonSerde(), b'{"args":[{"x":1}]}')[0][0]
+
+
+def test_a_stored_value_of_one_class_fits_a_union_that_begins_with_it() -> None:
+    stored = CallSignature(make_function(by_position, Point)).encode_arguments(JsonSerde(), (Point(1),), {})
+    wider = CallSignature(make_function(by_position, Point | Circle))
+
+    assert ((Point(1),), {}) == wider.decode_arguments(JsonSerde(), stored)
 
 
 async def test_data_and_result_of_a_queues_handler_are_converted() -> None:
