@@ -5,8 +5,8 @@ This module imports pydantic, so only code that has met such a value or type imp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
@@ -30,6 +30,16 @@ class Traits(NamedTuple):
     has_secrets: bool
 
 
+def find_encoder(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that returns a value of a type with a pydantic schema as plain data."""
+    if issubclass(kind, BaseModel):
+        return encode_model
+    if is_secret(kind):
+        return lambda value: to_jsonable_python(value.get_secret_value())
+    wanted = adapter(kind)
+    return lambda value: wanted.dump_python(value, mode="json")
+
+
 def encode_model(value: BaseModel) -> Any:
     """Return a model as plain data, with the values of its secrets."""
     # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
@@ -38,16 +48,9 @@ def encode_model(value: BaseModel) -> Any:
     return _reveal(value, dumped, how) if how.has_secrets else dumped
 
 
-def encode_value(value: Any) -> Any:
-    """Return the plain data of a secret, a URL or another value of a type with a pydantic schema."""
-    if is_secret(type(value)):
-        return to_jsonable_python(value.get_secret_value())
-    return TypeAdapter(type(value)).dump_python(value, mode="json")
-
-
-def decode_value(kind: Any, value: Any) -> Any:
-    """Return decoded plain data as the type `kind`. Raises ValueError, whose message has no input value."""
-    return validate(adapter(kind), value, traits(kind))
+def find_decoder(kind: Any) -> Callable[[Any], Any]:
+    """Return the function that returns plain data as a type with a pydantic schema. It raises ValueError."""
+    return partial(validate, adapter(kind), traits(kind))
 
 
 def encode_as(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
@@ -56,12 +59,14 @@ def encode_as(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
     return _reveal(value, dumped, how) if how.has_secrets else dumped
 
 
-def validate(wanted: TypeAdapter[Any], value: Any, how: Traits) -> Any:
+def validate(wanted: TypeAdapter[Any], how: Traits, value: Any) -> Any:
     """Return plain data, validated. Raises ValueError, whose message has no input value."""
-    names: dict[str, Any] = {} if how.by_alias else {"by_alias": True, "by_name": True}
+    # Validated as JSON, because a strict model accepts a date as text only from JSON.
+    raw = msgspec.json.encode(value)
     try:
-        # Validated as JSON, because a strict model accepts a date as text only from JSON.
-        return wanted.validate_json(msgspec.json.encode(value), **names)
+        if how.by_alias:
+            return wanted.validator.validate_json(raw)
+        return wanted.validate_json(raw, by_alias=True, by_name=True)
     except ValidationError as error:
         raise ValueError(describe(error)) from None
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, KeysView, Reversible, ValuesView
+from functools import lru_cache
+from types import ModuleType
 from typing import Any, Final, get_args, get_origin
 
 import msgspec
@@ -32,34 +34,46 @@ def enc_hook(value: Any) -> Any:
 
     Raises TypeError for a type without a plain form.
     """
-    if isinstance(value, _text_types()):
-        return str(value)
-    if isinstance(value, (deque, range, KeysView, ValuesView)):
-        return list(value)
-    if isinstance(value, _model_type()):
-        return _pydantic().encode_model(value)
-    if has_pydantic_schema(type(value)):
-        return _pydantic().encode_value(value)
-    return to_plain(value)
+    # __class__, because a proxy, such as a lazy text of Django, reports there the class that it stands for.
+    return _encoder(value.__class__, sys.modules.get("pydantic"))(value)
 
 
 def dec_hook(kind: Any, value: Any) -> Any:
     """Return decoded plain data as the type `kind`, for the types of `is_hooked`. Raises ValueError."""
+    return _decoder(kind, sys.modules.get("pydantic"))(value)
+
+
+# The functions for a type are found once. They may change when the program imports pydantic.
+@lru_cache(maxsize=1024)
+def _encoder(kind: type, _imported: ModuleType | None, /) -> Callable[[Any], Any]:
+    if issubclass(kind, _text_types()):
+        return str
+    if issubclass(kind, (deque, range, KeysView, ValuesView)):
+        return list
+    return _pydantic().find_encoder(kind) if has_pydantic_schema(kind) else to_plain
+
+
+@lru_cache(maxsize=1024)
+def _decoder(kind: Any, _imported: ModuleType | None, /) -> Callable[[Any], Any]:
     if kind is object:
-        return value
+        return _unchanged
     origin = get_origin(kind) or kind
     if origin in _LISTS:
-        return _LISTS[origin](_convert(value, list[get_args(kind) or Any]))  # type: ignore[misc]
+        return _make_from(_LISTS[origin], list[get_args(kind) or Any])  # type: ignore[misc]
     if origin in _DICTS:
-        return _DICTS[origin](_convert(value, _dict_type(origin, get_args(kind))))
+        return _make_from(_DICTS[origin], _dict_type(origin, get_args(kind)))
     if not is_hooked(kind):
         raise NotImplementedError(f"dibs cannot decode the type {kind!r}")
     if issubclass(origin, _text_types()):
-        return kind(_convert(value, str))
+        return _make_from(kind, str)
     if has_pydantic_schema(kind):
-        return _pydantic().decode_value(kind, value)
-    plain = next(base for base in _PLAIN_BASES if issubclass(kind, base))
-    return kind(_convert(value, plain))
+        return _pydantic().find_decoder(kind)  # type: ignore[no-any-return]
+    return _make_from(kind, next(base for base in _PLAIN_BASES if issubclass(kind, base)))
+
+
+def _make_from(make: Callable[[Any], Any], plain: Any) -> Callable[[Any], Any]:
+    """Return a function that converts data to the type `plain` and passes it to `make`."""
+    return lambda value: make(_convert(value, plain))
 
 
 def is_hooked(kind: Any) -> bool:
@@ -74,6 +88,10 @@ def is_hooked(kind: Any) -> bool:
 def has_pydantic_schema(kind: Any) -> bool:
     """Return whether pydantic is imported and the type has a method that returns its pydantic schema."""
     return "pydantic" in sys.modules and hasattr(kind, "__get_pydantic_core_schema__")
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _convert(value: Any, kind: Any) -> Any:
@@ -94,11 +112,6 @@ def _text_types() -> tuple[type, ...]:
     # IPv4Interface is a subclass of IPv4Address, and IPv6Interface of IPv6Address.
     versions = (addresses.IPv4Address, addresses.IPv4Network, addresses.IPv6Address, addresses.IPv6Network)
     return (*found, *versions)
-
-
-def _model_type() -> Any:
-    """Return pydantic.BaseModel, or () if pydantic is not imported: then no value can be a model."""
-    return getattr(sys.modules.get("pydantic"), "BaseModel", ())
 
 
 def _pydantic() -> Any:
