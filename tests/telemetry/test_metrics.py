@@ -99,6 +99,20 @@ async def test_ends_on_several_pages_of_the_log_are_all_counted(
     assert [10, 10] == [samples["dibs_ends_total", "q", "cancelled"] for samples in together]
 
 
+async def test_scrapes_on_several_loops_count_each_event_once(app: Dibs) -> None:
+    metrics = Metrics(app, ["q"])
+    await metrics.read()
+    for number in range(3):
+        await app.queue("q").enqueue(number)
+    async with app.queue("q").receive(wait=0) as claims:
+        async for claim in claims:
+            await claim.complete()
+    scrapes = [asyncio.to_thread(asyncio.run, values(metrics)) for _ in range(4)]
+    await asyncio.gather(values(metrics), values(metrics), *scrapes)
+
+    assert 3 == (await values(metrics))["dibs_ends_total", "q", "completed"]
+
+
 async def test_only_the_named_queues_are_counted(app: Dibs) -> None:
     for name in ("a", "b"):
         await app.queue(name).enqueue(1)

@@ -8,6 +8,7 @@ the runs that ended because their worker died.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, get_args
@@ -31,6 +32,8 @@ from dibs.storage.protocol import LATEST, Storage
 
 #: Largest number of log events that one request reads.
 PAGE_SIZE: Final = 1000
+#: Seconds between two attempts of a scrape to begin, while another one is reading.
+LOCK_POLL_SECONDS: Final = 0.01
 #: Upper bounds of the histograms in seconds: 5 ms to 1 hour.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 STATES: Final = get_args(State)
@@ -56,8 +59,9 @@ class Metrics(Collector):
         self._queues = queues
         self._offsets: dict[str, str] = {}
         self._was_read = False
-        #: Held during a read: two concurrent scrapes would count the same events twice.
-        self._read_lock = asyncio.Lock()
+        #: Held during a read, because two concurrent scrapes would count the same events twice. A lock of
+        #: threads, because the scrapes may run on several event loops.
+        self._read_lock = threading.Lock()
         self._end_counter = Counter("dibs_ends", "Attempts by their end.", ("queue", "end"), registry=None)
         self._gap_counter = Counter(
             "dibs_log_gaps", "Times that the log was trimmed before it was read.", ("queue",), registry=None
@@ -99,8 +103,16 @@ class Metrics(Collector):
 
     async def read(self) -> list[Metric]:
         """Read the new events of the logs and the counts of the queues, and return all metrics."""
+        while not self._read_lock.acquire(blocking=False):  # noqa: ASYNC110 - an event belongs to one loop
+            await asyncio.sleep(LOCK_POLL_SECONDS)
+        try:
+            return await self._read()
+        finally:
+            self._read_lock.release()
+
+    async def _read(self) -> list[Metric]:
         # A scrape closes the app again if the app was not open before.
-        async with self._read_lock, self._app._storage_handle.opened_temporarily():  # noqa: SLF001
+        async with self._app._storage_handle.opened_temporarily():  # noqa: SLF001
             storage = self._app.storage
             queues = self._queues or [info.name for info in await storage.queues()]
             for queue in queues:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,8 @@ def in_threads(*functions: Callable[[], Any]) -> list[Any]:
         return [future.result(60) for future in [threads.submit(call, one) for one in functions]]
 
 
-async def enqueue_ten(app: Dibs) -> None:
-    await asyncio.gather(*(app.queue("q").enqueue(n) for n in range(10)))
+async def enqueue_ten(app: Dibs, queue: str = "q") -> None:
+    await asyncio.gather(*(app.queue(queue).enqueue(n) for n in range(10)))
 
 
 @pytest.fixture
@@ -54,16 +55,12 @@ def loop_thread() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
 
 
 def test_a_loop_and_threads_use_a_new_app_at_once(any_new_url: str) -> None:
-    for _ in range(8):
+    for repeat in range(8):
         app = Dibs(any_new_url)
-        before = app.sync.queue("q").counts().waiting
-        app = Dibs(any_new_url) if not any_new_url.startswith("memory") else app
-        in_threads(
-            *[lambda app=app: app.sync.queue("q").enqueue(1)] * 8,  # type: ignore[misc]
-            lambda app=app: asyncio.run(enqueue_ten(app)),  # type: ignore[misc]
-        )
+        block = partial(app.sync.queue(f"q{repeat}").enqueue, 1)
+        in_threads(*[block] * 8, partial(asyncio.run, enqueue_ten(app, f"q{repeat}")))
 
-        assert before + 18 == app.sync.queue("q").counts().waiting
+        assert 18 == app.sync.queue(f"q{repeat}").counts().waiting
         app.sync.close()
 
 

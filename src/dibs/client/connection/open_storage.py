@@ -122,8 +122,12 @@ class LoopStorages:
         return next((one for one in tuple(self.opened.values()) if not one.loop.is_closed()), None)
 
     def entered_loop(self) -> asyncio.AbstractEventLoop | None:
-        """Return a running event loop on which the app was entered, or None."""
-        return next((loop for loop in tuple(self.entered) if loop.is_running()), None)
+        """Return a running event loop on which the app was entered, or None.
+
+        A loop that is ending, and has closed its storage, is left out.
+        """
+        usable = (loop for loop in tuple(self.entered) if loop.is_running() and loop in self.opened)
+        return next(usable, None)
 
     def remove_entered(self, loop: asyncio.AbstractEventLoop) -> None:
         """Remove one mark of `loop`, or else the oldest mark: `close` may run on another loop than `open`."""

@@ -261,8 +261,8 @@ class StorageHandle:
         loop, loops = running_loop(), self._loops
         with loops.lock:
             loops.remove_entered(loop)
-            self._closed = not loops.entered
-        await (self._close_storages() if self._closed else self._close_on_loop(loops))
+            is_last = self._closed = not loops.entered
+        await (self._close_storages() if is_last else self._close_on_loop(loops))
 
     async def close(self) -> None:
         """Close the storages of all event loops. Every use raises NotRunning until the next `enter`."""
