@@ -123,6 +123,18 @@ def certify(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Draw random mutants and try to kill them: `nox -s mutants -- --seed 7 --count 40 --storage redis`.
+
+    The areas are the storages (all by default), worker and client. Each mutant of a storage is certified up
+    to L2 for --budget seconds (60); those of worker and client run the tests of their folder. The session
+    fails if a mutant survives that tests/mutation/equivalents.toml does not list.
+    """
+    install(session)
+    session.run("python", "-m", "tests.mutation", *session.posargs)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Run the long tests with killed processes and lost replies."""
     install(session)

@@ -1,0 +1,120 @@
+"""Random mutants: `nox -s mutants -- --seed 7 --count 40 --storage redis`.
+
+Draws mutants from the sources, runs the conformance kit on each mutated storage, or the tests of `worker` or
+`client`, and prints which were killed. Exits with 1 if a mutant survived.
+"""
+
+# ruff: noqa: T201 - a command, which prints its report
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from dibs_conformance.levels import LEVELS
+from dibs_conformance.servers import start_postgres, start_redis
+from tests.mutation.areas import AREAS, STORAGES
+from tests.mutation.draw import draw
+from tests.mutation.equivalents import read_equivalents, reason_for
+from tests.mutation.runs import Effort, try_mutant
+from tests.mutation.site import Site
+from tests.mutation.table import Tried, describe, summary
+from tests.mutation.trees import snapshot
+from tests.mutation.verdict import Verdict
+
+PROJECT: Final = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    effort = Effort(seed=options.seed, level=options.level, budget=options.budget, examples=options.examples)
+    tried: list[Tried] = []
+    print(f"seed {options.seed}, {options.count} mutants of each area", flush=True)
+    with ExitStack() as stack:
+        tree = stack.enter_context(snapshot(PROJECT))
+        for area in options.area:
+            for one in try_area(tree, area, options, effort, url_of(area, stack)):
+                tried.append(one)
+                print(describe(one), flush=True)
+    if options.json:
+        rows = [one.to_dict() for one in tried]
+        document = {**vars(options), "json": str(options.json), "mutants": rows}
+        options.json.write_text(json.dumps(document, indent=1), "utf-8")
+    print(f"\n{summary(tried)}")
+    return int(any(one.verdict.outcome == "survived" for one in tried))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument(
+        "--area",
+        "--storage",
+        dest="area",
+        action="append",
+        choices=tuple(AREAS),
+        help="default: all storages",
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeats an earlier draw")
+    parser.add_argument("--count", type=int, default=20, help="mutants of each area (20)")
+    parser.add_argument("--skip", type=int, default=0, help="skip the first mutants of the draw (0)")
+    parser.add_argument("--level", choices=tuple(LEVELS), default="L2", help="highest level of the kit (L2)")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds of the kit for each mutant (60)")
+    parser.add_argument("--examples", type=int, default=0, help="histories on each level, not a budget")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at the same time (1)")
+    parser.add_argument("--list", action="store_true", help="print the drawn mutants without a run")
+    parser.add_argument("--json", type=Path, help="write the report to this file, too")
+    options = parser.parse_args(arguments)
+    options.area = options.area or list(STORAGES)
+    return options
+
+
+def url_of(area: str, stack: ExitStack) -> str:
+    """Start the server of an area and return its URL; "" if the area needs none."""
+    match area:
+        case "redis":
+            return stack.enter_context(start_redis()).url
+        case "postgres":
+            return stack.enter_context(start_postgres()).url
+        case "model" | "memory":
+            return "memory:"
+        case _:
+            return ""
+
+
+def try_area(tree: Path, area: str, options: argparse.Namespace, effort: Effort, url: str) -> Iterator[Tried]:
+    """Return the verdict on each drawn mutant of an area, in the order of the draw.
+
+    First the unchanged code is tried: its run must pass, and its time sets the limit for the mutants.
+    """
+    sites = draw(tree, area, effort.seed, options.count)[options.skip :]
+    if options.list:
+        yield from (Tried(area, site, Verdict("survived", note="not run")) for site in sites)
+        return
+    unchanged = try_mutant(tree, area, None, url, effort)
+    print(f"{area}: unchanged code {unchanged.outcome} in {unchanged.seconds:.0f} s", flush=True)
+    if unchanged.outcome != "survived":
+        raise SystemExit(f"the tests fail without a mutant: {unchanged.by}: {unchanged.note}")
+    effort = attrs.evolve(effort, limit=60 + 3 * unchanged.seconds)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        verdicts = pool.map(partial(verdict_on, tree, area, url, effort), sites)
+        for site, verdict in zip(sites, verdicts, strict=True):
+            yield Tried(area, site, verdict)
+
+
+def verdict_on(tree: Path, area: str, url: str, effort: Effort, site: Site) -> Verdict:
+    reason = reason_for(site, read_equivalents())
+    return Verdict("equivalent", note=reason) if reason else try_mutant(tree, area, site, url, effort)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

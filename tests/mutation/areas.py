@@ -1,0 +1,122 @@
+"""The areas that mutants are drawn from: the storages, `worker` and `client`, with the files of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from tests.mutation.lua_edits import lua_edits
+from tests.mutation.python_edits import python_edits
+from tests.mutation.site import Edit, FindEdits, Site, find_sites
+from tests.mutation.sql_edits import defined_functions, sql_edits
+
+GRAMMARS: Final[dict[str, FindEdits]] = {".py": python_edits, ".lua": lua_edits, ".sql": sql_edits}
+
+
+@frozen
+class Area:
+    """Files whose mutants are tried by the same tests."""
+
+    name: str
+    #: Glob patterns of the files, relative to the project.
+    files: tuple[str, ...]
+    #: Glob patterns of files without mutants.
+    without: tuple[str, ...] = ()
+    #: The folder of the tests that must kill the mutants; "" for the conformance kit.
+    tests: str = ""
+
+    def sources(self, project: Path) -> list[Path]:
+        """Return the files of the area in alphabetical order."""
+        left_out = {file for pattern in self.without for file in project.glob(pattern)}
+        found = {file for pattern in self.files for file in project.glob(pattern)}
+        return sorted(found - left_out)
+
+    def sites(self, project: Path) -> Iterator[Site]:
+        """Return every site in the files of the area."""
+        replaced = replaced_functions(self.sources(project))
+        for file in self.sources(project):
+            text = file.read_text("utf-8")
+            dead = replaced.get(file, [])
+            for site in find_sites(file.relative_to(project).as_posix(), text, GRAMMARS[file.suffix]):
+                if not is_inside(site.edit, dead):
+                    yield site
+
+
+_REDIS: Final = "src/dibs/storage/redis"
+_POSTGRES: Final = "src/dibs/storage/postgres"
+_SQLITE: Final = "examples/dibs-sqlite/src/dibs_sqlite"
+
+# The URLs, settings and network errors of clients have their own tests in tests/storage; the contract does
+# not name them. The same holds for the functions and views of Postgres for callers of SQL, and for the parts
+# of the model that only workers and clients use.
+_MODEL: Final = (
+    "check_jobs",
+    "events",
+    "fold",
+    "job",
+    "limits",
+    "requests",
+    "results",
+    "rules",
+    "transitions",
+)
+_SHARED: Final = ("memory", "checks", "clock", "offsets", "sleeper")
+_NOT_POSTGRES: Final = (
+    "temporary.py",
+    "vacuum.py",
+    "migrations/0001_tables.sql",
+    "migrations/0010_views.sql",
+    "migrations/0014_sql_functions.sql",
+    "migrations/0015_views.sql",
+)
+
+_AREAS: Final = (
+    Area("model", tuple(f"src/dibs/model/{name}.py" for name in _MODEL)),
+    Area(
+        "memory",
+        ("src/dibs/storage/indexed/*.py", *(f"src/dibs/storage/{name}.py" for name in _SHARED)),
+    ),
+    Area("file", ("src/dibs/storage/file/*.py",), without=("src/dibs/storage/file/temporary.py",)),
+    Area(
+        "redis",
+        (
+            *(f"{_REDIS}/{files}" for files in ("lua/**/*.lua", "*.py", "codec/*.py", "wakeups/*.py")),
+            "src/dibs/storage/wait_loop.py",
+        ),
+        without=(f"{_REDIS}/temporary.py",),
+    ),
+    Area(
+        "postgres",
+        tuple(f"{_POSTGRES}/{files}" for files in ("**/*.sql", "*.py", "codec/*.py", "wakeups/*.py")),
+        without=tuple(f"{_POSTGRES}/{name}" for name in _NOT_POSTGRES),
+    ),
+    Area("sqlite", (f"{_SQLITE}/*.py", f"{_SQLITE}/sql/queries.sql")),
+    Area("worker", ("src/dibs/worker/**/*.py",), tests="tests/worker"),
+    Area(
+        "client",
+        ("src/dibs/client/**/*.py",),
+        without=("src/dibs/client/sync/**/*.py",),
+        tests="tests/client",
+    ),
+)
+AREAS: Final = {area.name: area for area in _AREAS}
+STORAGES: Final = tuple(name for name, area in AREAS.items() if not area.tests)
+
+
+def replaced_functions(files: list[Path]) -> dict[Path, list[tuple[int, int]]]:
+    """Return the spans of the SQL functions that a later migration replaces: their text never runs."""
+    migrations = [file for file in files if file.parent.name == "migrations"]
+    dead: dict[Path, list[tuple[int, int]]] = {}
+    later: set[str] = set()
+    for file in reversed(migrations):
+        functions = defined_functions(file.read_text("utf-8"))
+        dead[file] = [(start, end) for name, start, end in functions if name in later]
+        later |= {name for name, _, _ in functions}
+    return dead
+
+
+def is_inside(edit: Edit, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= edit.start < end for start, end in spans)

@@ -1,0 +1,125 @@
+"""Runs the tests of an area on one tree, in a process with a time limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import frozen
+
+from tests.mutation.areas import AREAS, Area
+from tests.mutation.site import Site
+from tests.mutation.trees import environment, mutated
+from tests.mutation.verdict import Verdict
+
+_FAILED_TEST: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+#: Exit codes of pytest.
+_ALL_PASSED, _SOME_FAILED = 0, 1
+
+
+@frozen(kw_only=True)
+class Effort:
+    """How much is spent on one mutant. `limit` is the longest run in seconds; a longer one is killed."""
+
+    seed: int = 1
+    level: str = "L2"
+    budget: float = 60.0
+    #: Number of histories on each level instead of the budget; 0 uses the budget.
+    examples: int = 0
+    limit: float = 600.0
+
+
+def try_mutant(tree: Path, area: str, site: Site | None, url: str, effort: Effort) -> Verdict:
+    """Return the verdict on a mutant of a snapshot; without a site, that on the unchanged code."""
+    began = time.monotonic()
+    with mutated(tree, site) as copy:
+        if site is not None and (error := import_error(copy, site)):
+            verdict = Verdict("not valid", note=error)
+        elif AREAS[area].tests:
+            verdict = run_tests(copy, AREAS[area], site, effort)
+        else:
+            verdict = certify_tree(copy, url or f"{area}:{copy}/jobs", effort)
+    return msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began, 1))
+
+
+def import_error(tree: Path, site: Site) -> str:
+    """Return the last line of the traceback if the mutated module cannot be imported, else ""."""
+    if not site.file.endswith(".py"):
+        return ""
+    module = site.file.partition("src/")[2].removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    code, output = run_limited(tree, ("-c", f"import {module}"), 60)
+    return "" if code == 0 else output.strip().rpartition("\n")[2]
+
+
+def certify_tree(tree: Path, url: str, effort: Effort) -> Verdict:
+    words = (url, effort.level, effort.budget, effort.seed, effort.examples)
+    code, output = run_limited(tree, ("-m", "tests.mutation.certify_tree", *map(str, words)), effort.limit)
+    if code is None:
+        return Verdict("killed", "time limit")
+    lines = output.strip().splitlines()
+    # Objects that the end of the process closes may still log.
+    found = next((line for line in reversed(lines) if line.startswith('{"outcome"')), None)
+    if found is None:
+        return Verdict("killed", "crash", f"exit code {code}: {lines[-1][:200] if lines else 'no output'}")
+    return msgspec.json.decode(found, type=Verdict)
+
+
+def run_tests(tree: Path, area: Area, site: Site | None, effort: Effort) -> Verdict:
+    """Run the tests that mirror the mutated module, and then all tests of the area, until one fails."""
+    own = [] if site is None else mirroring_tests(tree, area, site)
+    for words in filter(None, ([*own], [area.tests])):
+        # Most tests talk to processes on a shared machine: one that fails once is run again.
+        options = ("-q", "-x", "--reruns", "1", "-p", "no:cacheprovider", "--tb=line")
+        code, output = run_limited(tree, ("-m", "pytest", *options, *words), effort.limit)
+        if code is None:
+            return Verdict("killed", "time limit")
+        if code != _ALL_PASSED:
+            found = _FAILED_TEST.findall(output)
+            return Verdict("killed", found[-1] if found else f"exit code {code}", output[-300:])
+    return Verdict("survived", note=f"{area.tests} passed")
+
+
+def mirroring_tests(tree: Path, area: Area, site: Site) -> list[str]:
+    """Return the test files that have the name of the mutated module."""
+    name = f"test_{Path(site.file).stem}.py"
+    return [str(file.relative_to(tree)) for file in sorted((tree / area.tests).rglob(name))]
+
+
+def run_limited(tree: Path, words: Sequence[str], limit: float) -> tuple[int | None, str]:
+    """Run Python in a tree. Return its exit code, None after the time limit, and its output.
+
+    The process has a session of its own, so that the limit also ends the processes that it started.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=tree,
+        env=environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        return None, ""
+    finally:
+        end_session(process)
+
+
+def end_session(process: subprocess.Popen[str]) -> None:
+    """Kill what is left of a process and of those that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.communicate()

@@ -1,0 +1,81 @@
+"""The report of a run: a table of 80 columns, and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import frozen
+
+from tests.mutation.site import Site
+from tests.mutation.verdict import Verdict
+
+WIDTH: Final = 80
+_INDENT: Final = " " * 11
+_ROW: Final = "{:<10}{:>8}{:>9}{:>10}{:>12}{:>11}{:>11}{:>8}"
+
+
+@frozen
+class Tried:
+    """One mutant of an area with its verdict."""
+
+    area: str
+    site: Site
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields of the report in JSON."""
+        site, verdict = self.site, self.verdict
+        return {
+            "area": self.area,
+            "file": site.file,
+            "line": site.line,
+            "text": site.line_text,
+            "operator": site.edit.operator,
+            "change": site.change,
+            "outcome": verdict.outcome,
+            "by": verdict.by,
+            "note": verdict.note,
+            "seconds": verdict.seconds,
+        }
+
+
+def summary(tried: Sequence[Tried]) -> str:
+    """Return the table of counts by area. A mutant is valid unless it is equivalent or no program."""
+    head = ("area", "drawn", "killed", "survived", "equivalent", "not valid", "killed, %", "s")
+    rows = [_ROW.format(*head)]
+    areas = list(dict.fromkeys(one.area for one in tried))
+    rows += [_row(area, [one for one in tried if one.area == area]) for area in areas]
+    if len(areas) > 1:
+        rows.append(_row("all", tried))
+    return "\n".join(rows)
+
+
+def _row(name: str, tried: Sequence[Tried]) -> str:
+    counts: Mapping[str, int] = Counter(one.verdict.outcome for one in tried)
+    killed, survived = counts["killed"], counts["survived"]
+    share = f"{100 * killed / (killed + survived):.1f}" if killed + survived else "-"
+    seconds = round(sum(one.verdict.seconds for one in tried))
+    return _ROW.format(
+        name, len(tried), killed, survived, counts["equivalent"], counts["not valid"], share, seconds
+    )
+
+
+def describe(one: Tried) -> str:
+    """Return the lines about one mutant: its outcome, its place, its line and the mutation."""
+    return "\n".join(_lines(one))
+
+
+def _lines(one: Tried) -> Iterator[str]:
+    site, verdict = one.site, one.verdict
+    yield f"{verdict.outcome:<10} {site.file}:{site.line}"
+    yield _indented(site.line_text)
+    yield _indented(f"{site.edit.operator}: {site.change}")
+    if verdict.by or verdict.outcome != "killed":
+        yield _indented(f"{verdict.seconds:.0f} s; {verdict.by or verdict.note}")
+
+
+def _indented(text: str) -> str:
+    return _INDENT + textwrap.shorten(text, WIDTH - len(_INDENT), placeholder=" ...")
