@@ -24,9 +24,11 @@ from dibs.model.requests import (
 )
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
+from dibs_conformance.sequential.subclasses import check_subclasses
 
 #: The number of checks that a probe made, and a description of each wrong result.
 ProbeResult = tuple[int, list[str]]
@@ -146,6 +148,19 @@ PROBES = (
         "4, Limits",
         "A value beyond a limit is refused before the storage writes.",
         check_invalid_input,
+    ),
+    Probe(
+        "every verb refuses bad arguments",
+        "4.8",
+        "An argument of a wrong type or outside its range gets the same error from every storage, before "
+        "anything is written.",
+        check_bad_calls,
+    ),
+    Probe(
+        "a subclass counts as its plain value",
+        "4.8",
+        "A value of a subclass of str, bytes or int has the effect of its plain value.",
+        check_subclasses,
     ),
     Probe(
         "values at a limit are accepted",

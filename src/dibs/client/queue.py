@@ -36,7 +36,8 @@ from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import BadHandler, Refused
-from dibs.model.check_arguments import check_is_text, check_revision
+from dibs.model.check_arguments import check_revision
+from dibs.model.check_values import check_is_text
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import EnqueueRequest
 

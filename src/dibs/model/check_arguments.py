@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
+import msgspec
 from msgspec import UNSET
 
 from dibs.errors import Refused
@@ -17,14 +18,31 @@ from dibs.model.check_values import (
     check_attributes,
     check_bytes,
     check_duration,
+    check_flag,
+    check_is_a,
+    check_is_list,
+    check_is_text,
     check_optional_number,
     check_text,
     check_time,
     check_whole_number,
 )
-from dibs.model.job import Job, Outcome, Slot, Successor
+from dibs.model.job import Error, ErrorKind, Job, Outcome, Slot, Successor
 from dibs.model.limits import LIMITS, LONGEST_STORED_TIME, SAFE_INTEGER, Limits
-from dibs.model.requests import Complete, Fail, JobPatch, LogLevel, RetryLater, SettingsPatch, SettleAction
+from dibs.model.plain_values import to_plain
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    HandOff,
+    JobPatch,
+    LogLevel,
+    Release,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
 from dibs.model.retry import RetryCause
 
 #: The most parts into which `split` divides a listing or an export.
@@ -33,6 +51,8 @@ MAX_PARTS: Final = 1000
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(RetryCause)
 _LEVELS: Final = get_args(LogLevel)
+_ERROR_KINDS: Final = get_args(ErrorKind)
+_SLOT_DECODER: Final = msgspec.msgpack.Decoder(Slot)
 
 
 def check_now(now: int) -> None:
@@ -85,18 +105,6 @@ def check_ids(ids: Sequence[str]) -> None:
         check_is_text("id", id)
 
 
-def check_is_text(field: str, text: object) -> None:
-    """Raise Refused for another type than str. The limits of names and ids are not checked."""
-    if not isinstance(text, str):
-        raise Refused(f"{field} must be text, not {type(text).__name__}", field=field)
-
-
-def check_flag(field: str, flag: object) -> None:
-    """Raise Refused unless `flag` is True or False."""
-    if not isinstance(flag, bool):
-        raise Refused(f"{field} must be True or False, not {type(flag).__name__}", field=field)
-
-
 def check_revision(field: str, revision: object) -> None:
     """Raise Refused unless a revision or fence is a whole number from 0."""
     check_whole_number(field, revision, 0, SAFE_INTEGER)
@@ -116,13 +124,41 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
             check_bytes("result", action.result, limits.result)
         check_follow_ups(action.then, limits)
     elif isinstance(action, Fail):
+        check_error("error", action.error)
+        check_flag("handled", action.handled)
         check_follow_ups(action.then, limits)
     elif isinstance(action, RetryLater):
         _check_retry(action)
         return
+    else:
+        check_is_a("action", action, Cancelled, Release, HandOff)
     retention = getattr(action, "retention", None)
     if retention is not None:
         check_retention("retention", retention)
+
+
+def check_error(field: str, error: object) -> None:
+    """Raise Refused unless `error` and its causes are Errors with fields of the right types."""
+    while error is not None or field == "error":
+        check_is_a(field, error, Error)
+        for name in ("type", "message", "traceback"):
+            check_is_text(f"{field}.{name}", getattr(error, name))
+        check_choice(f"{field}.kind", getattr(error, "kind", ""), _ERROR_KINDS)
+        field, error = f"{field}.cause", getattr(error, "cause", None)
+
+
+def check_settlements(settlements: Sequence[Settlement]) -> None:
+    """Raise Refused unless each entry is a Settlement with an id and a fence of the right types.
+
+    A bad action is not refused here, because one bad action must not fail its batch.
+    """
+    check_is_list("settlements", settlements)
+    for one in settlements:
+        if type(one) is Settlement and type(one.id) is str and type(one.fence) is int:
+            continue  # nearly every settlement
+        check_is_a("settlements", one, Settlement)
+        check_is_text("id", one.id)
+        check_whole_number("fence", one.fence, -SAFE_INTEGER, SAFE_INTEGER)
 
 
 def _check_retry(action: RetryLater) -> None:
@@ -133,6 +169,8 @@ def _check_retry(action: RetryLater) -> None:
     if action.delay is not None:
         check_duration("delay", action.delay)
     check_choice("cause", action.cause, _CAUSES)
+    if action.error is not None:
+        check_error("error", action.error)
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
@@ -140,6 +178,7 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
 
     The storage checks the size of the attributes again after it has merged them.
     """
+    check_is_a("patch", patch, JobPatch)
     if patch.run_at is not UNSET and patch.delay is not UNSET:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
     if patch.payload is not UNSET:
@@ -158,6 +197,7 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
 
 def check_settings(patch: SettingsPatch) -> None:
     """Raise Refused if a queue setting that the patch sets has a wrong type or breaks a limit."""
+    check_is_a("patch", patch, SettingsPatch)
     if patch.paused is not UNSET:
         check_flag("paused", patch.paused)
     if patch.max_active is not UNSET and patch.max_active is not None:
@@ -180,6 +220,7 @@ def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
     Such a record would damage the queue: an example is a successor without an active job.
     """
     check_text("id", id, limits.id)
+    _check_slot_types(slot)
     job, successor, outcome = slot.current, slot.successor, slot.outcome
     if job is not None:
         _check_current(id, job, limits)
@@ -199,6 +240,21 @@ def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
     for first, last in slot.dropped:
         check_whole_number("dropped", first, 0, SAFE_INTEGER)
         check_whole_number("dropped", last, first, SAFE_INTEGER)
+
+
+def _check_slot_types(slot: Slot) -> None:
+    """Raise Refused if any field of the slot has a wrong type, by encoding and decoding the slot."""
+    check_is_a("slot", slot, Slot)
+    try:
+        _SLOT_DECODER.decode(msgspec.msgpack.encode(slot, enc_hook=to_plain))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Refused(f"slot is not one that a storage exports: {error}", field="slot") from None
+    # The encoder also takes a bytearray, which a caller can change afterwards.
+    run = slot.current.run if slot.current else None
+    if run is not None and run.progress is not None:
+        check_is_a("current.run.progress", run.progress, bytes)
+    if slot.outcome is not None and slot.outcome.result is not None:
+        check_is_a("outcome.result", slot.outcome.result, bytes)
 
 
 def _check_current(id: str, job: Job, limits: Limits) -> None:

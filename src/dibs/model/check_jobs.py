@@ -16,6 +16,9 @@ from dibs.model.check_values import (
     check_attributes,
     check_bytes,
     check_duration,
+    check_flag,
+    check_is_a,
+    check_is_list,
     check_optional_number,
     check_text,
     check_time,
@@ -63,6 +66,7 @@ def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> 
     Raise Refused for a batch with too many requests. Raise BatchRefused with one Refused for each bad
     request; its `index` is the position of the request in the batch.
     """
+    check_is_list("requests", requests)
     if len(requests) > limits.batch:
         raise Refused(
             f"{len(requests)} requests in one batch; the limit is {limits.batch}, send several batches",
@@ -86,12 +90,19 @@ def check_batch(requests: Sequence[EnqueueRequest], limits: Limits = LIMITS) -> 
 
 def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
     """Raise Refused for a bad request. Return whether the request sets only id and payload."""
-    if _sets_only_id_and_payload(request, limits):
-        return True
+    try:
+        if _sets_only_id_and_payload(request, limits):
+            return True
+    except AttributeError:
+        # Only a value of another class lacks an attribute. This check costs nothing for a good request.
+        check_is_a("request", request, EnqueueRequest)
+        check_is_new_job(request.job)
+        raise
     check_new_job(request.job, limits)
     check_conflict(request.on_conflict)
     if request.request_key is not None:
         check_text("request_key", request.request_key, limits.request_key)
+    check_flag("want_outcome", request.want_outcome)
     return False
 
 
@@ -154,6 +165,12 @@ def _describe_bad_conflict(value: object) -> str:
     return f"on_conflict is {value!r:.60}; pass Update(...) or Reject(...)"
 
 
+def check_is_new_job(job: object) -> None:
+    """Raise Refused unless `job` is a NewJob with JobData."""
+    check_is_a("job", job, NewJob)
+    check_is_a("data", getattr(job, "data", None), JobData)
+
+
 def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad id, bad data, a bad time, or both `run_at` and `delay`."""
     check_text("id", job.id, limits.id)
@@ -186,7 +203,10 @@ def check_job_data(data: JobData, limits: Limits = LIMITS, longest: int = LONGES
 
 def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
     """Raise Refused for the first bad queue, job or `on_conflict` among the follow-ups of a run."""
+    check_is_list("then", then)
     for item in then:
+        check_is_a("then", item, FollowUp)
+        check_is_new_job(item.job)
         check_enqueue_queue(item.queue, limits)
         check_new_job(item.job, limits)
         check_conflict(item.on_conflict)
@@ -235,6 +255,7 @@ def check_backoff(field: str, backoff: object, longest: int = LONGEST_TIME) -> N
     elif isinstance(backoff, Exponential):
         _check_seconds(f"{field}.first", backoff.first, longest)
         _check_seconds(f"{field}.cap", backoff.cap, longest)
+        check_flag(f"{field}.jitter", backoff.jitter)
     else:
         raise Refused(
             f"{field} must be Immediate(), Fixed(seconds) or Exponential(first, cap), "
@@ -250,7 +271,7 @@ def check_retention(field: str, retention: OutcomeRetention, longest: int = LONG
     for kind in _END_KINDS:
         _check_optional_duration(f"{field}.{kind}", getattr(retention, kind), 0, longest)
     kept: object = retention.keep_payload
-    if kept is not UNSET and not (isinstance(kept, tuple) and set(kept) <= set(_END_KINDS)):
+    if kept is not UNSET and not (isinstance(kept, tuple) and all(kind in _END_KINDS for kind in kept)):
         name = f"{field}.keep_payload"
         raise Refused(f"{name} must be a tuple of some of {', '.join(_END_KINDS)}", field=name)
 

@@ -6,7 +6,7 @@ Each check raises Refused for a bad value; `field` names the value in the error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -63,6 +63,31 @@ def _encode_utf8(field: str, text: str) -> bytes:
         raise Refused(
             f"{field} contains a lone surrogate, which UTF-8 cannot encode; remove it", field=field
         ) from None
+
+
+def check_is_text(field: str, text: object) -> None:
+    """Raise Refused for another type than str. The limits of names and ids are not checked."""
+    if not isinstance(text, str):
+        raise Refused(f"{field} must be text, not {type(text).__name__}", field=field)
+
+
+def check_flag(field: str, flag: object) -> None:
+    """Raise Refused unless `flag` is True or False."""
+    if not isinstance(flag, bool):
+        raise Refused(f"{field} must be True or False, not {type(flag).__name__}", field=field)
+
+
+def check_is_a(field: str, value: object, *kinds: type) -> None:
+    """Raise Refused unless `value` is an instance of one of the classes `kinds`."""
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise Refused(f"{field} must be {names}, not {type(value).__name__}", field=field)
+
+
+def check_is_list(field: str, items: object) -> None:
+    """Raise Refused for a str, and for a value without a length and items: a batch is read more than once."""
+    if isinstance(items, str | bytes) or not isinstance(items, Collection):
+        raise Refused(f"{field} must be a list, not {type(items).__name__}", field=field)
 
 
 def check_bytes(field: str, value: bytes, limit: int) -> None:

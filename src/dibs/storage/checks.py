@@ -2,20 +2,23 @@
 
 With these checks, every storage raises the same errors for bad input (contract 4, promise 8). Storages of
 other packages call them, too. Each function checks the verb of its name and raises Refused for the first bad
-argument. The verb settle has no function here, because one bad settlement must not fail its batch: the
-storage checks each action with dibs.model.check_arguments.check_settle_action.
+argument. The actions of settle are checked elsewhere, because one bad action must not fail its batch: the
+storage checks each one with dibs.model.check_arguments.check_settle_action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Final, get_args
+
+from msgspec import UNSET, UnsetType
 
 from dibs.errors import Refused
 from dibs.model import check_arguments, check_jobs, check_values
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch
+from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Watch
 
@@ -37,20 +40,33 @@ def check_enqueue(queue: str, requests: Sequence[EnqueueRequest], within: Limits
 
 
 def check_queue(
-    queue: str, limit: int | None = None, *, ids: Sequence[str] = (), within: Limits = LIMITS
+    queue: str, limit: int | UnsetType = UNSET, *, ids: Sequence[str] = (), within: Limits = LIMITS
 ) -> None:
-    """Raise Refused for a bad queue name, limit or id. Verbs such as claim and forget need no other check."""
+    """Raise Refused for a bad queue name, limit or id. Verbs such as reap and forget need no other check."""
     check_jobs.check_queue(queue, within)
     if ids != ():
         check_arguments.check_ids(ids)
-    if limit is not None:
+    if limit is not UNSET:
         check_arguments.check_limit(limit)
 
 
-def check_claim_blocking(
-    queue: str, limit: int, claim_id: str, timeout: float, within: Limits = LIMITS
-) -> None:
+def check_claim(queue: str, lease: object, limit: int, within: Limits = LIMITS) -> None:
     check_queue(queue, limit, within=within)
+    check_values.check_is_text("lease", lease)
+
+
+def check_settle(queue: str, settlements: Sequence[Settlement], within: Limits = LIMITS) -> None:
+    """Check all but the actions: the storage checks each one, and answers `refused` for a bad one."""
+    check_queue(queue, within=within)
+    check_arguments.check_settlements(settlements)
+
+
+def check_claim_blocking(
+    queue: str, limit: int, claim_id: str, timeout: float, within: Limits = LIMITS, *, lease: object = ""
+) -> None:
+    check_claim(queue, lease, limit, within)
+    check_values.check_is_text("claim_id", claim_id)
+    check_timeout(timeout)
     if not (claim_id.isascii() and claim_id.isprintable() and 1 <= len(claim_id) <= MOST_CLAIM_ID):
         raise Refused(
             f"claim_id is {claim_id!r}; it must be 1 to {MOST_CLAIM_ID} printable ASCII characters",
@@ -62,8 +78,29 @@ def check_claim_blocking(
         )
 
 
-def check_list(queue: str, state: str, limit: int, within: Limits = LIMITS) -> None:
+def check_timeout(timeout: object) -> None:
+    """Raise Refused unless `timeout` is a number of seconds. A bool and NaN are refused."""
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or math.isnan(timeout):
+        raise Refused(f"timeout is {timeout!r:.60}; it must be a number of seconds", field="timeout")
+
+
+def check_export(queue: str, after: object, until: object, limit: int, within: Limits = LIMITS) -> None:
     check_queue(queue, limit, within=within)
+    for field, cursor in (("after", after), ("until", until)):
+        if cursor is not None:
+            check_values.check_is_text(field, cursor)
+
+
+def check_list(
+    queue: str,
+    state: str,
+    limit: int,
+    within: Limits = LIMITS,
+    *,
+    after: object = None,
+    until: object = None,
+) -> None:
+    check_export(queue, after, until, limit, within)
     check_arguments.check_choice("state", state, STATES)
 
 
@@ -76,15 +113,16 @@ def check_split(queue: str, parts: int, state: str | None, within: Limits = LIMI
 
 def check_cancel(queue: str, ids: Sequence[str], running: object, within: Limits = LIMITS) -> None:
     check_queue(queue, ids=ids, within=within)
-    check_arguments.check_flag("running", running)
+    check_values.check_flag("running", running)
 
 
 def check_finish(
     queue: str, end: End, within: Limits = LIMITS, *, id: object = "", revision: object = 0
 ) -> None:
     check_queue(queue, within=within)
-    check_arguments.check_is_text("id", id)
+    check_values.check_is_text("id", id)
     check_arguments.check_revision("revision", revision)
+    check_values.check_is_a("end", end, *get_args(End))
     check_arguments.check_settle_action(end, within)
 
 
@@ -93,13 +131,15 @@ def check_grant(queues: Sequence[str], ttl: int, holder: str, within: Limits = L
     check_arguments.check_holder(holder, within)
 
 
-def check_renew(queues: Sequence[str], ttl: int, within: Limits = LIMITS) -> None:
+def check_renew(queues: Sequence[str], ttl: int, within: Limits = LIMITS, *, lease: object = "") -> None:
     check_arguments.check_queues(queues, within)
+    check_values.check_is_text("lease", lease)
     check_arguments.check_ttl(ttl)
 
 
-def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS) -> None:
+def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS, *, lease: object = "") -> None:
     check_arguments.check_queues(queues, within)
+    check_values.check_is_text("lease", lease)
     check_arguments.check_limit(limit)
 
 
@@ -107,7 +147,7 @@ def check_report(
     queue: str, progress: bytes, within: Limits = LIMITS, *, id: object = "", fence: object = 0
 ) -> None:
     check_queue(queue, within=within)
-    check_arguments.check_is_text("id", id)
+    check_values.check_is_text("id", id)
     check_arguments.check_revision("fence", fence)
     check_values.check_bytes("progress", progress, within.progress)
     check_values.check_json("progress", progress, within.depth)
@@ -119,7 +159,7 @@ def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: obj
     The storage checks them at the merge, with dibs.model.check_values.check_attributes.
     """
     check_queue(queue, within=within)
-    check_arguments.check_is_text("id", id)
+    check_values.check_is_text("id", id)
     check_arguments.check_patch(patch, within)
 
 
@@ -130,7 +170,9 @@ def check_configure(queue: str, patch: SettingsPatch, within: Limits = LIMITS) -
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:
     check_queue(queue, within=within)
+    check_values.check_is_list("records", records)
     for record in records:
+        check_values.check_is_a("records", record, ExportRecord)
         check_arguments.check_import_record(record.id, record.slot, within)
 
 
@@ -138,10 +180,25 @@ def check_counts(queues: Sequence[str], within: Limits = LIMITS) -> None:
     check_arguments.check_queues(queues, within)
 
 
-def check_wait(queues: Sequence[str], for_: str, ids: Sequence[str], within: Limits = LIMITS) -> None:
+def check_wait(
+    queues: Sequence[str],
+    for_: str,
+    ids: Sequence[str],
+    within: Limits = LIMITS,
+    *,
+    since: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> None:
     check_arguments.check_queues(queues, within)
     check_arguments.check_ids(ids)
     check_arguments.check_choice("for_", for_, WATCHES)
+    if since is not None:
+        check_values.check_is_a("since", since, Mapping)
+        for queue, token in since.items():
+            check_values.check_is_text("since", queue)
+            check_values.check_is_text("since", token)
+    if timeout is not None:
+        check_timeout(timeout)
 
 
 def check_now(now: int | None, *, manual: bool) -> None:

@@ -165,19 +165,20 @@ class SqliteStorage:
     async def claim(
         self, queue: str, lease: str, limit: int, *, now: int | None = None
     ) -> results.ClaimResult:
-        checks.check_queue(queue, limit)
+        checks.check_claim(queue, lease, limit)
         return await self._run_write(now, claiming.claim, queue, lease, limit)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[results.SettleResult]:
-        checks.check_queue(queue)
+        checks.check_settle(queue, settlements)
         return await self._run_write(now, settling.settle, queue, settlements, self.limits)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> results.SettleAndClaimResult:
-        checks.check_queue(queue, limit)
+        checks.check_claim(queue, lease, limit)
+        checks.check_settle(queue, settlements)
         return await self._run_write(
             now, claiming.settle_and_claim, queue, settlements, lease, limit, self.limits
         )
@@ -199,13 +200,13 @@ class SqliteStorage:
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, results.RenewResult]:
-        checks.check_renew(queues, ttl)
+        checks.check_renew(queues, ttl, lease=lease)
         return await self._run_write(now, claiming.renew, queues, lease, ttl)
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        checks.check_drop(queues, limit)
+        checks.check_drop(queues, limit, lease=lease)
         return await self._run_write(now, claiming.drop, queues, lease, limit)
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[results.ReapedJob]:
@@ -256,7 +257,7 @@ class SqliteStorage:
         limit: int = 100,
         now: int | None = None,
     ) -> results.ListPage:
-        checks.check_list(queue, state, limit)
+        checks.check_list(queue, state, limit, after=after, until=until)
         return await self._run_read(now, reading.list_, queue, state, after, until, limit)
 
     async def split(self, queue: str, parts: int, *, state: results.State | None = None) -> Sequence[str]:
@@ -283,7 +284,7 @@ class SqliteStorage:
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> results.ExportPage:
-        checks.check_queue(queue, limit)
+        checks.check_export(queue, after, until, limit)
         return await self._run_read(None, reading.export, queue, after, until, limit)
 
     async def import_(
@@ -309,7 +310,7 @@ class SqliteStorage:
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> results.WaitResult:
-        checks.check_wait(queues, for_, ids)
+        checks.check_wait(queues, for_, ids, since=since, timeout=timeout)
         deadline, seen = wait.Deadline(timeout), dict(since or {})
         with self._changes:
             while True:

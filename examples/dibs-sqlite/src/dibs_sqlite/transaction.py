@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from dibs.errors import StorageDamaged
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import EMPTY, Slot
+from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
 from dibs_sqlite.queries import queries
 
-_encode: Final = msgspec.msgpack.Encoder().encode
+#: `to_plain` encodes subclasses of str, bytes and int, as which the members of an Enum arrive.
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode_slot: Final = msgspec.msgpack.Decoder(Slot).decode
 _decode_settings: Final = msgspec.msgpack.Decoder(Settings).decode
 _decode_result: Final = msgspec.msgpack.Decoder(EnqueueResult).decode

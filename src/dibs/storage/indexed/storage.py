@@ -52,19 +52,20 @@ class IndexedStorage(IndexedSession):
         return await self._run_step(now, enqueueing.enqueue, queue, requests)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_claim(queue, lease, limit, self.limits)
         return await self._run_step(now, claiming.claim, queue, lease, limit)
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[SettleResult]:
-        checks.check_queue(queue, within=self.limits)
+        checks.check_settle(queue, settlements, self.limits)
         return await self._run_step(now, settling.settle, queue, settlements, self.limits)
 
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_claim(queue, lease, limit, self.limits)
+        checks.check_settle(queue, settlements, self.limits)
         return await self._run_step(now, _settle_and_claim, queue, settlements, lease, limit, self.limits)
 
     async def finish(
@@ -84,13 +85,13 @@ class IndexedStorage(IndexedSession):
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
-        checks.check_renew(queues, ttl, self.limits)
+        checks.check_renew(queues, ttl, self.limits, lease=lease)
         return await self._run_step(now, claiming.renew, queues, lease, ttl)
 
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        checks.check_drop(queues, limit, self.limits)
+        checks.check_drop(queues, limit, self.limits, lease=lease)
         return await self._run_step(now, claiming.drop, queues, lease, limit)
 
     async def reap(self, queue: str, limit: int, *, now: int | None = None) -> list[ReapedJob]:
@@ -139,7 +140,7 @@ class IndexedStorage(IndexedSession):
         limit: int = 100,
         now: int | None = None,
     ) -> ListPage:
-        checks.check_list(queue, state, limit, self.limits)
+        checks.check_list(queue, state, limit, self.limits, after=after, until=until)
         return await self._run_read(now, reading.list_, queue, state, after, until, limit)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
@@ -166,7 +167,7 @@ class IndexedStorage(IndexedSession):
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_export(queue, after, until, limit, self.limits)
         return await self._run_read(None, reading.export, queue, after, until, limit)
 
     async def import_(
@@ -192,7 +193,7 @@ class IndexedStorage(IndexedSession):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> WaitResult:
-        checks.check_wait(queues, for_, ids, self.limits)
+        checks.check_wait(queues, for_, ids, self.limits, since=since, timeout=timeout)
         return await self._wait(Waiter(for_, queues, ids), since or {}, timeout)
 
 

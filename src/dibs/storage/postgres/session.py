@@ -8,6 +8,7 @@ from copy import copy
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
+from msgspec import UNSET, UnsetType
 from psycopg import BaseConnection
 
 from dibs.errors import Refused, StorageDamaged
@@ -73,11 +74,12 @@ class PostgresSession:
         clock.report_lead(self.url, lead)
 
     def _check_common(
-        self, queue: str, now: int | None, limit_: int | None = None, *, ids: Sequence[str] = ()
+        self, queue: str, now: int | None, limit_: int | UnsetType = UNSET, *, ids: Sequence[str] = ()
     ) -> dict[str, Any]:
         """Check queue, limit, ids and time of a verb. Return the parameters `queue`, `now` and `limit`."""
         checks.check_queue(queue, limit_, ids=ids, within=self.limits)
-        return {"queue": queue, "now": self._time_parameter(now), "limit": min(limit_ or 0, MAX_LIMIT)}
+        limit = 0 if limit_ is UNSET else min(limit_, MAX_LIMIT)
+        return {"queue": queue, "now": self._time_parameter(now), "limit": limit}
 
     def decode(self, queue: str, decode: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Decode rows about a queue. Raise StorageDamaged for a row among them that cannot be read."""
@@ -131,6 +133,7 @@ class PostgresSession:
 
         There is one reason for each settlement, "" for a valid one.
         """
+        checks.check_settle(queue, settlements, self.limits)
         params, reasons = parameters.encode_settlements(settlements, self.limits)
         return {**self._check_common(queue, now), **params}, reasons
 

@@ -80,6 +80,7 @@ class PostgresStorage(PostgresSession):
         return self.decode(queue, rows.decode_enqueued, await self._run_write(name, params), requests)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
+        checks.check_claim(queue, lease, limit, self.limits)
         params = {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         token = self._waits.token(queue)
         return self._count_claim(
@@ -105,6 +106,8 @@ class PostgresStorage(PostgresSession):
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
+        checks.check_claim(queue, lease, limit, self.limits)
+        checks.check_settle(queue, settlements, self.limits)
         params, reasons = parameters.encode_settlements(settlements, self.limits)
         params |= {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         if not settlements:
@@ -151,7 +154,7 @@ class PostgresStorage(PostgresSession):
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
-        checks.check_renew(queues, ttl, self.limits)
+        checks.check_renew(queues, ttl, self.limits, lease=lease)
         params = {
             "queues": list(queues),
             "lease": sendable_lease(lease),
@@ -169,7 +172,7 @@ class PostgresStorage(PostgresSession):
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        checks.check_drop(queues, limit, self.limits)
+        checks.check_drop(queues, limit, self.limits, lease=lease)
         params = {
             "queues": list(queues),
             "lease": sendable_lease(lease),
@@ -253,7 +256,7 @@ class PostgresStorage(PostgresSession):
         limit: int = 100,
         now: int | None = None,
     ) -> ListPage:
-        checks.check_list(queue, state, limit, self.limits)
+        checks.check_list(queue, state, limit, self.limits, after=after, until=until)
         params = self._check_common(queue, now, limit)
         items, more = await self._page(state, params, after, until)
         return ListPage(items=tuple(items), after=more)
@@ -316,6 +319,7 @@ class PostgresStorage(PostgresSession):
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
+        checks.check_export(queue, after, until, limit, self.limits)
         params = self._check_common(queue, None, limit)
         items, more = await self._page(None, params, after, until)
         known = await self._run_read("settings", params)
@@ -356,7 +360,7 @@ class PostgresStorage(PostgresSession):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> WaitResult:
-        checks.check_wait(queues, for_, ids, self.limits)
+        checks.check_wait(queues, for_, ids, self.limits, since=since, timeout=timeout)
         self._time_parameter(None)
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
 

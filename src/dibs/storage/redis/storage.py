@@ -85,14 +85,14 @@ class RedisStorage(RedisSession):
         return self._decode(queue, codec.decode_enqueued, requests, reply)
 
     async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_claim(queue, lease, limit, self.limits)
         reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
         return await self._finish_claim(queue, lease, limit, now, reply)
 
     async def claim_blocking(
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
     ) -> ClaimResult:
-        checks.check_claim_blocking(queue, limit, claim_id, timeout, within=self.limits)
+        checks.check_claim_blocking(queue, limit, claim_id, timeout, self.limits, lease=lease)
         if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
         claim = ["", codec.encode_lease(lease), min(limit, STEP)]
@@ -136,7 +136,7 @@ class RedisStorage(RedisSession):
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
     ) -> list[SettleResult]:
-        checks.check_queue(queue, within=self.limits)
+        checks.check_settle(queue, settlements, self.limits)
         if not settlements:
             self._time_argument(now)
             return []
@@ -150,7 +150,8 @@ class RedisStorage(RedisSession):
     async def settle_and_claim(
         self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
     ) -> SettleAndClaimResult:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_claim(queue, lease, limit, self.limits)
+        checks.check_settle(queue, settlements, self.limits)
         batch = await self._encode_settlements(queue, settlements)
         settled, claimed = await self._run_script(
             "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
@@ -198,7 +199,7 @@ class RedisStorage(RedisSession):
     async def renew(
         self, queues: Sequence[str], lease: str, ttl: int, *, now: int | None = None
     ) -> dict[str, RenewResult]:
-        checks.check_renew(queues, ttl, self.limits)
+        checks.check_renew(queues, ttl, self.limits, lease=lease)
         replies = await self._run_on_each("renew", queues, now, codec.encode_lease(lease), ttl)
         self._report_leads(queues, [lead for _, lead, *_ in replies])
         return {queue: codec.decode_renewed(reply) for queue, reply in zip(queues, replies, strict=True)}
@@ -206,7 +207,7 @@ class RedisStorage(RedisSession):
     async def drop(
         self, queues: Sequence[str], lease: str, limit: int, *, now: int | None = None
     ) -> dict[str, int]:
-        checks.check_drop(queues, limit, self.limits)
+        checks.check_drop(queues, limit, self.limits, lease=lease)
         left = await asyncio.gather(*(self._drop(queue, lease, limit, now) for queue in queues))
         return dict(zip(queues, left, strict=True))
 
@@ -294,7 +295,7 @@ class RedisStorage(RedisSession):
         limit: int = 100,
         now: int | None = None,
     ) -> ListPage:
-        checks.check_list(queue, state, limit, self.limits)
+        checks.check_list(queue, state, limit, self.limits, after=after, until=until)
         listing = Listing(self._script_runner(queue), SOURCES[state], after, until)
         read_slots = partial(self._read_slots, queue, now=now)
         items, after_page = await listing.page(limit, read_slots, partial(is_in_state, state))
@@ -347,7 +348,7 @@ class RedisStorage(RedisSession):
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
-        checks.check_queue(queue, limit, within=self.limits)
+        checks.check_export(queue, after, until, limit, self.limits)
         reply = await self._run_script("configure", queue, None)
         settings = self._decode(queue, codec.decode_settings, reply)
         listing = Listing(self._script_runner(queue), ALL_SOURCES, after, until)
@@ -388,7 +389,7 @@ class RedisStorage(RedisSession):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> WaitResult:
-        checks.check_wait(queues, for_, ids, self.limits)
+        checks.check_wait(queues, for_, ids, self.limits, since=since, timeout=timeout)
         if self._waits is None:
             raise self._not_open_error()
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)

@@ -125,7 +125,8 @@ def encode_requests(batch: CheckedBatch) -> Params:
 def encode_settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
     """Return the parameters of settle(), and for each settlement a reason to refuse it or ""."""
     reasons = [refusal_reason(one.action, limits) for one in given]
-    kinds = [KINDS[type(one.action)] for one in given]
+    # An action of an unknown type is refused; its kind has no effect.
+    kinds = [KINDS.get(type(one.action), "completed") for one in given]
     details = [
         encode_details(one.action) if not reason else '{"refused": true}'
         for one, reason in zip(given, reasons, strict=True)

@@ -41,6 +41,9 @@ SETTLE_STATUSES: Final[tuple[SettleStatus, ...]] = (
     "refused",
 )
 CAUSE_NUMBERS: Final = {"error": 4, "timeout": 5, "stall": 6}
+#: The actions whose kind matters if they are refused: after the end of the run, a repeat is compared by kind.
+_ENDS: Final = (Complete, Fail, Cancelled)
+_REFUSED_RETURN: Final = CAUSE_NUMBERS["error"]
 DONE_RESULT: Final = SettleResult("done")
 
 _SETTLEMENT: Final = Layout(">QBBQH")
@@ -138,7 +141,8 @@ class SettlementBatch:
         With `breaks_limit`, pack only the mark that makes the script refuse the settlement.
         """
         if breaks_limit:
-            return _SETTLEMENT.pack(_valid_fence(fence), _kind_number(action), 1, 0, 0)
+            kind = _kind_number(action) if isinstance(action, _ENDS) else _REFUSED_RETURN
+            return _SETTLEMENT.pack(_valid_fence(fence), kind, 1, 0, 0)
         has, at, follow_up_count, parts = 0, 0, 0, []
         if isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
             has |= 4

@@ -17,10 +17,20 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from dibs.model.plain_values import to_plain
 from dibs.storage.redis.network.driver import AbstractConnection, detach_stream, parse_error
 
 #: Seconds that closing a connection may take, for example for TLS's close_notify.
 CLOSE_TIMEOUT: Final = 1.0
+
+
+def pack(command: tuple[Any, ...]) -> bytes:
+    """Return a command in the protocol of Redis. hiredis packs no subclass of int, such as an IntEnum."""
+    try:
+        packed: bytes = pack_command(command)
+    except TypeError:
+        packed = pack_command(tuple(map(to_plain, command)))
+    return packed
 
 
 class WireConnection(asyncio.Protocol):
@@ -80,8 +90,9 @@ class WireConnection(asyncio.Protocol):
         """Send a command and return its reply. Raise the errors of `read_pending_reply`."""
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
+        packed = pack(command)
         pending = self._reply = self._loop.create_future()
-        self._transport.write(pack_command(command))
+        self._transport.write(packed)
         self._start_timeout(timeout)
         reply = await pending
         if isinstance(reply, Exception):
@@ -97,10 +108,11 @@ class WireConnection(asyncio.Protocol):
         """
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
+        packed = pack(first) + pack(second)
         first_reply: list[Any] = []
         pending = self._loop.create_future()
         self._first_reply, self._reply = first_reply, pending
-        self._transport.write(pack_command(first) + pack_command(second))
+        self._transport.write(packed)
         self._start_timeout(timeout)
         reply = await pending
         if isinstance(reply, Exception):

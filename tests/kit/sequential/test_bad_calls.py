@@ -1,0 +1,78 @@
+"""The kit finds storages that accept bad input, raise another error, or write before they have checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dibs.model.requests import JobPatch
+from dibs.storage.protocol import Clock, Storage
+from dibs.storage.registry import open_storage
+from dibs_conformance import certify
+from dibs_conformance.sequential.bad_calls import check_bad_calls, verbs
+from dibs_conformance.sequential.subclasses import check_subclasses
+from dibs_conformance.sequential.wrong_types import wrong_arguments
+from dibs_conformance.target import Locations
+from tests.kit.mutants.lenient import LENIENT, Lenient
+
+
+async def wrong_results(wrap: type[Lenient]) -> list[str]:
+    found = []
+    for check in (check_bad_calls, check_subclasses):
+        async with open_storage("memory:", "manual") as storage:
+            found += (await check(wrap(storage)))[1]
+    return found
+
+
+@pytest.mark.parametrize("wrap", LENIENT, ids=lambda wrap: wrap.__name__)
+def test_a_storage_with_wrong_checks_is_found(wrap: type[Lenient]) -> None:
+    wrong = asyncio.run(wrong_results(wrap))
+
+    assert LENIENT[wrap] in "\n".join(wrong), wrong
+
+
+def test_a_storage_with_wrong_checks_is_not_certified() -> None:
+    @asynccontextmanager
+    async def open_lenient(location: str, clock: Clock) -> AsyncIterator[Any]:
+        async with open_storage(f"memory:{location}", clock) as storage:
+            yield next(iter(LENIENT))(storage)
+
+    report = certify(open_lenient, examples=1, seed=1)
+
+    assert not report.certified
+    assert {"every verb refuses bad arguments"} == {one.law for one in report.levels[0].failures}
+
+
+async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
+    locations = Locations(any_new_url)
+    try:
+        for check in (check_bad_calls, check_subclasses):
+            async with locations.open(locations.new(), "manual") as storage:
+                made, wrong = await check(storage)
+
+                assert [] == wrong
+                assert made >= 20
+    finally:
+        await locations.remove()
+
+
+def test_each_argument_of_each_verb_has_wrong_values() -> None:
+    """`queues` has no arguments. The check of `now` has rows of its own."""
+    for name, function in verbs(blocking=True):
+        found = {argument for argument, _ in wrong_arguments(function, {})}
+        taken = {one for one in Storage.__dict__.get(name, function).__annotations__ if one != "return"}
+
+        assert taken - {"now"} == found, name
+
+
+def test_a_field_of_a_patch_is_replaced() -> None:
+    configure = dict(verbs(blocking=False))["amend"]
+    paths = {
+        wrong.path for _, wrong in wrong_arguments(configure, {"patch": JobPatch(attributes={"a": b"1"})})
+    }
+
+    assert {"patch", "patch.priority", "patch.attributes['x']", "a key of patch.attributes"} <= paths
