@@ -130,18 +130,35 @@ class LoopRunner:
 
 
 class OpenedStorage:
-    """A storage that stays open between synchronous calls. `reopen` simulates a restart of its process."""
+    """A storage that stays open between synchronous calls. `reopen` simulates a restart of its process.
+
+    Each of the handles is a storage object of its own at the same location.
+    """
 
     def __init__(
-        self, locations: Locations, runner: LoopRunner, location: str, clock: Clock = "manual"
+        self,
+        locations: Locations,
+        runner: LoopRunner,
+        location: str,
+        clock: Clock = "manual",
+        *,
+        handles: int = 1,
     ) -> None:
         self.location = location
         self._locations, self._runner, self._clock = locations, runner, clock
+        self._wanted = handles
         self._open()
 
+    @property
+    def storage(self) -> Storage:
+        """The first handle."""
+        return self.handles[0]
+
     def _open(self) -> None:
-        self._context = self._locations.open(self.location, self._clock)
-        self.storage: Storage = self._runner.run(_enter_context(self._context))
+        self._contexts = [self._locations.open(self.location, self._clock) for _ in range(self._wanted)]
+        self.handles: list[Storage] = [
+            self._runner.run(_enter_context(context)) for context in self._contexts
+        ]
 
     def reopen(self) -> None:
         """Close the storage and open a new one at the same location."""
@@ -149,7 +166,8 @@ class OpenedStorage:
         self._open()
 
     def close(self) -> None:
-        self._runner.run(_exit_context(self._context))
+        for context in self._contexts:
+            self._runner.run(_exit_context(context))
 
 
 async def _enter_context(context: AbstractAsyncContextManager[Storage]) -> Storage:

@@ -32,7 +32,12 @@ def play(
     runner = LoopRunner()
     checker = LawChecker([law() for law in LAWS], CallRecorder())
     session = ExampleSession(
-        locations=Locations(target), checker=checker, runner=runner, durable=durable, cross_queue=True
+        locations=Locations(target),
+        checker=checker,
+        runner=runner,
+        durable=durable,
+        cross_queue=True,
+        handles=True,
     )
     try:
         failure = run_walkthrough(session) if walkthrough else None

@@ -8,6 +8,7 @@ gets a new schema, unless it was opened with a manual clock before.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -37,6 +38,8 @@ class PostgresLocations:
         self._url = url
         self._schemas: dict[str, str] = {}
         self._closed: list[str] = []
+        #: The number of storages that are open at each location.
+        self._open: Counter[str] = Counter()
         self._connections: ConnectionPool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,7 +74,10 @@ class PostgresLocations:
         if self._connections is None:
             address = self.address(location)
             self._connections = ConnectionPool(address, DriverErrors(address.display_url, address.hosts))
-        if location in self._closed:
+        self._open[location] += 1
+        if self._open[location] > 1:
+            pass
+        elif location in self._closed:
             self._closed.remove(location)
         elif len(self._closed) > RESERVE:
             schema = self._schemas[location] = self._schemas.pop(self._closed.pop(0))
@@ -84,7 +90,9 @@ class PostgresLocations:
         return self._connections
 
     def leave(self, location: str) -> None:
-        self._closed.append(location)
+        self._open[location] -= 1
+        if not self._open[location]:
+            self._closed.append(location)
 
 
 class Kept:

@@ -64,7 +64,7 @@ def amend(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus
         record.during_run.append(entry)
     if patch.retention is not UNSET and record.live_outcome(now):
         extend_outcome(record, patch.retention, now)
-    queue.log_event("amended", id, now)
+    queue.log_event("amended", id, now, record.current)
     return "amended"
 
 

@@ -176,7 +176,7 @@ def end_current(
     queue.log_attempt_end(kind, job, now, error)
     record.current, record.during_run = record.successor(), []
     if record.current is not None:
-        queue.log_event("promoted", job.id, now)
+        queue.log_event("promoted", job.id, now, record.current)
     record.forget_old_drops(now)
 
 
@@ -189,7 +189,7 @@ def hand_off(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> Settle
         end_current(queue, record, "cancelled", now)
         return SettleResult("cancelled")
     record.current = replace(job, run=replace(job.run, lease=None))
-    queue.log_event("handed_off", job.id, now)
+    queue.log_event("handed_off", job.id, now, job)
     return SettleResult("handed_off", revision=job.revision)
 
 

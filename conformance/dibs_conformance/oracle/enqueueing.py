@@ -59,7 +59,7 @@ def accept(queue: OracleQueue, record: IdRecord, job: NewJob, on_conflict: Updat
         revision=queue.numbers.draw(),
     )
     status, holder = add_to_id(record, job.id, enqueued)
-    queue.log_event(status, job.id, now)
+    queue.log_event(status, job.id, now, holder)
     return EnqueueResult(status, found, holder.first, holder.revision)  # type: ignore[arg-type]
 
 
@@ -115,7 +115,7 @@ def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) ->
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
     queue.record(job.id).current = active
-    queue.log_event("claimed", job.id, now)
+    queue.log_event("claimed", job.id, now, active)
     return active
 
 
@@ -133,7 +133,7 @@ def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
         return "not_kept"
     record.forget_old_drops(now)
     record.current, record.outcome = revived_job(queue, id, outcome.origin, outcome.data, now), None
-    queue.log_event("queued", id, now)
+    queue.log_event("queued", id, now, record.current)
     return "queued"
 
 

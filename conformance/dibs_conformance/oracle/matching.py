@@ -6,18 +6,17 @@ Seqs, revisions and fences may differ; NumberMap checks them. OneOf stands for s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 from msgspec import Struct
 
-from dibs.model.events import AttemptKind, LogEvent
+from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets_counts
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
 
 #: The fields whose numbers the storage draws itself, with the kind of number.
 NUMBERS: dict[str, NumberKind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
-ATTEMPT_KINDS = frozenset(get_args(AttemptKind))
 
 #: Fields that are not compared: `reason` is free text, `token` is opaque.
 OPAQUE = frozenset({"reason", "token"})
@@ -141,8 +140,5 @@ def match_dropped(numbering: NumberMap, scope: Scope, expected: IdRecord, actual
 
 
 def match_event(numbering: NumberMap, queue: str, expected: LogEvent, actual: LogEvent) -> None:
-    """Compare an event. An event of level `all` is compared by kind, id and time only."""
-    if expected.kind in ATTEMPT_KINDS:
-        match(numbering, (queue, expected.id), expected, actual, "event")
-    elif (expected.kind, expected.id, expected.at) != (actual.kind, actual.id, actual.at):
-        raise Mismatch(f"event {actual.kind} of {actual.id!r}; expected {expected.kind} of {expected.id!r}")
+    """Raise Mismatch unless all fields of two events are equal."""
+    match(numbering, (queue, expected.id), expected, actual, f"event {expected.kind}")

@@ -94,6 +94,17 @@ class OracleQueue:
         ends += [o.expires_at for o in kept if o is not None and o.expires_at is not None]
         return sorted({end for end in ends if end > now})
 
+    def expired_entries(self, now: int) -> int:
+        """Return the number of entries that prune may remove: expired outcomes and keys, and old events."""
+        outcomes = sum(one.outcome is not None and not one.live_outcome(now) for one in self.ids.values())
+        keys = sum(now >= key.expires_at for key in self.keys.values())
+        return outcomes + keys + sum(n.event.at + self.settings.log_age <= now for n in self.log)
+
+    def prune(self, now: int) -> None:
+        """Remove all expired outcomes."""
+        for record in self.ids.values():
+            record.outcome = record.live_outcome(now)
+
     def expired(self, run: ActiveRun, now: int) -> bool:
         return run.lease is not None and now >= self.leases[run.lease].expires_at
 
@@ -112,10 +123,26 @@ class OracleQueue:
 
     # -- the log -------------------------------------------------------------------------------------
 
-    def log_event(self, kind: str, id: str, now: int) -> None:
-        """Log an event that only level `all` has. Its details are not compared."""
-        if self.settings.log_level == "all":
-            self.log.append(LoggedEvent(self.numbers.call, LogEvent(kind=kind, id=id, at=now)))  # type: ignore[arg-type]
+    def log_event(self, kind: str, id: str, now: int, job: Job | None = None) -> None:
+        """Log an event that only level `all` has, with the fields of the job, if it is about a job."""
+        if self.settings.log_level != "all":
+            return
+        event = LogEvent(kind=kind, id=id, at=now)  # type: ignore[arg-type]
+        if job is not None:
+            run = job.run
+            event = replace(
+                event,
+                attempt=job.attempts if run else 0,
+                fence=run.fence if run else 0,
+                enqueued_at=job.enqueued_at,
+                run_at=job.run_at,
+                claimed_at=run.claimed_at if run else None,
+                holder=run.holder if run else "",
+                first=job.first,
+                revision=job.revision,
+                enqueues=job.enqueues,
+            )
+        self.log.append(LoggedEvent(self.numbers.call, event))
 
     def log_attempt_end(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""

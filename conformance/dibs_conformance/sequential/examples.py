@@ -16,10 +16,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
-from dibs_conformance.sequential.scenarios import ScenarioMachine
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
 from dibs_conformance.sequential.unimplemented import missing_verb_failure
 from dibs_conformance.sequential.walkthrough import walk_through
+from dibs_conformance.sequential.wide_calls import WideMachine
 from dibs_conformance.target import Progress
 
 #: Number of examples with the same seed. The seeds count up from the seed of the run.
@@ -63,7 +63,7 @@ def run_chunk(
     session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
 ) -> Failure | None:
     """Run `size` examples from one seed. Return the first failure, or None."""
-    machine = seed(chunk_seed)(type("Example", (ScenarioMachine,), {"session": session}))
+    machine = seed(chunk_seed)(type("Example", (WideMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
     return run_until_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 

@@ -13,6 +13,7 @@ from dibs_conformance.report.findings import law_report
 from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential import jumped_clock
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
+from dibs_conformance.sequential.handles import find_reason_to_skip
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.probes import PROBES, Probe
 from dibs_conformance.sequential.session import ExampleSession
@@ -68,7 +69,17 @@ class SequentialRun:
     def _create_session(self) -> ExampleSession:
         claims = self._plan.claims
         checker = LawChecker(self._laws, CallRecorder())
-        return ExampleSession(self._plan.locations, checker, self._runner, claims.durable, claims.cross_queue)
+        skipped = self._runner.run(find_reason_to_skip(self._plan.locations, claims))
+        if skipped is not None:
+            self._spared.append(skipped)
+        return ExampleSession(
+            locations=self._plan.locations,
+            checker=checker,
+            runner=self._runner,
+            durable=claims.durable,
+            cross_queue=claims.cross_queue,
+            handles=skipped is None,
+        )
 
     def _run_examples(self, session: ExampleSession) -> Failure | None:
         return run_examples(

@@ -26,6 +26,7 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
+from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.subclasses import check_subclasses
@@ -143,6 +144,18 @@ def _missing_ends(wake: WaitResult, slots: Mapping[str, Slot]) -> list[str]:
 
 
 PROBES = (
+    Probe(
+        "a page has at most 100 entries by default",
+        "3, Queues as a whole",
+        "Without a limit, a page of list, export and events has at most 100 entries.",
+        check_default_limits,
+    ),
+    Probe(
+        "prune removes what has expired and ends",
+        "3, prune",
+        "When the answer of prune has no `more`, no expired outcome and no event beyond the limits is left.",
+        check_long_log,
+    ),
     Probe(
         "invalid input is refused completely",
         "4, Limits",

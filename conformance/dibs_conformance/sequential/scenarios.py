@@ -157,7 +157,7 @@ class ScenarioMachine(LockstepMachine):
         if run is not None:
             self.lockstep.settle(queue, [Settlement(id=id, fence=run, action=Release())])
         self.pass_time(8 * some.DAY)
-        self.prune(queue, 100)
+        self.prune(queue, 100, whole=True)
         if self.session.durable:
             self.reopen()
         self.events(queue, 1, jump=False)

@@ -46,6 +46,8 @@ class ExampleSession:
     runner: LoopRunner
     durable: bool = False
     cross_queue: bool = False
+    #: True if several handles, each a storage object of its own, show the same jobs of a location.
+    handles: bool = False
     examples: int = 0
     calls: int = 0
     #: Time (`time.monotonic()`) after which no other example starts.

@@ -45,11 +45,21 @@ class LockstepMachine(RuleBasedStateMachine):
         self.readers = {queue: Reader() for queue in EVERYWHERE}
         self._lockstep: Lockstep | None = None
 
-    @initialize(compare_each=st.sampled_from((True, True, True, False)), level=levels, age=some.ttls)
-    def open(self, *, compare_each: bool, level: LogLevel, age: int) -> None:
+    @initialize(
+        compare_each=st.sampled_from((True, True, True, False)),
+        level=levels,
+        age=some.ttls,
+        handles=st.sampled_from((1, 2, 1)),
+    )
+    def open(self, *, compare_each: bool, level: LogLevel, age: int, handles: int) -> None:
         session = self.session
         session.begin()
-        opened = OpenedStorage(session.locations, session.runner, session.locations.new())
+        opened = OpenedStorage(
+            session.locations,
+            session.runner,
+            session.locations.new(),
+            handles=handles if session.handles else 1,
+        )
         self._lockstep = Lockstep(
             opened, session.runner, session.checker, now=START, compare_each=compare_each
         )
@@ -136,10 +146,10 @@ class LockstepMachine(RuleBasedStateMachine):
         self.settle([pick], data)
 
     @precondition(has_runs)
-    @rule(pick=picks, data=st.data(), limit=some.limits)
-    def settle_and_claim(self, pick: int, data: st.DataObject, limit: int) -> None:
-        queue = self.issued_run(pick)[0]
-        settlements = self.settlements(data, [pick], queue)
+    @rule(picked=st.lists(picks, min_size=1, max_size=3), data=st.data(), limit=some.limits)
+    def settle_and_claim(self, picked: list[int], data: st.DataObject, limit: int) -> None:
+        queue = self.issued_run(picked[0])[0]
+        settlements = self.settlements(data, picked, queue)
         self.issued.add_claim(
             queue, self.lockstep.settle_and_claim(queue, settlements, self.live_lease(queue), limit)
         )
@@ -193,7 +203,7 @@ class LockstepMachine(RuleBasedStateMachine):
 
     # -- by id ---------------------------------------------------------------------------------------
 
-    @rule(queue=some.queues, ids=st.lists(some.ids, min_size=1, max_size=2), running=st.booleans())
+    @rule(queue=some.queues, ids=some.some_ids, running=st.booleans())
     def cancel(self, queue: str, ids: list[str], *, running: bool) -> None:
         self.lockstep.cancel(queue, ids, running=running)
 
@@ -201,7 +211,7 @@ class LockstepMachine(RuleBasedStateMachine):
     def amend(self, queue: str, id: str, data: st.DataObject) -> None:
         self.lockstep.amend(queue, id, data.draw(some.patches(self.lockstep.now)))
 
-    @rule(queue=some.queues, ids=st.lists(some.ids, min_size=1, max_size=2))
+    @rule(queue=some.queues, ids=some.some_ids)
     def retry_failed(self, queue: str, ids: list[str]) -> None:
         self.lockstep.retry_failed(queue, ids)
 
@@ -220,9 +230,9 @@ class LockstepMachine(RuleBasedStateMachine):
     def configure(self, queue: str, patch: SettingsPatch) -> None:
         self.lockstep.configure(queue, patch)
 
-    @rule(queue=every_queue, limit=some.limits)
-    def prune(self, queue: str, limit: int) -> None:
-        self.lockstep.prune(queue, limit)
+    @rule(queue=every_queue, limit=some.limits, whole=st.booleans())
+    def prune(self, queue: str, limit: int, *, whole: bool) -> None:
+        (self.lockstep.prune_all if whole else self.lockstep.prune)(queue, limit)
 
     @rule(queue=every_queue, state=st.sampled_from(STATES), limit=some.limits)
     def list(self, queue: str, state: State, limit: int) -> None:

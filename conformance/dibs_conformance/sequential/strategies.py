@@ -102,7 +102,9 @@ results = st.sampled_from(RESULTS)
 keys = st.sampled_from((None, None, None, "k1", "k{2}\n", "k" * 128))
 #: Delays, and differences between a time and now, in ms. Most are shorter than a step of the clock.
 offsets = st.sampled_from((0, 0, 1, 1, 5, 10, 1000, HOUR))
-limits = st.sampled_from((10, 10, 1, 2, 100))
+limits = st.sampled_from((10, 10, 1, 2, 3, 5, 100))
+#: One to three ids for one call. An id may occur twice.
+some_ids = st.lists(ids, min_size=1, max_size=3)
 batches = st.sampled_from((1, 1, 1, 2, 3))
 
 
@@ -218,6 +220,7 @@ settings_patches = st.sampled_from(
         SettingsPatch(paused=False),
         SettingsPatch(max_active=1),
         SettingsPatch(max_active=2),
+        SettingsPatch(max_active=3),
         SettingsPatch(log_level="all"),
         SettingsPatch(log_level="runs"),
         SettingsPatch(log_level="off"),

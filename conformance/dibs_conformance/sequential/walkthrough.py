@@ -11,10 +11,12 @@ from contextlib import suppress
 
 from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
+    Cancelled,
     Complete,
     EnqueueRequest,
     Fail,
     FollowUp,
+    HandOff,
     JobPatch,
     Reject,
     RetryLater,
@@ -37,7 +39,9 @@ def walk_through(session: ExampleSession) -> None:
     for play in HISTORIES:
         session.examples += 1
         session.checker.begin()
-        opened = OpenedStorage(session.locations, session.runner, session.locations.new())
+        handles = 2 if session.handles and play is use_two_handles else 1
+        location = session.locations.new()
+        opened = OpenedStorage(session.locations, session.runner, location, handles=handles)
         lockstep = Lockstep(opened, session.runner, session.checker, now=START, compare_each=True)
         try:
             play(lockstep)
@@ -207,6 +211,86 @@ def fall_off_an_empty_log(lockstep: Lockstep) -> None:
     lockstep.events(QUEUE, reader, 10)
 
 
+def call_with_batches(lockstep: Lockstep) -> None:
+    """Pass batches to several verbs. Each item has a result of its own, and some ids are repeated."""
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    jobs = [NewJob(id=id, data=JobData(priority=at % 3)) for at, id in enumerate("abcdefg")]
+    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
+    first, second, third = lockstep.claim(QUEUE, lease, 3).jobs
+    runs = [(job, job.run.fence) for job in (second, first, third, first) if job.run is not None]
+    actions: tuple[SettleAction, ...] = (
+        Complete(result=b"1"),
+        Cancelled(),
+        Fail(error=Error(type="Oops")),
+        Complete(),
+    )
+    settled = [
+        Settlement(id=job.id, fence=fence, action=action)
+        for (job, fence), action in zip(runs, actions, strict=True)
+    ]
+    lockstep.settle(QUEUE, settled)
+    lockstep.settle(QUEUE, settled)
+    claim(lockstep, lease, 2)
+    ids = [third.id, "unknown", first.id, "g", third.id, second.id]
+    lockstep.retry_failed(QUEUE, ids)
+    lockstep.cancel(QUEUE, [*ids, "a", "d"], running=False)
+    lockstep.forget(QUEUE, ids)
+    jobs = [NewJob(id=id, data=JobData(payload=id.encode())) for id in "gagag"]
+    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
+
+
+def log_every_change(lockstep: Lockstep) -> None:
+    """Make changes at log level `all`, and compare each event with all its fields."""
+    lockstep.configure(QUEUE, SettingsPatch(log_level="all"))
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    enqueue(lockstep, "a", "a", "b")
+    runs = claim(lockstep, lease)
+    lockstep.pass_time(5)
+    enqueue(lockstep, "a")
+    lockstep.amend(QUEUE, "a", JobPatch(attributes={"a": b"1"}))
+    settle(lockstep, runs[0], HandOff())
+    settle(lockstep, runs[1], RetryLater(delay=5, error=Error(type="Oops")))
+    settle(lockstep, runs[0], Complete())
+    lockstep.amend(QUEUE, "b", JobPatch(priority=1))
+    lockstep.forget(QUEUE, ["a", "b"])
+    lockstep.events(QUEUE, Reader(), 100)
+
+
+def prune_everything(lockstep: Lockstep) -> None:
+    """Let three outcomes expire, one of an id with a new job, and prune with a limit of two."""
+    lease = lockstep.grant([QUEUE], 3 * DAY, "kit")
+    enqueue(lockstep, "a", "b", "c")
+    runs = claim(lockstep, lease)
+    for run in runs:
+        settle(lockstep, run, Complete(retention=OutcomeRetention(completed=5)))
+    enqueue(lockstep, "a")
+    lockstep.pass_time(2 * DAY)
+    lockstep.prune_all(QUEUE, 2)
+    for run in runs:
+        settle(lockstep, run, Complete())
+
+
+def use_two_handles(lockstep: Lockstep) -> None:
+    """Make each call through one of two handles. Each change must show in the other one."""
+    for _ in range(3):
+        lease = lockstep.grant([QUEUE], HOUR, "kit")
+        enqueue(lockstep, "a", "b")
+        lockstep.configure(QUEUE, SettingsPatch(paused=True))
+        claim(lockstep, lease)
+        lockstep.configure(QUEUE, SettingsPatch(paused=False))
+        for run in claim(lockstep, lease):
+            enqueue(lockstep, run[0])
+            lockstep.cancel(QUEUE, [run[0]], running=False)
+            settle(lockstep, run, Complete())
+        enqueue(lockstep, "a", "b")
+        for _ in range(2):
+            # A time before that of the last call counts as the time of that call, also of another handle.
+            lockstep.claim(QUEUE, lease, 1, now=lockstep.now - 10)
+        lockstep.cancel(QUEUE, ["a", "b"], running=False)
+        lockstep.pass_time(1)
+        lockstep.counts([QUEUE])
+
+
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     update_during_a_run,
     claim_in_order,
@@ -219,6 +303,10 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     report_late,
     read_the_log,
     fall_off_an_empty_log,
+    call_with_batches,
+    log_every_change,
+    prune_everything,
+    use_two_handles,
 )
 
 
@@ -232,8 +320,8 @@ def enqueue(lockstep: Lockstep, *ids: str, payload: bytes = b"") -> None:
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload))) for id in ids])
 
 
-def claim(lockstep: Lockstep, lease: str) -> Sequence[RunRef]:
-    jobs = lockstep.claim(QUEUE, lease, 10).jobs
+def claim(lockstep: Lockstep, lease: str, limit: int = 10) -> Sequence[RunRef]:
+    jobs = lockstep.claim(QUEUE, lease, limit).jobs
     return [(job.id, job.run.fence) for job in jobs if job.run is not None]
 
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from dibs.model.job import Error, Job, Outcome, Successor
+from dibs.model.job import Error, Job, Successor
 from dibs.model.retry import RetryCause
 
 #: The kinds of event that mark the end of an attempt. The log has them at the levels `runs` and `all`.
@@ -107,10 +107,11 @@ def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
     )
 
 
-def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | Outcome | None = None) -> LogEvent:
+def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | None = None) -> LogEvent:
     """Return an event that only the level `all` logs.
 
-    `about` is the changed job, successor or outcome; None for an event of the queue itself, such as `paused`.
+    `about` is the changed job or successor. It is None for an event of the queue itself, such as `paused`, for
+    `forgotten`, and for `amended` if the id has only an outcome.
     """
     if about is None:
         return LogEvent(kind=kind, id=id, at=at)

@@ -10,6 +10,7 @@ code.
 from tests.kit.mutants import by_contract as by_contract
 from tests.kit.mutants import commit_log as commit_log
 from tests.kit.mutants import engine as engine
+from tests.kit.mutants import handles as handles
 from tests.kit.mutants import lua as lua
 from tests.kit.mutants import sql as sql
 from tests.kit.mutants.planting import MUTANTS as MUTANTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from dibs.model.requests import JobPatch, SettingsPatch
@@ -9,13 +10,19 @@ from dibs.model.results import PruneResult, State
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.sequential.lockstep.holding import LeaseVerbs
 
+#: A prune of n expired entries may take this number of calls more than n divided by the limit.
+MORE_PRUNES = 4
+#: Seconds for which an expired entry may stay because another call needs it, and between two prunes.
+PATIENCE, PAUSE = 2.0, 0.05
+
 
 class IdVerbs(LeaseVerbs):
     """The verbs on ids by name, and on the settings, listings and counts of a queue."""
 
     def cancel(self, queue: str, ids: Sequence[str], *, running: bool) -> None:
         args = {"ids": ids, "running": running}
-        work = self.storage.cancel(queue, ids, running=running, now=self.now)
+        options = self.options("cancel", running=running)
+        work = self.storage.cancel(queue, ids, **options, now=self.now)
         answers = self.call("cancel", {"queue": queue, **args}, work)
         self.check_laws("cancel", queue, args, answers)
         self.compare(
@@ -54,12 +61,13 @@ class IdVerbs(LeaseVerbs):
         self.check_laws("configure", queue, args, answer)
         self.compare(queue, "", self.oracle.configure(queue, patch, self.now), answer)
 
-    def prune(self, queue: str, limit: int) -> None:
+    def prune(self, queue: str, limit: int) -> PruneResult:
         args = {"limit": limit}
         answer = self.call("prune", {"queue": queue, **args}, self.storage.prune(queue, limit, now=self.now))
         self.check_laws("prune", queue, args, answer)
         self._check_pruned(queue, answer, limit)
         self.after_write(queue)
+        return answer
 
     def _check_pruned(self, queue: str, answer: PruneResult, limit: int) -> None:
         """Raise Mismatch if prune removed more outcomes than have expired, or more than the limit."""
@@ -67,6 +75,43 @@ class IdVerbs(LeaseVerbs):
         expired = sum(one.outcome is not None and one.live_outcome(self.now) is None for one in known)
         if answer.outcomes > min(expired, limit) or answer.request_keys > limit:
             raise Mismatch(f"prune removed {answer}; {expired} outcomes have expired, the limit is {limit}")
+
+    def prune_all(self, queue: str, limit: int) -> None:
+        """Prune until `more` is False. Raise Mismatch if that takes too long, or if something is left."""
+        most = MORE_PRUNES + self.oracle.queue(queue).expired_entries(self.now) // limit
+        until = time.monotonic() + PATIENCE
+        while True:
+            answer = self._prune_to_the_end(queue, limit, most)
+            left = self._find_unpruned(queue)
+            if not left:
+                break
+            # A storage may keep an entry that another call still needs, such as a transaction of any client
+            # of its server. Such an entry goes soon. It is not the reason if the limit stopped the prune.
+            if answer.outcomes >= limit or time.monotonic() > until:
+                raise Mismatch(f"after prune answered {answer}, {left}")
+            time.sleep(PAUSE)
+        self.oracle.queue(queue).prune(self.now)
+
+    def _prune_to_the_end(self, queue: str, limit: int, most: int) -> PruneResult:
+        for _ in range(most):
+            answer = self.prune(queue, limit)
+            if not answer.more:
+                return answer
+        raise Mismatch(f"prune of {queue!r} with the limit {limit} says `more` after {most} calls")
+
+    def _find_unpruned(self, queue: str) -> str | None:
+        """Return a description of an entry that has expired and is still there, or None."""
+        known = self.oracle.queue(queue)
+        if any(one.outcome and not one.live_outcome(self.now) for one in known.ids.values()):
+            for record in self.read_export(queue)[0]:
+                ended = record.slot.outcome
+                if ended is not None and ended.expires_at is not None and ended.expires_at <= self.now:
+                    return f"the expired outcome of {record.id!r} is still there"
+        work = self.storage.events(queue, limit=1, now=self.now)
+        for _, event in self.call("events", {"queue": queue, "limit": 1}, work).events:
+            if event.at < self.now - known.settings.log_age:
+                return f"the log still has an event of {event.at}, {self.now - event.at} ms old"
+        return None
 
     def list(self, queue: str, state: State, limit: int) -> None:
         """Read a whole listing, then the same listing in parts. In both, each id must appear once."""

@@ -6,13 +6,16 @@ slot of the queue. A slot holds everything about one id.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
 from typing import Any, TypeVar
 
 from attrs import define, field
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
-from dibs.model.results import State
+from dibs.model.requests import Settings
+from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Storage
 from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
 from dibs_conformance.oracle import Oracle
@@ -20,7 +23,7 @@ from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
 from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.strategies import IDS
-from dibs_conformance.sequential.unimplemented import check_result
+from dibs_conformance.sequential.unimplemented import VERBS, check_result
 from dibs_conformance.target import LoopRunner, OpenedStorage
 
 T = TypeVar("T")
@@ -29,6 +32,15 @@ CursorRange = tuple[str | None, str | None]
 #: A method of a law that checks one call.
 Check = Callable[[ObservedCall, ObservedHistory], None]
 PAGE = 100
+#: The arguments of each verb that have a default, with the default.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    verb: {
+        name: one.default
+        for name, one in inspect.signature(getattr(Storage, verb)).parameters.items()
+        if one.default is not inspect.Parameter.empty
+    }
+    for verb in VERBS
+}
 #: The most pages of one read. No example fills as many pages, so a read with more of them would never end.
 MOST_PAGES = 1000
 
@@ -77,16 +89,34 @@ class LockstepCore:
         self.compare_each = compare_each
         self._runner = runner
         self._checker = checker
+        # The same sequence of calls uses the same handles, so that a replay repeats a failure.
+        self._turns = Random(0)
+        self._handle = 0
+        #: The queue, the number of the call and the slots of the newest read.
+        self._newest: tuple[str, int, dict[str, Slot]] = ("", 0, {})
         #: The id whose numbers the result of a request_key carries, by queue and key.
         self._key_owners: dict[tuple[str, str], str] = {}
 
     @property
     def storage(self) -> Storage:
-        return self.opened.storage
+        """The handle for the next call. With several handles, each call uses one of them."""
+        handles = self.opened.handles
+        if len(handles) > 1:
+            self._handle = self._turns.randrange(len(handles))
+        return handles[self._handle]
+
+    def options(self, verb: str, **given: Any) -> dict[str, Any]:
+        """Return the arguments to pass. In every other call, leave out those equal to their defaults."""
+        if self.oracle.numbers.call % 2:
+            return given
+        defaults = DEFAULTS[verb]
+        return {name: value for name, value in given.items() if value != defaults[name]}
 
     def call(self, verb: str, args: Mapping[str, Any], work: Coroutine[Any, Any, T]) -> T:
         """Wait for `work`, a call of the storage, and return its result. Record the call in any case."""
         self.oracle.begin_call(self.now)
+        if len(self.opened.handles) > 1:
+            args = {"handle": self._handle + 1, **args}
         try:
             answer = self._runner.run(work)
         except Exception:
@@ -128,15 +158,32 @@ class LockstepCore:
 
     def slots(self, queue: str) -> dict[str, Slot]:
         """Read from the storage the slots of all ids that an example may use in this queue."""
+        ids = self._known_ids(queue)
+        slots = dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
+        self._newest = (queue, self.oracle.numbers.call, slots)
+        return slots
+
+    def _known_ids(self, queue: str) -> list[str]:
         known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
-        ids = list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
-        return dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
+        return list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
+
+    def _slots_after_call(self, queue: str) -> dict[str, Slot]:
+        """Return the slots of a queue after the newest call. Slots that the laws read need no second read.
+
+        With several handles, read them again, probably through the other handle.
+        """
+        name, call, slots = self._newest
+        same = (name, call) == (queue, self.oracle.numbers.call) and len(self.opened.handles) == 1
+        return slots if same and slots.keys() >= set(self._known_ids(queue)) else self.slots(queue)
 
     def compare_slots(self, *queues: str) -> None:
         """Raise Mismatch unless every slot of these queues is equal to that of the oracle."""
         for queue in queues:
-            for id, slot in self.slots(queue).items():
-                self.compare_slot(queue, id, slot)
+            self._compare_with_oracle(queue, self.slots(queue))
+
+    def _compare_with_oracle(self, queue: str, slots: Mapping[str, Slot]) -> None:
+        for id, slot in slots.items():
+            self.compare_slot(queue, id, slot)
 
     def compare_slot(self, queue: str, id: str, slot: Slot) -> None:
         try:
@@ -146,12 +193,15 @@ class LockstepCore:
 
     def after_write(self, *queues: str) -> None:
         if self.compare_each:
-            self.compare_slots(*queues)
+            for queue in queues:
+                self._compare_with_oracle(queue, self._slots_after_call(queue))
 
     def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
         """Return the two cursors of each part into which `split` divides a listing or an export."""
         args = {"queue": queue, "parts": parts, "state": state}
-        cuts = self.call("split", args, self.storage.split(queue, parts, state=state))
+        cuts = self.call(
+            "split", args, self.storage.split(queue, parts, **self.options("split", state=state))
+        )
         if len(cuts) >= parts:
             raise Mismatch(
                 f"split in {parts} parts returned {len(cuts)} cursors; expected at most {parts - 1}"
@@ -165,7 +215,8 @@ class LockstepCore:
         items: list[tuple[str, Slot]] = []
         after, until = part
         for _ in range(MOST_PAGES):
-            work = self.storage.list(queue, state, after=after, until=until, limit=limit, now=self.now)
+            options = self.options("list", after=after, until=until, limit=limit)
+            work = self.storage.list(queue, state, **options, now=self.now)
             page = self._runner.run(work)
             if len(page.items) > limit:
                 raise Mismatch(f"list returned {len(page.items)} ids; expected at most {limit}")
@@ -174,6 +225,21 @@ class LockstepCore:
             if after is None:
                 return items
         raise Mismatch(f"list {state} of {queue!r} does not end after {MOST_PAGES} pages")
+
+    def read_export(
+        self, queue: str, limit: int = PAGE, part: CursorRange = (None, None)
+    ) -> tuple[list[ExportRecord], Settings]:
+        """Return the records of an export, or of a part of it, and the settings of the queue."""
+        records: list[ExportRecord] = []
+        after, until = part
+        for _ in range(MOST_PAGES):
+            options = self.options("export", after=after, until=until, limit=limit)
+            page = self._runner.run(self.storage.export(queue, **options))
+            records += page.records
+            after = page.after
+            if after is None:
+                return records, page.settings
+        raise Mismatch(f"export of {queue!r} does not end after {MOST_PAGES} pages")
 
     # -- fail jobs -----------------------------------------------------------------------------------
 

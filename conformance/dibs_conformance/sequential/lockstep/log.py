@@ -51,7 +51,7 @@ class Lockstep(IdVerbs):
 
     def _page(self, queue: str, reader: Reader, limit: int) -> EventPage:
         args = {"after": reader.offset, "limit": limit}
-        work = self.storage.events(queue, after=reader.offset, limit=limit, now=self.now)
+        work = self.storage.events(queue, **self.options("events", **args), now=self.now)
         page = self.call("events", {"queue": queue, **args}, work)
         self.check_laws("events", queue, args, page)
         if len(page.events) > limit:

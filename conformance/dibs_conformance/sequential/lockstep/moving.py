@@ -11,7 +11,6 @@ from dibs.model.job import Outcome, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
-from dibs_conformance.sequential.lockstep.core import MOST_PAGES, CursorRange
 from dibs_conformance.sequential.lockstep.log import Lockstep
 
 HOUR = 3_600_000
@@ -22,7 +21,7 @@ def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportReco
 
     Raise Mismatch unless each id occurs once, equal to that of the oracle.
     """
-    records, settings = read_export_pages(pair, queue, limit)
+    records, settings = pair.read_export(queue, limit)
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
     for record in records:
@@ -32,25 +31,10 @@ def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportReco
 
 def export_in_parts(pair: Lockstep, queue: str, parts: int, limit: int) -> None:
     """Export a queue in parts. Raise Mismatch unless all parts together contain each id once."""
-    read = [read_export_pages(pair, queue, limit, part)[0] for part in pair.split(queue, parts)]
+    read = [pair.read_export(queue, limit, part)[0] for part in pair.split(queue, parts)]
     ids = [[record.id for record in records] for records in read]
     pair.record("export", {"queue": queue, "parts": parts, "limit": limit}, ids)
     check_ids(pair, queue, [id for part in ids for id in part])
-
-
-def read_export_pages(
-    pair: Lockstep, queue: str, limit: int, part: CursorRange = (None, None)
-) -> tuple[list[ExportRecord], Settings]:
-    """Return the records of an export between two cursors, and the settings of the queue."""
-    records: list[ExportRecord] = []
-    after, until = part
-    for _ in range(MOST_PAGES):
-        page = pair.run_coroutine(pair.storage.export(queue, after=after, until=until, limit=limit))
-        records += page.records
-        after = page.after
-        if after is None:
-            return records, page.settings
-    raise Mismatch(f"export of {queue!r} does not end after {MOST_PAGES} pages")
 
 
 def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:

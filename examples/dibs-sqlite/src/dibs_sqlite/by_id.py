@@ -58,7 +58,7 @@ def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) 
         if part is not None and patch.attributes is not UNSET:
             check_attributes(part.data.attributes, limits)
     queue.put(id, slot, after)
-    queue.log_event(events.note_event("amended", id, tx.now, after.current or after.outcome))
+    queue.log_event(events.note_event("amended", id, tx.now, after.current))
     return verdict
 
 
@@ -96,6 +96,5 @@ def _forget(tx: Transaction, queue: StoredQueue, id: str) -> bool:
         queue.put(id, slot, EMPTY)
     if visible is EMPTY:
         return False
-    part: Job | Outcome | None = visible.current or visible.outcome
-    queue.log_event(events.note_event("forgotten", id, tx.now, part))
+    queue.log_event(events.note_event("forgotten", id, tx.now))
     return True

@@ -70,7 +70,7 @@ def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) ->
             check_attributes(part.data.attributes, limits)
     source.put(id, after)
     if source.settings.log_level == "all":
-        index.log_event(source, events.note_event("amended", id, index.now, after.current or after.outcome))
+        index.log_event(source, events.note_event("amended", id, index.now, after.current))
     return "amended"
 
 
@@ -104,5 +104,5 @@ def _forget(index: Index, queue: QueueIndex, id: str) -> bool:
     if slot is not EMPTY:
         queue.put(id, EMPTY)
     if existed and queue.settings.log_level == "all":
-        index.log_event(queue, events.note_event("forgotten", id, index.now, slot.current or slot.outcome))
+        index.log_event(queue, events.note_event("forgotten", id, index.now))
     return existed

@@ -341,8 +341,8 @@ class RedisStorage(RedisSession):
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit, within=self.limits)
-        outcomes, request_keys, events = await self._run_script("prune", queue, now, min(limit, STEP))
-        more = min(limit, STEP) in (outcomes, request_keys)
+        outcomes, request_keys, events, left = await self._run_script("prune", queue, now, min(limit, STEP))
+        more = bool(left) or min(limit, STEP) in (outcomes, request_keys)
         return PruneResult(outcomes=outcomes, request_keys=request_keys, events=events, more=more)
 
     async def export(

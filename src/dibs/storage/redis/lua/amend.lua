@@ -64,6 +64,6 @@ if successor then
 end
 if attributes_size > tonumber(ARGV[3]) then return 'large ' .. attributes_size end
 if outcome and patch.retention then amend_outcome() end
-log_change(queue, 'amended', id, job and encode_head(job) or outcome and encode_head(outcome))
+log_change(queue, 'amended', id, job and encode_head(job))
 commit()
 return 'amended'

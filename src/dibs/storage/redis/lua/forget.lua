@@ -78,7 +78,7 @@ local function forget(id)
   set_field(queue, 'dropped', id, false)
   if not job and not ended and not is_damaged then return 0 end
   queue.ended_ids[#queue.ended_ids + 1] = id
-  log_change(queue, 'forgotten', id, (job or ended) and encode_head(job or ended))
+  log_change(queue, 'forgotten', id)
   return 1
 end
 

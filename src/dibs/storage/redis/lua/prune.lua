@@ -4,7 +4,7 @@
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  limit
--- Returns  {removed outcomes, removed request keys, removed events}
+-- Returns  {removed outcomes, removed request keys, removed events, 1 if old log entries may be left, else 0}
 
 -- @include outcomes
 -- @include commit
@@ -37,6 +37,6 @@ end
 expect_type(queue.prefix .. 'log', 'stream')
 check_plan()
 local oldest = queue.now - queue.log_age
-local events = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
+local events, left = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
 commit(true)
-return {outcomes, #keys, events}
+return {outcomes, #keys, events, left}

@@ -42,7 +42,7 @@ local function check_log_type(queue)
 end
 
 -- Remove whole entries, oldest first, while the function `old` returns true. It gets the time of the entry in ms and
--- the size of the log in bytes. Return the number of removed events.
+-- the size of the log in bytes. Return the number of removed events, and 1 if older entries may be left, else 0.
 local function trim_log(queue, old)
   local key, events = queue.prefix .. 'log', 0
   for _ = 1, TRIM_ROUNDS do
@@ -61,9 +61,9 @@ local function trim_log(queue, old)
     end
     if #gone > 0 then call('XDEL', key, unpack(gone)) end
     queue.log_size = size
-    if #gone < TRIM_READ then break end
+    if #gone < TRIM_READ then return events, 0 end
   end
-  return events
+  return events, 1
 end
 
 local function write_log(queue)

@@ -1,0 +1,222 @@
+"""Rules with wide calls: batches of several ids and of one id, claims in portions, repeats of each end.
+
+The ids of a batch are in different states, so that each item has its own result. A storage that gives a
+result to the wrong item, or stops at one of them, returns other results than the oracle.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from msgspec.structs import replace
+
+from dibs.model.job import Error, Job, JobData, NewJob, OutcomeRetention
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    EnqueueRequest,
+    Fail,
+    HandOff,
+    Release,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.results import State
+from dibs_conformance.sequential import strategies as some
+from dibs_conformance.sequential.scenarios import ScenarioMachine
+
+#: The ids of the batches. Single calls use other ids, so that each rule knows the states of these.
+WIDE_IDS = ("w1", "w2", "w3", "w4", "é5", "w6")
+PRIORITIES = st.sampled_from((0, 0, 1, -1, 5))
+portions = st.sampled_from((2, 3, 4, 5))
+#: Verbs on a list of ids.
+verbs = st.sampled_from(("cancel", "cancel running", "retry_failed", "forget", "settle", "enqueue"))
+#: A list of ids in any order, with repetitions.
+batches_of_ids = st.lists(st.sampled_from((*WIDE_IDS, "unknown")), min_size=3, max_size=7)
+ENDS: tuple[End, ...] = (Complete(result=b"1"), Fail(error=Error(type="Oops")), Cancelled())
+#: All actions with which a settlement may be repeated.
+REPEATS: tuple[SettleAction, ...] = (*ENDS, RetryLater(), Release(), HandOff())
+#: How a run ends.
+ways = st.sampled_from(("settle", "finish", "cancel", "return", "reap", "drop"))
+
+
+class WideMachine(ScenarioMachine):
+    """The state machine, with rules that make wide calls."""
+
+    @rule(queue=some.queues, verb=verbs, ids=batches_of_ids, data=st.data())
+    def batch(self, queue: str, verb: str, ids: list[str], data: st.DataObject) -> None:
+        """Bring ids into different states, then pass a list of them to one call."""
+        runs = self.spread_out(queue)
+        if verb.startswith("cancel"):
+            self.lockstep.cancel(queue, ids, running=verb != "cancel")
+        elif verb == "retry_failed":
+            self.lockstep.retry_failed(queue, ids)
+        elif verb == "forget":
+            self.lockstep.forget(queue, ids)
+        elif verb == "settle":
+            actions = st.sampled_from(REPEATS)
+            settled = [Settlement(id=id, fence=runs.get(id, 1), action=data.draw(actions)) for id in ids]
+            self.lockstep.settle(queue, settled)
+        else:
+            self.lockstep.enqueue(queue, [data.draw(some.requests_for(id, self.lockstep.now)) for id in ids])
+
+    def spread_out(self, queue: str) -> dict[str, int]:
+        """Let some ids wait, run, be handed off, end in each way and wait for a retry. Return the fences."""
+        self.enqueue_wide(queue, WIDE_IDS)
+        runs = self.claim_wide(queue, 5)
+        actions: tuple[SettleAction, ...] = (*ENDS, HandOff(), RetryLater(delay=some.HOUR))
+        settled = [
+            Settlement(id=id, fence=fence, action=action)
+            for (id, fence), action in zip(runs.items(), actions, strict=False)
+        ]
+        if settled:
+            self.lockstep.settle(queue, settled)
+        return runs
+
+    def enqueue_wide(self, queue: str, ids: tuple[str, ...], priority: int = 0) -> None:
+        data = JobData(payload=b"w", priority=priority)
+        self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids])
+
+    def claim_wide(self, queue: str, limit: int) -> dict[str, int]:
+        """Claim under a live lease. Return the fence of each claimed id."""
+        claimed = self.lockstep.claim(queue, self.live_lease(queue), limit)
+        self.issued.add_claim(queue, claimed)
+        return {job.id: job.run.fence for job in claimed.jobs if job.run is not None}
+
+    @rule(
+        data=st.data(),
+        limits=st.lists(portions, min_size=2, max_size=3),
+        most=st.sampled_from((None, None, 2, 3, 4)),
+    )
+    def claim_in_portions(self, data: st.DataObject, limits: list[int], most: int | None) -> None:
+        """Enqueue jobs of mixed priorities and times in two queues, then claim some of them at a time."""
+        for queue in some.QUEUES:
+            if most is not None:
+                self.lockstep.configure(queue, SettingsPatch(max_active=most))
+            self.lockstep.enqueue(queue, [self.draw_urgent(data, id) for id in WIDE_IDS])
+        self.pass_time(1)
+        held: dict[str, dict[str, int]] = {queue: {} for queue in some.QUEUES}
+        for limit in limits:
+            for queue in some.QUEUES:
+                held[queue] = self.exchange(queue, held[queue], limit)
+        if most is not None:
+            for queue in some.QUEUES:
+                self.lockstep.configure(queue, SettingsPatch(max_active=None))
+
+    def draw_urgent(self, data: st.DataObject, id: str) -> EnqueueRequest:
+        held = JobData(priority=data.draw(PRIORITIES))
+        return EnqueueRequest(job=NewJob(id=id, data=held, delay=data.draw(st.sampled_from((0, 0, 1, 5)))))
+
+    def exchange(self, queue: str, runs: dict[str, int], limit: int) -> dict[str, int]:
+        """Settle the runs and claim the next ones in one call. Without runs, only claim."""
+        if not runs:
+            return self.claim_wide(queue, limit)
+        settled = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in runs.items()]
+        claimed = self.lockstep.settle_and_claim(queue, settled, self.live_lease(queue), limit)
+        self.issued.add_claim(queue, claimed)
+        return {job.id: job.run.fence for job in claimed.jobs if job.run is not None}
+
+    @rule(queue=some.queues, limit=portions, asked=st.booleans(), verb=st.sampled_from(("reap", "drop")))
+    def return_in_portions(self, queue: str, limit: int, *, asked: bool, verb: str) -> None:
+        """Claim jobs under a short lease, and return some of them at a time. One may be cancelled before."""
+        self.enqueue_wide(queue, WIDE_IDS)
+        self.grant(10, some.HOLDERS[1])
+        lease = self.issued.leases[-1]
+        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, 5))
+        if asked:
+            self.lockstep.cancel(queue, WIDE_IDS[1:3], running=True)
+        if verb == "reap":
+            self.pass_time(10)
+        for _ in range(2):
+            if verb == "reap":
+                self.lockstep.reap(queue, limit)
+            else:
+                self.lockstep.drop([queue], lease, limit)
+
+    @rule(
+        queue=some.queues,
+        way=ways,
+        end=st.sampled_from(ENDS),
+        again=st.booleans(),
+        later=st.sampled_from((0, 0, 5, some.HOUR)),
+        order=st.permutations(REPEATS),
+    )
+    def repeat_each_end(
+        self, queue: str, way: str, end: End, *, again: bool, later: int, order: list[SettleAction]
+    ) -> None:
+        """End a run in one of the ways, then repeat every settlement with its fence, all in one call.
+
+        With `again`, the id has a new job before. `later` are the ms before the repeats.
+        """
+        id = "w1"
+        self.grant(10 if way == "reap" else some.HOUR, some.HOLDERS[0])
+        lease = self.issued.leases[-1]
+        self.enqueue_wide(queue, (id,), priority=1000)
+        claimed = self.lockstep.claim(queue, lease, 1)
+        self.issued.add_claim(queue, claimed)
+        runs = [(job, job.run.fence) for job in claimed.jobs if job.id == id and job.run is not None]
+        for job, fence in runs:
+            if way in ("settle", "finish"):
+                self.end_run(queue, end, fence, job, hands_off=way == "finish")
+            else:
+                self.cancel_run(queue, way, lease, Settlement(id=id, fence=fence, action=RetryLater()))
+            if again:
+                self.enqueue_wide(queue, (id,))
+            if later:
+                self.pass_time(later)
+            repeats = [Settlement(id=id, fence=fence, action=action) for action in order]
+            self.lockstep.settle(queue, repeats)
+            self.lockstep.finish(queue, id, end, job.revision)
+
+    def end_run(self, queue: str, end: End, fence: int, job: Job, *, hands_off: bool) -> None:
+        """End a run by its fence, or hand it off and finish it by its revision."""
+        action = HandOff() if hands_off else end
+        self.lockstep.settle(queue, [Settlement(id=job.id, fence=fence, action=action)])
+        if hands_off:
+            self.lockstep.finish(queue, job.id, end, job.revision)
+
+    def cancel_run(self, queue: str, way: str, lease: str, returning: Settlement) -> None:
+        """Request the cancellation of a run, then end it in one of the ways. `returning` would return it."""
+        if way == "cancel":
+            self.lockstep.settle(queue, [replace(returning, action=HandOff())])
+        self.lockstep.cancel(queue, [returning.id], running=True)
+        if way == "return":
+            self.lockstep.settle(queue, [returning])
+        elif way == "reap":
+            self.pass_time(10)
+            self.lockstep.reap(queue, 3)
+        elif way == "drop":
+            self.lockstep.drop([queue], lease, 3)
+
+    @rule(queue=some.queues, limit=st.sampled_from((1, 2, 3)), again=st.booleans(), exact=st.booleans())
+    def prune_ends(self, queue: str, limit: int, *, again: bool, exact: bool) -> None:
+        """End runs whose outcomes expire after 5 ms, prune them all, then settle with their fences.
+
+        With `again`, one of the ids has a new job before. Without `exact`, more time passes.
+        """
+        self.enqueue_wide(queue, WIDE_IDS[:5], priority=1000)
+        runs = self.claim_wide(queue, 5)
+        short = OutcomeRetention(completed=5, failed=5, cancelled=5)
+        ends = (
+            Complete(retention=short),
+            Fail(error=Error(type="Oops"), retention=short),
+            Cancelled(retention=short),
+        )
+        settled = [
+            Settlement(id=id, fence=fence, action=ends[at % 3]) for at, (id, fence) in enumerate(runs.items())
+        ]
+        if not settled:
+            return
+        self.lockstep.settle(queue, settled)
+        if again:
+            self.enqueue_wide(queue, WIDE_IDS[:1])
+        self.pass_time(5 if exact else 25 * some.HOUR)
+        self.lockstep.prune_all(queue, limit)
+        self.lockstep.settle(queue, settled)
+        for state in get_args(State)[-3:]:
+            self.list(queue, state, 3)
