@@ -86,14 +86,16 @@ class LoopCall(Generic[T]):
                 self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _start_task(self, future: concurrent.futures.Future[T]) -> None:
-        if future.set_running_or_notify_cancel():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run(future))
 
     def _cancel_task(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self, future: concurrent.futures.Future[T]) -> None:
+        # Here and not in `_start_task`: a loop that ends may cancel the task before it runs.
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             result = await self._call
         except asyncio.CancelledError:
