@@ -23,7 +23,7 @@ import attrs
 
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.servers import start_postgres, start_redis
-from tests.mutation.areas import AREAS, STORAGES
+from tests.mutation.areas import AREAS, STORAGES, Area
 from tests.mutation.draw import draw
 from tests.mutation.equivalents import read_equivalents, reason_for
 from tests.mutation.runs import Effort, try_mutant
@@ -37,19 +37,26 @@ PROJECT: Final = Path(__file__).parents[2]
 
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
-    effort = Effort(seed=options.seed, level=options.level, budget=options.budget, examples=options.examples)
+    effort = Effort(
+        seed=options.seed,
+        level=options.level,
+        budget=options.budget,
+        examples=options.examples,
+        own_tests=options.own_tests,
+    )
     tried: list[Tried] = []
     print(f"seed {options.seed}, {options.count} mutants of each area", flush=True)
     with ExitStack() as stack:
         tree = stack.enter_context(snapshot(PROJECT))
         for area in options.area:
-            for one in try_area(tree, area, options, effort, url_of(area, stack)):
+            urls = [] if options.list else [url_of(scheme, stack) for scheme in AREAS[area].kit]
+            for one in try_area(tree, AREAS[area], options, effort, urls):
                 tried.append(one)
                 print(describe(one), flush=True)
     if options.json:
         rows = [one.to_dict() for one in tried]
-        document = {**vars(options), "json": str(options.json), "mutants": rows}
-        options.json.write_text(json.dumps(document, indent=1), "utf-8")
+        document = {**vars(options), "mutants": rows}
+        options.json.write_text(json.dumps(document, indent=1, default=str), "utf-8")
     print(f"\n{summary(tried)}")
     return int(any(one.verdict.outcome == "survived" for one in tried))
 
@@ -70,50 +77,62 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--level", choices=tuple(LEVELS), default="L2", help="highest level of the kit (L2)")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of the kit for each mutant (60)")
     parser.add_argument("--examples", type=int, default=0, help="histories on each level, not a budget")
+    parser.add_argument("--own-tests", action="store_true", help="then run the tests of the storage, too")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at the same time (1)")
     parser.add_argument("--list", action="store_true", help="print the drawn mutants without a run")
+    parser.add_argument("--again", type=Path, help="try the survivors in the JSON of an earlier run again")
     parser.add_argument("--json", type=Path, help="write the report to this file, too")
     options = parser.parse_args(arguments)
     options.area = options.area or list(STORAGES)
     return options
 
 
-def url_of(area: str, stack: ExitStack) -> str:
-    """Start the server of an area and return its URL; "" if the area needs none."""
-    match area:
+def url_of(scheme: str, stack: ExitStack) -> str:
+    """Return the URL of a storage for the kit, after a start of its server if it needs one."""
+    match scheme:
         case "redis":
             return stack.enter_context(start_redis()).url
         case "postgres":
             return stack.enter_context(start_postgres()).url
-        case "model" | "memory":
-            return "memory:"
         case _:
-            return ""
+            return f"{scheme}:"
 
 
-def try_area(tree: Path, area: str, options: argparse.Namespace, effort: Effort, url: str) -> Iterator[Tried]:
+def try_area(
+    tree: Path, area: Area, options: argparse.Namespace, effort: Effort, urls: Sequence[str]
+) -> Iterator[Tried]:
     """Return the verdict on each drawn mutant of an area, in the order of the draw.
 
     First the unchanged code is tried: its run must pass, and its time sets the limit for the mutants.
     """
-    sites = draw(tree, area, effort.seed, options.count)[options.skip :]
+    sites = chosen_sites(tree, area.name, options)
     if options.list:
-        yield from (Tried(area, site, Verdict("survived", note="not run")) for site in sites)
+        yield from (Tried(area.name, site, Verdict("survived", note="not run")) for site in sites)
         return
-    unchanged = try_mutant(tree, area, None, url, effort)
-    print(f"{area}: unchanged code {unchanged.outcome} in {unchanged.seconds:.0f} s", flush=True)
+    unchanged = try_mutant(tree, area, None, urls, effort)
+    print(f"{area.name}: unchanged code {unchanged.outcome} in {unchanged.seconds:.0f} s", flush=True)
     if unchanged.outcome != "survived":
         raise SystemExit(f"the tests fail without a mutant: {unchanged.by}: {unchanged.note}")
     effort = attrs.evolve(effort, limit=60 + 3 * unchanged.seconds)
     with ThreadPoolExecutor(options.jobs) as pool:
-        verdicts = pool.map(partial(verdict_on, tree, area, url, effort), sites)
+        verdicts = pool.map(partial(verdict_on, tree, area, urls, effort), sites)
         for site, verdict in zip(sites, verdicts, strict=True):
-            yield Tried(area, site, verdict)
+            yield Tried(area.name, site, verdict)
 
 
-def verdict_on(tree: Path, area: str, url: str, effort: Effort, site: Site) -> Verdict:
+def chosen_sites(tree: Path, area: str, options: argparse.Namespace) -> list[Site]:
+    """Return the drawn mutants, or with --again the survivors of an earlier run that still exist."""
+    if options.again is None:
+        return draw(tree, area, options.seed, options.count)[options.skip :]
+    rows = json.loads(options.again.read_text("utf-8"))["mutants"]
+    survivors = {(row["file"], row["text"], row["change"]) for row in rows if row["outcome"] == "survived"}
+    found = {(site.file, site.line_text, site.change): site for site in AREAS[area].sites(tree)}
+    return [site for key, site in found.items() if key in survivors]
+
+
+def verdict_on(tree: Path, area: Area, urls: Sequence[str], effort: Effort, site: Site) -> Verdict:
     reason = reason_for(site, read_equivalents())
-    return Verdict("equivalent", note=reason) if reason else try_mutant(tree, area, site, url, effort)
+    return Verdict("equivalent", note=reason) if reason else try_mutant(tree, area, site, urls, effort)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tests.mutation.sql_edits import defined_functions, sql_edits
 GRAMMARS: Final[dict[str, FindEdits]] = {".py": python_edits, ".lua": lua_edits, ".sql": sql_edits}
 
 
-@frozen
+@frozen(kw_only=True)
 class Area:
     """Files whose mutants are tried by the same tests."""
 
@@ -25,8 +25,10 @@ class Area:
     files: tuple[str, ...]
     #: Glob patterns of files without mutants.
     without: tuple[str, ...] = ()
-    #: The folder of the tests that must kill the mutants; "" for the conformance kit.
-    tests: str = ""
+    #: The storages on which the conformance kit tries the mutants, one after the other; () for no kit.
+    kit: tuple[str, ...] = ()
+    #: The folder of the tests for these files. Its tests try the mutants after the kit, if requested.
+    tests: str
 
     def sources(self, project: Path) -> list[Path]:
         """Return the files of the area in alphabetical order."""
@@ -74,36 +76,59 @@ _NOT_POSTGRES: Final = (
 )
 
 _AREAS: Final = (
-    Area("model", tuple(f"src/dibs/model/{name}.py" for name in _MODEL)),
+    # A default of a result may be used by one storage only, and what a step records matters to `file` only.
     Area(
-        "memory",
-        ("src/dibs/storage/indexed/*.py", *(f"src/dibs/storage/{name}.py" for name in _SHARED)),
+        name="model",
+        files=tuple(f"src/dibs/model/{name}.py" for name in _MODEL),
+        kit=("memory", "postgres"),
+        tests="tests/model",
     ),
-    Area("file", ("src/dibs/storage/file/*.py",), without=("src/dibs/storage/file/temporary.py",)),
     Area(
-        "redis",
-        (
+        name="memory",
+        files=("src/dibs/storage/indexed/*.py", *(f"src/dibs/storage/{name}.py" for name in _SHARED)),
+        kit=("memory", "file"),
+        tests="tests/storage/indexed",
+    ),
+    Area(
+        name="file",
+        files=("src/dibs/storage/file/*.py",),
+        without=("src/dibs/storage/file/temporary.py",),
+        kit=("file",),
+        tests="tests/storage/file",
+    ),
+    Area(
+        name="redis",
+        files=(
             *(f"{_REDIS}/{files}" for files in ("lua/**/*.lua", "*.py", "codec/*.py", "wakeups/*.py")),
             "src/dibs/storage/wait_loop.py",
         ),
         without=(f"{_REDIS}/temporary.py",),
+        kit=("redis",),
+        tests="tests/storage/redis",
     ),
     Area(
-        "postgres",
-        tuple(f"{_POSTGRES}/{files}" for files in ("**/*.sql", "*.py", "codec/*.py", "wakeups/*.py")),
+        name="postgres",
+        files=tuple(f"{_POSTGRES}/{files}" for files in ("**/*.sql", "*.py", "codec/*.py", "wakeups/*.py")),
         without=tuple(f"{_POSTGRES}/{name}" for name in _NOT_POSTGRES),
+        kit=("postgres",),
+        tests="tests/storage/postgres",
     ),
-    Area("sqlite", (f"{_SQLITE}/*.py", f"{_SQLITE}/sql/queries.sql")),
-    Area("worker", ("src/dibs/worker/**/*.py",), tests="tests/worker"),
     Area(
-        "client",
-        ("src/dibs/client/**/*.py",),
+        name="sqlite",
+        files=(f"{_SQLITE}/*.py", f"{_SQLITE}/sql/queries.sql"),
+        kit=("sqlite",),
+        tests="tests/examples/test_sqlite.py",
+    ),
+    Area(name="worker", files=("src/dibs/worker/**/*.py",), tests="tests/worker"),
+    Area(
+        name="client",
+        files=("src/dibs/client/**/*.py",),
         without=("src/dibs/client/sync/**/*.py",),
         tests="tests/client",
     ),
 )
 AREAS: Final = {area.name: area for area in _AREAS}
-STORAGES: Final = tuple(name for name, area in AREAS.items() if not area.tests)
+STORAGES: Final = tuple(name for name, area in AREAS.items() if area.kit)
 
 
 def replaced_functions(files: list[Path]) -> dict[Path, list[tuple[int, int]]]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -22,9 +20,6 @@ from dibs_conformance.report import Report
 from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential import levels as sequential_levels
 from dibs_conformance.sequential.examples import run_examples
-from dibs_conformance.target import OpenStorage
-from tests.kit.postgres_locations import PostgresLocations
-from tests.kit.redis_locations import RedisLocations
 from tests.mutation.verdict import Verdict, failed_verdict
 
 
@@ -33,26 +28,12 @@ def main(url: str, level: str, budget: str, seed: str, examples: str) -> None:
     concurrent_examples.SHRINK_SECONDS = 0.0
     sequential_levels.run_examples = partial(run_examples, shrink=False)  # type: ignore[attr-defined]
     try:
-        with target_of(url) as target:
-            report = certify(target, level, float(budget), int(seed), examples=int(examples) or None)
+        report = certify(url, level, float(budget), int(seed), examples=int(examples) or None)
     except BaseException as error:  # noqa: BLE001 - an exception that leaves the kit also finds the mutant
         verdict = failed_verdict("", type(error).__name__, str(error))
     else:
         verdict = verdict_of(report)
     sys.stdout.write(f"\n{msgspec.json.encode(verdict).decode()}\n")
-
-
-@contextmanager
-def target_of(url: str) -> Iterator[str | OpenStorage]:
-    """Return the URL, or for a server the function that opens its locations quickly."""
-    match url.partition(":")[0]:
-        case "redis":
-            yield RedisLocations(url)
-        case "postgresql":
-            with PostgresLocations(url) as locations:
-                yield locations
-        case _:
-            yield url
 
 
 def verdict_of(report: Report) -> Verdict:

@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 from attrs import frozen
 
-from tests.mutation.areas import AREAS, Area
+from tests.mutation.areas import Area
 from tests.mutation.site import Site
 from tests.mutation.trees import environment, mutated
 from tests.mutation.verdict import Verdict
 
 _FAILED_TEST: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 #: Exit codes of pytest.
-_ALL_PASSED, _SOME_FAILED = 0, 1
+_ALL_PASSED, _NOTHING_COLLECTED = 0, 5
 
 
 @frozen(kw_only=True)
@@ -35,19 +35,37 @@ class Effort:
     #: Number of histories on each level instead of the budget; 0 uses the budget.
     examples: int = 0
     limit: float = 600.0
+    #: Run the tests of the storage, too, on a mutant that survived the kit.
+    own_tests: bool = False
 
 
-def try_mutant(tree: Path, area: str, site: Site | None, url: str, effort: Effort) -> Verdict:
-    """Return the verdict on a mutant of a snapshot; without a site, that on the unchanged code."""
+def try_mutant(tree: Path, area: Area, site: Site | None, urls: Sequence[str], effort: Effort) -> Verdict:
+    """Return the verdict on a mutant of a snapshot; without a site, that on the unchanged code.
+
+    The kit runs on each of the URLs. A URL without an address, such as "file:", gets a folder of its own.
+    """
     began = time.monotonic()
     with mutated(tree, site) as copy:
         if site is not None and (error := import_error(copy, site)):
             verdict = Verdict("not valid", note=error)
-        elif AREAS[area].tests:
-            verdict = run_tests(copy, AREAS[area], site, effort)
         else:
-            verdict = certify_tree(copy, url or f"{area}:{copy}/jobs", effort)
+            verdict = first_failure(copy, area, site, urls, effort)
     return msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began, 1))
+
+
+def first_failure(tree: Path, area: Area, site: Site | None, urls: Sequence[str], effort: Effort) -> Verdict:
+    verdict = Verdict("survived")
+    for url in urls:
+        needs_folder = url.endswith(":") and url != "memory:"
+        verdict = certify_tree(tree, f"{url}{tree}/jobs" if needs_folder else url, effort)
+        if verdict.outcome != "survived":
+            return verdict
+    if urls and not effort.own_tests:
+        return verdict
+    tested = run_tests(tree, area, site, effort)
+    if tested.outcome == "killed" and urls:
+        return msgspec.structs.replace(tested, outcome="other tests")
+    return tested if tested.outcome == "killed" else verdict
 
 
 def import_error(tree: Path, site: Site) -> str:
@@ -81,7 +99,7 @@ def run_tests(tree: Path, area: Area, site: Site | None, effort: Effort) -> Verd
         code, output = run_limited(tree, ("-m", "pytest", *options, *words), effort.limit)
         if code is None:
             return Verdict("killed", "time limit")
-        if code != _ALL_PASSED:
+        if code not in {_ALL_PASSED, _NOTHING_COLLECTED}:
             found = _FAILED_TEST.findall(output)
             return Verdict("killed", found[-1] if found else f"exit code {code}", output[-300:])
     return Verdict("survived", note=f"{area.tests} passed")

@@ -13,8 +13,8 @@ from tests.mutation.site import Site
 from tests.mutation.verdict import Verdict
 
 WIDTH: Final = 80
-_INDENT: Final = " " * 11
-_ROW: Final = "{:<10}{:>8}{:>9}{:>10}{:>12}{:>11}{:>11}{:>8}"
+_INDENT: Final = " " * 12
+_ROW: Final = "{:<10}{:>6}{:>8}{:>13}{:>10}{:>12}{:>11}{:>7}"
 
 
 @frozen
@@ -43,8 +43,12 @@ class Tried:
 
 
 def summary(tried: Sequence[Tried]) -> str:
-    """Return the table of counts by area. A mutant is valid unless it is equivalent or no program."""
-    head = ("area", "drawn", "killed", "survived", "equivalent", "not valid", "killed, %", "s")
+    """Return the table of counts by area. The share of killed ones is that of the valid ones.
+
+    A mutant is valid unless it is equivalent or not a program. Those that only the tests of a storage kill
+    are valid and not killed.
+    """
+    head = ("area", "drawn", "killed", "other tests", "survived", "equivalent", "not valid", "%")
     rows = [_ROW.format(*head)]
     areas = list(dict.fromkeys(one.area for one in tried))
     rows += [_row(area, [one for one in tried if one.area == area]) for area in areas]
@@ -55,12 +59,10 @@ def summary(tried: Sequence[Tried]) -> str:
 
 def _row(name: str, tried: Sequence[Tried]) -> str:
     counts: Mapping[str, int] = Counter(one.verdict.outcome for one in tried)
-    killed, survived = counts["killed"], counts["survived"]
-    share = f"{100 * killed / (killed + survived):.1f}" if killed + survived else "-"
-    seconds = round(sum(one.verdict.seconds for one in tried))
-    return _ROW.format(
-        name, len(tried), killed, survived, counts["equivalent"], counts["not valid"], share, seconds
-    )
+    killed, missed = counts["killed"], counts["survived"] + counts["other tests"]
+    share = f"{100 * killed / (killed + missed):.1f}" if killed + missed else "-"
+    others = [counts[outcome] for outcome in ("other tests", "survived", "equivalent", "not valid")]
+    return _ROW.format(name, len(tried), killed, *others, share)
 
 
 def describe(one: Tried) -> str:
@@ -70,7 +72,7 @@ def describe(one: Tried) -> str:
 
 def _lines(one: Tried) -> Iterator[str]:
     site, verdict = one.site, one.verdict
-    yield f"{verdict.outcome:<10} {site.file}:{site.line}"
+    yield f"{verdict.outcome:<11} {site.file}:{site.line}"
     yield _indented(site.line_text)
     yield _indented(f"{site.edit.operator}: {site.change}")
     if verdict.by or verdict.outcome != "killed":

@@ -35,7 +35,7 @@ def test_a_mutant_of_the_storage_is_killed(tree: Path) -> None:
     call = "_apply_action(index, queue, slot, decision)"
     mutant = site("settling.py", call, f"{call} -> pass")
 
-    verdict = try_mutant(tree, "memory", mutant, "memory:", SHORT)
+    verdict = try_mutant(tree, AREAS["memory"], mutant, ["memory:"], SHORT)
 
     assert ("killed", "L0") == (verdict.outcome, verdict.by[:2]), verdict
 
@@ -43,7 +43,7 @@ def test_a_mutant_of_the_storage_is_killed(tree: Path) -> None:
 def test_a_mutant_that_hangs_is_killed_at_the_time_limit(tree: Path) -> None:
     effort = Effort(level="L0", budget=0, examples=1, limit=0.2)
 
-    assert "time limit" == try_mutant(tree, "memory", None, "memory:", effort).by
+    assert "time limit" == try_mutant(tree, AREAS["memory"], None, ["memory:"], effort).by
 
 
 def test_a_module_that_cannot_be_imported_is_no_valid_mutant(tree: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_module_that_cannot_be_imported_is_no_valid_mutant(tree: Path) -> None
     at = text.index("from dibs")
     broken = Site("src/dibs/storage/indexed/claiming.py", 1, Edit(at, at, "import nowhere\n", ""), "", "")
 
-    verdict = try_mutant(tree, "memory", broken, "memory:", SHORT)
+    verdict = try_mutant(tree, AREAS["memory"], broken, ["memory:"], SHORT)
 
     assert "not valid" == verdict.outcome
     assert "nowhere" in verdict.note

@@ -6,14 +6,17 @@ from typing import Final, Literal
 
 import msgspec
 
-Outcome = Literal["killed", "survived", "equivalent", "not valid"]
+Outcome = Literal["killed", "other tests", "survived", "equivalent", "not valid"]
 
 #: Errors that a server or SQLite reports for text that is not a program.
 _SYNTAX_ERRORS: Final = ("Error compiling script", "syntax error at or near", '": syntax error')
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome for one mutant: `by` names the level and the law, or the test, that killed it."""
+    """The outcome for one mutant: `by` names the level and the law, or the test, that killed it.
+
+    A mutant of a storage that survived the kit, and failed a test of the storage, is "other tests".
+    """
 
     outcome: Outcome
     by: str = ""
