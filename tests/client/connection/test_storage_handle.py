@@ -11,6 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from dibs import Dibs, NoStorage, NotRunning, StorageUnavailable, UnknownScheme
+from dibs.client.connection.open_storage import MAX_RESUMED
 from dibs.storage import registry
 
 
@@ -55,6 +56,42 @@ async def test_concurrent_first_uses_open_the_storage_once(
 
     assert opened == [storage_url]
     await app.close()
+
+
+async def test_callers_that_waited_for_the_opening_resume_in_portions() -> None:
+    handle = Dibs("memory:")._storage_handle
+    resumed, per_iteration = 0, list[int]()
+
+    async def call() -> None:
+        nonlocal resumed
+        await handle.ensure_open()
+        resumed += 1
+
+    calls = [asyncio.ensure_future(call()) for _ in range(10 * MAX_RESUMED)]
+    while not all(one.done() for one in calls):
+        before = resumed
+        await asyncio.sleep(0)
+        per_iteration.append(resumed - before)
+
+    assert resumed == len(calls)
+    assert max(per_iteration) <= MAX_RESUMED + 1, "those in line and the one that began to open"
+    await handle.close()
+
+
+async def test_a_failed_opening_fails_all_callers_that_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def fail(url: str, **_: Any) -> Any:
+        opened.append(url)
+        raise StorageUnavailable("the server is down")
+
+    monkeypatch.setattr("dibs.client.connection.storage_handle.open_storage", fail)
+    app = Dibs("memory:")
+    errors = await asyncio.gather(*(use(app) for _ in range(3 * MAX_RESUMED)), return_exceptions=True)
+
+    assert opened == ["memory:"]
+    assert len(set(map(id, errors))) == 3 * MAX_RESUMED, "each caller has an exception object of its own"
+    assert {type(error) for error in errors} == {StorageUnavailable}
 
 
 async def test_the_next_use_retries_a_failed_opening(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from attrs import define, field
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots
 from dibs.client.connection.call_timeout import BoundedStorage
 from dibs.client.connection.coalesced_calls import CoalescedCalls
+from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
 from dibs.storage.protocol import Storage
@@ -21,6 +22,8 @@ from dibs.storage.protocol import Storage
 #: The most seconds to wait for the close of a storage at the end of its event loop, or on another event loop,
 #: which may be blocked.
 CLOSE_TIMEOUT: Final = 5.0
+#: Most callers that resume in one iteration of the event loop after they waited for an opening.
+MAX_RESUMED: Final = 100
 
 
 class OpenStorage:
@@ -93,6 +96,26 @@ def _forget_users(opened: dict[asyncio.AbstractEventLoop, OpenStorage]) -> None:
 
 
 @define(eq=False)
+class Opening:
+    """A storage that an event loop is opening, with the callers that wait for it."""
+
+    task: asyncio.Task[OpenStorage]
+    _gate: asyncio.Semaphore = field(factory=lambda: asyncio.Semaphore(MAX_RESUMED), init=False)
+
+    async def wait(self) -> OpenStorage:
+        """Return the open storage. Raises a copy of the error of the task for each caller.
+
+        The callers wait in line, because a burst of them must not resume in one iteration of the loop.
+        """
+        async with self._gate:
+            try:
+                # Shielded, so that a cancelled caller does not affect the others.
+                return await asyncio.shield(self.task)
+            except Exception as error:
+                raise copy_error(error) from error
+
+
+@define(eq=False)
 class LoopStorages:
     """The open storages of an app in one process, by event loop.
 
@@ -101,8 +124,8 @@ class LoopStorages:
 
     #: The storage of each event loop. The one who removes an entry closes it.
     opened: dict[asyncio.AbstractEventLoop, OpenStorage] = field(factory=dict, init=False)
-    #: The task that opens the storage for an event loop. All first callers of the loop wait for it.
-    opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenStorage]] = field(factory=dict, init=False)
+    #: The opening of the storage by an event loop. All first callers of the loop wait for it.
+    opening: dict[asyncio.AbstractEventLoop, Opening] = field(factory=dict, init=False)
     #: The event loop of each `StorageHandle.enter` without a `leave` so far.
     entered: list[asyncio.AbstractEventLoop] = field(factory=list, init=False)
     #: Held, without awaiting, while `entered` and the mark of a closed app change together.

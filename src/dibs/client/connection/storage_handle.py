@@ -16,8 +16,7 @@ from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots, check_max_pending
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
-from dibs.client.connection.open_storage import LoopStorages, OpenStorage, close_opened
-from dibs.client.connection.pending_calls import copy_error
+from dibs.client.connection.open_storage import LoopStorages, Opening, OpenStorage, close_opened
 from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
@@ -154,13 +153,11 @@ class StorageHandle:
         if self._closed:
             raise NotRunning(_CLOSED_MESSAGE)
         loop, loops = running_loop(), self._loops
-        if (task := loops.opening.get(loop)) is not None:
-            try:
-                return await asyncio.shield(task)
-            except Exception as error:
-                raise copy_error(error) from error
+        if (opening := loops.opening.get(loop)) is not None:
+            return await opening.wait()
         # An empty context, because the opening belongs to all of its callers and not to the first one alone.
-        task = loops.opening[loop] = loop.create_task(self._open_on_loop(loops), context=Context())
+        task = loop.create_task(self._open_on_loop(loops), context=Context())
+        loops.opening[loop] = Opening(task)
         task.add_done_callback(lambda _: loops.opening.pop(loop, None))
         return await asyncio.shield(task)
 
