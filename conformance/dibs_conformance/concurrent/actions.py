@@ -6,37 +6,37 @@ It picks them from the `ClientState` when it runs, for example "the newest run".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from random import Random
-from typing import Any
+from typing import Literal
 
 from attrs import define, evolve, field, frozen
 
-from dibs.model.job import Error, JobData, NewJob
+from dibs.model.job import Error, JobData, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
     Complete,
-    EnqueueRequest,
     Fail,
-    FollowUp,
     HandOff,
     JobPatch,
     OnConflict,
     Reject,
     Release,
     RetryLater,
+    SettingsPatch,
     SettleAction,
-    Settlement,
     Update,
 )
-from dibs.model.results import ClaimResult, SettleAndClaimResult
+from dibs.model.results import ClaimResult, SettleAndClaimResult, State
 from dibs_conformance.concurrent.calls import Call
 
 #: Lifetimes of leases in ms. A short lease expires within an example once a client adds `PAST_SHORT_TTL` to
 #: its time.
 LONG_TTL, SHORT_TTL, PAST_SHORT_TTL = 3_600_000, 10, 11
 UNUSED_LEASE = "0" * 32
+#: 2026-01-01 UTC, in ms.
+START = 1_767_225_600_000
+#: The ids of all examples. Few ids, so that clients meet.
+IDS = ("a", "b")
 
 CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
@@ -62,11 +62,33 @@ SETTLE_ACTIONS: dict[str, SettleAction] = {
     "hand off": HandOff(),
 }
 PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
+#: How long an outcome is kept after "short outcomes", in ms.
+SHORT_RETENTION = 5
+#: Keyed by name, because the report of a failure prints the name. No patch trims the log.
+SETTINGS_PATCHES: dict[str, SettingsPatch] = {
+    "pause": SettingsPatch(paused=True),
+    "resume": SettingsPatch(paused=False),
+    "one active": SettingsPatch(max_active=1),
+    "any active": SettingsPatch(max_active=None),
+    "log size": SettingsPatch(log_bytes=32_000_000),
+    "log age": SettingsPatch(log_age=43_200_000),
+    "key age": SettingsPatch(request_key_age=1_800_000),
+    "short outcomes": SettingsPatch(
+        retention=OutcomeRetention(
+            completed=SHORT_RETENTION, failed=SHORT_RETENTION, cancelled=SHORT_RETENTION
+        )
+    ),
+    "all events": SettingsPatch(log_level="all"),
+}
+#: Only a claim must obey a `configure` that has returned, so other settings change while no call overlaps.
+ONLY_IN_SETUP = frozenset({"short outcomes", "all events"})
+LISTED_STATES: tuple[State, ...] = ("waiting", "active", "blocked", "completed")
 #: Relative frequency of each operation.
 # fmt: off
 WEIGHTS = {
     "enqueue": 10, "claim": 9, "settle": 10, "settle_and_claim": 3, "finish": 2, "renew": 2, "drop": 2,
     "reap": 4, "cancel": 4, "amend": 2, "retry_failed": 2, "forget": 2, "report": 1, "get": 2, "grant": 1,
+    "configure": 2, "prune": 2, "import_": 2, "export": 1, "split": 1, "list": 1, "counts": 1, "events": 3,
 }
 # fmt: on
 
@@ -94,22 +116,42 @@ class Action:
     flag: bool = False
     #: Added to the time of the example, in ms.
     clock_offset: int = 0
+    #: A key of `SETTINGS_PATCHES`.
+    configure_to: str = "pause"
+    #: The state of a listing.
+    state: State = "waiting"
+
+
+#: Every example begins with one long and one short lease.
+GRANTS = (Action(operation="grant"), Action(operation="grant", lease=1))
+
+
+@frozen
+class Hold:
+    """The point at which a client stops until the other clients of its round are done."""
+
+    #: Counts the coroutines that the client enters or resumes, or its lines of storage code.
+    at: int
+    unit: Literal["coroutine", "line"] = "coroutine"
 
 
 @define
 class ClientState:
-    """The runs, revisions and leases that clients received so far, oldest first."""
+    """The runs, revisions, leases and offsets of the log that clients received so far, oldest first."""
 
     runs: list[tuple[str, int]] = field(factory=list)
     revisions: list[tuple[str, int]] = field(factory=list)
     leases: list[str] = field(factory=list)
+    offsets: list[str] = field(factory=list)
 
     def record(self, call: Call) -> None:
-        """Add the runs, revisions and leases that the answer of a call contains."""
+        """Add the runs, revisions, leases and offsets that the answer of a call contains."""
         if call.completion != "answered":
             return
         if call.operation == "grant":
             self.leases.append(call.answer.lease)
+        elif call.operation == "events":
+            self.offsets.append(call.answer.offset)
         elif call.operation == "enqueue":
             # Skip repeated enqueues. Their answer has the revision of the first enqueue with that
             # request_key, often for another id. If the range of this id covers that revision by chance,
@@ -135,11 +177,14 @@ class Program:
     queue: str
     state: ClientState
     now: int
+    #: Where the client stops, or None. Only clients with a scheduler obey it.
+    hold: Hold | None = None
 
     def with_own_state(self) -> Program:
         """Return a copy with its own `ClientState`, so that the client can add to it."""
-        state = ClientState(list(self.state.runs), list(self.state.revisions), list(self.state.leases))
-        return evolve(self, state=state)
+        state = self.state
+        own = ClientState(list(state.runs), list(state.revisions), list(state.leases), list(state.offsets))
+        return evolve(self, state=own)
 
 
 def random_action(
@@ -159,84 +204,6 @@ def random_action(
         limit=random.choice((1, 10)),
         flag=random.random() < 0.5,
         clock_offset=clock_offset or random.choice((0, 0, 0, 0, PAST_SHORT_TTL)),
+        configure_to=random.choice([name for name in SETTINGS_PATCHES if name not in ONLY_IN_SETUP]),
+        state=random.choice(LISTED_STATES),
     )
-
-
-def build_arguments(action: Action, queue: str, state: ClientState, now: int) -> dict[str, Any]:
-    """Return the arguments of the call that an action describes."""
-    return ARGUMENTS.get(action.operation, _by_ids)(action, queue, state, now)
-
-
-@cache
-def large_data() -> JobData:
-    """Return a payload of random bytes, which a storage cannot compress."""
-    return JobData(payload=Random(0).randbytes(LARGE_BYTES))
-
-
-def build_requests(action: Action) -> list[EnqueueRequest]:
-    data = large_data() if action.data == LARGE_DATA else JOB_DATA[action.data]
-    return [
-        EnqueueRequest(
-            job=NewJob(id=id, data=data, delay=action.delay or None),
-            on_conflict=CONFLICT_OPTIONS[action.conflict],
-            request_key="k" if action.flag and action.nth_newest else None,
-        )
-        for id in action.ids
-    ]
-
-
-def _settlements(action: Action, queue: str, state: ClientState) -> list[Settlement]:
-    id, fence = _nth_newest(state.runs, action.nth_newest) or (action.ids[0], 1)
-    settle_as = SETTLE_ACTIONS[action.settle_as]
-    if isinstance(settle_as, Complete) and action.flag:
-        settle_as = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=action.ids[-1])),))
-    return [Settlement(id=id, fence=fence, action=settle_as)]
-
-
-def _finish(action: Action, queue: str, state: ClientState, _: int) -> dict[str, Any]:
-    id, revision = _nth_newest(state.revisions, action.nth_newest) or (action.ids[0], 1)
-    [settlement] = _settlements(action, queue, state)
-    settle_as = settlement.action
-    end = settle_as if isinstance(settle_as, Complete | Fail | Cancelled) else Cancelled()
-    return {"id": id, "end": end, "revision": revision}
-
-
-def _report(action: Action, _: str, state: ClientState, __: int) -> dict[str, Any]:
-    id, fence = _nth_newest(state.runs, action.nth_newest) or (action.ids[0], 1)
-    return {"id": id, "fence": fence, "progress": b"0.5"}
-
-
-def _by_ids(action: Action, _: str, __: ClientState, ___: int) -> dict[str, Any]:
-    ids = list(dict.fromkeys(action.ids))
-    if action.operation == "cancel":
-        return {"ids": ids, "running": action.flag}
-    return {"ids": ids[:1] if action.operation == "get" else ids}
-
-
-def _lease(action: Action, state: ClientState) -> str:
-    return state.leases[action.lease] if action.lease < min(2, len(state.leases)) else UNUSED_LEASE
-
-
-def _nth_newest(received: list[tuple[str, int]], nth_newest: int) -> tuple[str, int] | None:
-    return received[-1 - nth_newest % len(received)] if received else None
-
-
-#: Builds the arguments of a call from an action, the queue, the client state and the time in ms.
-ArgumentBuilder = Callable[[Action, str, ClientState, int], dict[str, Any]]
-ARGUMENTS: dict[str, ArgumentBuilder] = {
-    "enqueue": lambda action, _, __, ___: {"requests": build_requests(action)},
-    "claim": lambda action, _, state, __: {"lease": _lease(action, state), "limit": action.limit},
-    "settle": lambda action, queue, state, _: {"settlements": _settlements(action, queue, state)},
-    "settle_and_claim": lambda action, queue, state, _: {
-        "settlements": _settlements(action, queue, state),
-        "lease": _lease(action, state),
-        "limit": action.limit,
-    },
-    "finish": _finish,
-    "report": _report,
-    "grant": lambda action, _, __, ___: {"ttl": SHORT_TTL if action.lease else LONG_TTL, "holder": "ann"},
-    "renew": lambda action, _, state, __: {"lease": _lease(action, state), "ttl": SHORT_TTL},
-    "drop": lambda action, _, state, __: {"lease": _lease(action, state), "limit": 100},
-    "reap": lambda _, __, ___, ____: {"limit": 100},
-    "amend": lambda action, _, __, ___: {"id": action.ids[0], "patch": PATCHES[action.flag]},
-}

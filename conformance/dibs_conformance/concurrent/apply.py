@@ -6,87 +6,21 @@ answer must match it, or Mismatch is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
 from msgspec.structs import replace
 
 from dibs.model.job import Job
 from dibs.model.results import ClaimResult
-from dibs_conformance.concurrent.calls import Call
+from dibs_conformance.concurrent.apply_queue import APPLY_TO_QUEUE
+from dibs_conformance.concurrent.call_parts import CallPart
 from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle import holding
 from dibs_conformance.oracle.enqueueing import activate
-from dibs_conformance.oracle.matching import match, match_slot
+from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import OracleQueue
-
-#: Stands for every id: the ids that the call changed are unknown.
-ANY_ID = "*"
-
-
-@frozen(eq=False)
-class CallPart:
-    """An atomic part of a call: one item of a batch, or the whole call."""
-
-    call: Call
-    operation: str
-    #: An item of a batch operation; for other operations, all arguments of the call.
-    request: Any
-    #: The answer to this item, or None if the call has no answer.
-    answer: Any
-    #: Position within the call. Items of a batch take effect in list order.
-    index: int
-    #: Times in ms at which the part may have taken effect: the `now` of its call, or a later `now` of an
-    #: overlapping call.
-    times: tuple[int, ...]
-    #: Ids that overlapping calls touch. A claim or a reap may skip those ids.
-    concurrent_ids: frozenset[str]
-
-    @property
-    def answered(self) -> bool:
-        return self.call.completion == "answered"
-
-    def may_skip(self, id: str) -> bool:
-        return id in self.concurrent_ids or ANY_ID in self.concurrent_ids
-
-
-def split_call(call: Call, times: tuple[int, ...], concurrent_ids: frozenset[str]) -> Iterator[CallPart]:
-    """Yield the atomic parts of a call, in order."""
-    answered = call.completion == "answered"
-    for index, (operation, request, answer) in enumerate(split_items(call, answered=answered)):
-        yield CallPart(call, operation, request, answer, index, times, concurrent_ids)
-
-
-def split_items(call: Call, *, answered: bool) -> Iterator[tuple[str, Any, Any]]:
-    batch = BATCH_ARGUMENTS.get(call.operation)
-    if batch is None:
-        yield call.operation, call.args, call.answer
-        return
-    answers = call.answer
-    if call.operation == "settle_and_claim":
-        answers = call.answer.settled if answered else None
-    request = call.args[batch]
-    for index, item in enumerate(request):
-        yield (
-            "settle" if call.operation == "settle_and_claim" else call.operation,
-            item,
-            answers[index] if answered else None,
-        )
-    if call.operation == "settle_and_claim":
-        yield "claim", call.args, call.answer.claim if answered else None
-
-
-#: For each batch operation, the argument that holds the items.
-BATCH_ARGUMENTS = {
-    "enqueue": "requests",
-    "settle": "settlements",
-    "settle_and_claim": "settlements",
-    "cancel": "ids",
-    "retry_failed": "ids",
-    "forget": "ids",
-}
 
 
 def apply_part(world: PossibleWorld, part: CallPart, now: int) -> None:
@@ -158,6 +92,7 @@ def _activate_claimed_jobs(
 ) -> None:
     """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
     now, limit = answer.now, part.request["limit"]
+    full = _check_settings(part, queue, len(answer.jobs)) or len(answer.jobs) == limit
     if len(answer.jobs) > limit or len({job.id for job in answer.jobs}) < len(answer.jobs):
         raise Mismatch(f"claimed {[job.id for job in answer.jobs]} with the limit {limit}")
     keys = [claim_order(job, job.seq) for job in answer.jobs]
@@ -169,12 +104,32 @@ def _activate_claimed_jobs(
             raise Mismatch(f"claimed {job.id!r}, which was not due")
         actual = activate(queue, current, lease, holder, now)
         match(world.numbering, (queue.name, job.id), actual, job, f"claimed {job.id!r}")
-    full = len(answer.jobs) == limit
     for job in queue.jobs():
         if job.run is None and job.run_at <= now and not part.may_skip(job.id):
             seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
             if not full or (keys and seq is not None and claim_order(job, seq) < keys[-1]):
                 raise Mismatch(f"claim skipped {job.id!r}, which was due")
+
+
+def _check_settings(part: CallPart, queue: OracleQueue, taken: int) -> bool:
+    """Return whether the settings of the queue allow the claim to take no more than the jobs `taken`.
+
+    Raises Mismatch if they allow fewer. While a `configure` overlaps the claim, any settings may apply.
+    """
+    settings = queue.settings
+    if part.settings_change:
+        return True
+    if settings.paused:
+        if taken:
+            raise Mismatch(f"claimed {taken} jobs from a paused queue")
+        return True
+    if settings.max_active is None:
+        return False
+    room = max(0, settings.max_active - len(queue.held()))
+    if taken > room:
+        raise Mismatch(f"claimed {taken} jobs; max_active {settings.max_active} leaves room for {room}")
+    # An overlapping call may free room only after the claim has counted.
+    return taken == room or bool(part.concurrent_ids)
 
 
 def claim_order(job: Job, seq: int) -> tuple[int, int, int]:
@@ -249,13 +204,6 @@ def _forget(world: PossibleWorld, part: CallPart, now: int) -> None:
     _check_answer(world, part, part.request, expected)
 
 
-def _get(world: PossibleWorld, part: CallPart, now: int) -> None:
-    if part.answered:
-        for id, slot in zip(part.request["ids"], part.answer, strict=True):
-            known = world.oracle.get(part.call.queue, id)
-            match_slot(world.numbering, (part.call.queue, id), known, slot, now)
-
-
 APPLY_OPERATION: dict[str, Callable[[PossibleWorld, CallPart, int], None]] = {
     "enqueue": _enqueue,
     "claim": _claim,
@@ -270,5 +218,5 @@ APPLY_OPERATION: dict[str, Callable[[PossibleWorld, CallPart, int], None]] = {
     "amend": _amend,
     "retry_failed": _retry_failed,
     "forget": _forget,
-    "get": _get,
+    **APPLY_TO_QUEUE,
 }

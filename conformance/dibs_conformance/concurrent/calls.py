@@ -10,6 +10,7 @@ from attrs import define, field
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
+from dibs.model.requests import Settings
 
 #: The end of a call. `unknown`: the call has no answer, and may take effect at any time after it was sent.
 #: `refused`: it had no effect. `raised`: it raised an exception that the contract does not allow.
@@ -48,8 +49,11 @@ class Snapshot:
     slots: Mapping[str, Slot]
     #: Jobs of the fail queue. Their ids are generated.
     failed: Mapping[str, Slot] = field(factory=dict)
-    #: All events of the log. They are read only after the last round.
+    #: The settings of the queue and all events of its log. They are read only after the last round.
+    settings: Settings | None = None
     events: Sequence[LogEvent] | None = None
+    #: The offset of each event.
+    offsets: Sequence[str] = ()
 
 
 @define(kw_only=True)

@@ -6,14 +6,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from dibs.errors import OutcomeUnknown, Refused, StorageError
-from dibs.model.events import LogEvent
-from dibs.model.job import FAIL_SUFFIX, Slot
+from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
-from dibs_conformance.concurrent.actions import Program, build_arguments
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.arguments import build_arguments
 from dibs_conformance.concurrent.calls import Call, Snapshot
+from dibs_conformance.concurrent.page_reads import PAGE_READS, read_events, read_list
 
 #: Operations that take a list of queues.
-TAKES_QUEUES = frozenset({"grant", "renew", "drop"})
+TAKES_QUEUES = frozenset({"grant", "renew", "drop", "counts"})
+#: Operations without the argument `now`.
+WITHOUT_NOW = frozenset({"export", "split"})
 Clock = Callable[[], float]
 OnCall = Callable[[Call], None]
 
@@ -65,46 +68,28 @@ async def make_call(storage: Storage, call: Call) -> None:
 
 
 def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:
-    method = getattr(storage, call.operation)
-    if call.operation in TAKES_QUEUES:
-        work: Coroutine[Any, Any, Any] = method([call.queue], **call.args, now=call.now)
+    named = dict(call.args) if call.operation in WITHOUT_NOW else {**call.args, "now": call.now}
+    if call.operation in PAGE_READS:
+        work: Coroutine[Any, Any, Any] = PAGE_READS[call.operation](storage, call.queue, **named)
     else:
-        work = method(call.queue, **call.args, now=call.now)
+        queue = [call.queue] if call.operation in TAKES_QUEUES else call.queue
+        work = getattr(storage, call.operation)(queue, **named)
     return work
 
 
-#: Limit on the pages of a listing, so that a storage that never ends a listing cannot hang the tests. No
-#: example fills so many pages.
-MAX_PAGES = 100
-
-
 async def take_snapshot(storage: Storage, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
-    """Read all ids of a queue and its fail jobs. With `log`, also read all events."""
-    slots = await storage.get(queue, ids, now=now)
-    failed = await _list_waiting(storage, queue + FAIL_SUFFIX, now)
-    events = await _read_log(storage, queue, now) if log else None
-    return Snapshot(now=now, slots=dict(zip(ids, slots, strict=True)), failed=failed, events=events)
-
-
-async def _list_waiting(storage: Storage, queue: str, now: int) -> dict[str, Slot]:
-    found: dict[str, Slot] = {}
-    after: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await storage.list(queue, "waiting", after=after, now=now)
-        found.update(page.items)
-        after = page.after
-        if after is None:
-            break
-    return found
-
-
-async def _read_log(storage: Storage, queue: str, now: int) -> list[LogEvent]:
-    found: list[LogEvent] = []
-    after: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await storage.events(queue, after=after, now=now)
-        found += [event for _, event in page.events]
-        after = page.offset
-        if not page.events:
-            break
-    return found
+    """Read all ids of a queue and its fail jobs. With `log`, also read its settings and all events."""
+    slots = dict(zip(ids, await storage.get(queue, ids, now=now), strict=True))
+    failed = dict(await read_list(storage, queue + FAIL_SUFFIX, "waiting", now=now))
+    if not log:
+        return Snapshot(now=now, slots=slots, failed=failed)
+    settings = (await storage.export(queue, limit=1)).settings
+    entries = (await read_events(storage, queue, now=now)).events
+    return Snapshot(
+        now=now,
+        slots=slots,
+        failed=failed,
+        settings=settings,
+        events=[event for _, event in entries],
+        offsets=[offset for offset, _ in entries],
+    )

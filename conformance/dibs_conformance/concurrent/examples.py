@@ -9,23 +9,28 @@ from typing import Protocol
 
 from attrs import define, evolve, field, frozen
 
-from dibs_conformance.concurrent.actions import PAST_SHORT_TTL, Action, ClientState, Program, random_action
+from dibs_conformance.concurrent.actions import (
+    GRANTS,
+    IDS,
+    START,
+    Action,
+    ClientState,
+    Hold,
+    Program,
+    random_action,
+)
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.linearize import LinearizeResult, linearize
+from dibs_conformance.concurrent.log_readers import late_event, reads_of_log
+from dibs_conformance.concurrent.races import Race, hold_of_visit, random_hold
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure
 
-#: 2026-01-01 UTC, in ms.
-START = 1_767_225_600_000
-IDS = ("a", "b")
 MAX_ROUNDS = 4
 #: Runs of a shrunk example, each with another seed, before it counts as passing.
 SHRINK_TRIES = 20
 #: Seconds spent on shrinking one failure, at most.
 SHRINK_SECONDS = 20.0
-
-#: Every example begins with one long and one short lease.
-GRANTS = (Action(operation="grant"), Action(operation="grant", lease=1))
 
 RoundActions = tuple[tuple[Action, ...], ...]
 
@@ -51,6 +56,8 @@ class Example:
 
     seed: int
     rounds: tuple[RoundActions, ...]
+    #: Where the first client of each round stops until the other clients are done, or None.
+    hold: Hold | None = None
 
     def shrunk(self) -> Iterator[Example]:
         """Yield every example with one round or one action removed."""
@@ -64,26 +71,20 @@ class Example:
                     yield evolve(self, rounds=(*self.rounds[:at], changed, *self.rounds[at + 1 :]))
 
 
-def random_example(seed: int, clients: int, pair: tuple[str, str] | None = None) -> Example:
-    """Return a random example: leases and some jobs, then rounds with one or two actions per client.
-
-    With `pair`, two clients start with these two operations, so that the operations overlap.
-    """
+def random_example(seed: int, clients: int) -> Example:
+    """Return a random example: leases and some jobs, then rounds with one or two actions per client."""
     random = Random(seed)
-    if pair is not None:
-        clock_offset = PAST_SHORT_TTL if "reap" in pair else 0
-        pair_actions = tuple(
-            (random_action(random, IDS, operation=operation, clock_offset=clock_offset),)
-            for operation in pair
-        )
-        claim = Action(operation="claim", lease=1)
-        return Example(
-            seed,
-            (((*GRANTS, Action(operation="enqueue"), claim),), pair_actions, random_round(random, clients)),
-        )
     rounds: list[RoundActions] = [(random_setup(random),)]
     rounds += [random_round(random, clients) for _ in range(random.randint(1, MAX_ROUNDS))]
-    return Example(seed, tuple(rounds))
+    hold = random_hold(random) if random.random() < 0.5 else None
+    return Example(seed, tuple(rounds), hold)
+
+
+def race_example(seed: int, clients: int, race: Race, visit: int) -> Example:
+    """Return an example whose second round is a race. `visit` is how often the race was tried before."""
+    random = Random(seed)
+    after = tuple((action,) for action in race.after * 2) or random_round(random, clients)
+    return Example(seed, ((race.setup,), race.actions(random), after), hold_of_visit(random, visit))
 
 
 def random_round(random: Random, clients: int) -> RoundActions:
@@ -110,12 +111,15 @@ class ExampleCounts:
     calls: int = 0
     overlaps: int = 0
     undecided: int = 0
+    #: Readings of the log.
+    log_reads: int = 0
     #: Number of overlaps of each pair of operations, keyed like "claim beside settle".
     overlapping_pairs: dict[str, int] = field(factory=dict)
 
     def count(self, rounds: Sequence[Round], result: LinearizeResult) -> None:
         self.histories += 1
         self.undecided += result.undecided
+        self.log_reads += len(reads_of_log(rounds))
         for calls in (round_.calls for round_ in rounds):
             self.calls += len(calls)
             for at, call in enumerate(calls):
@@ -147,12 +151,19 @@ class ExampleRunner:
         now = START + 10_000 * self._examples_run
         self._examples_run += 1
         rounds = self._run_rounds(example, queue, now)
+        late = late_event(rounds)
+        if late:
+            return rounds, LinearizeResult(linearizable=False, why=late)
         return rounds, linearize(rounds, queue)
 
     def _run_rounds(self, example: Example, queue: str, now: int) -> list[Round]:
         state, rounds = ClientState(), []
         for at, round_actions in enumerate(example.rounds):
-            programs = [Program(actions, queue, state, now) for actions in round_actions]
+            holds = [example.hold, *(None for _ in round_actions)]
+            programs = [
+                Program(actions, queue, state, now, hold)
+                for actions, hold in zip(round_actions, holds, strict=False)
+            ]
             calls = self._clients.run_round(programs, example.seed + at)
             for call in sorted(calls, key=lambda call: call.returned):
                 state.record(call)

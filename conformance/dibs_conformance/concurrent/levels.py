@@ -6,12 +6,24 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dibs_conformance.concurrent.examples import ClientGroup, ExampleCounts, ExampleRunner, random_example
+from dibs_conformance.concurrent.examples import (
+    ClientGroup,
+    Example,
+    ExampleCounts,
+    ExampleRunner,
+    race_example,
+    random_example,
+)
 from dibs_conformance.concurrent.held_locks import is_postgres, locked_clients
+from dibs_conformance.concurrent.late_commit import try_late_commit
+from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
+from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
 from dibs_conformance.concurrent.process_clients import process_clients
+from dibs_conformance.concurrent.races import RACES, SECTIONS, Race
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report, merge_findings
@@ -22,23 +34,8 @@ CLIENTS = 3
 #: storage.
 SWITCH_INTERVAL = 1e-5
 
-#: Pairs of operations that overlap in nearly every example. A pair that never overlapped was not tested.
-RACES = (
-    ("claim beside claim", "2"),
-    ("claim beside enqueue", "3"),
-    ("enqueue beside enqueue", "3"),
-    ("enqueue beside settle", "3, the fold law"),
-    ("claim beside settle", "3"),
-    ("settle beside settle", "3"),
-    ("cancel beside settle", "3"),
-    ("reap beside settle", "3, leases"),
-    ("claim beside reap", "3, leases"),
-)
-
-
 #: Extra examples to run until every pair has overlapped, at most.
 MAX_FOR_PAIRS = 200
-PAIRS = [(name.partition(" ")[0], name.rpartition(" ")[2]) for name, _ in RACES]
 
 
 def interleaved(plan: LevelPlan) -> Findings:
@@ -49,6 +46,8 @@ def interleaved(plan: LevelPlan) -> Findings:
     budget = plan.budget / (1 + inside)
     with thread_clients(plan.locations, CLIENTS, scheduled=True) as clients:
         found = ExampleLoop(plan, budget, all_pairs=True).findings(clients)
+    if not found.failures and plan.claims.transactions:
+        found = merge_findings(found, try_late_commit(plan))
     if not inside or found.failures:
         return found
     return merge_findings(found, inside_functions(plan, budget))
@@ -105,41 +104,54 @@ class ExampleLoop:
     def __init__(self, plan: LevelPlan, budget: float, *, all_pairs: bool = False) -> None:
         self._plan, self._all_pairs = plan, all_pairs
         self._deadline = time.monotonic() + budget
+        self._visits: Counter[Race] = Counter()
 
     def findings(self, clients: ClientGroup) -> Findings:
         runner = ExampleRunner(clients)
         failure = self._first_failure(runner)
         pairs = pair_laws(runner.counts) if self._all_pairs else ()
+        laws = (order_law(runner.counts, failure), reader_law(runner.counts), *pairs)
         return Findings(
             histories=runner.counts.histories,
             events=runner.counts.calls,
-            laws=(order_law(runner.counts, failure), *pairs),
+            laws=laws,
             failures=(failure,) if failure is not None else (),
             untested=undecided_gap(runner.counts),
         )
 
     def _first_failure(self, runner: ExampleRunner) -> Failure | None:
         done = 0
-        while self._has_time(done) or (done < MAX_FOR_PAIRS and self._missing_pairs(runner)):
-            # Two operations may miss each other. Pairs that have not overlapped by now are tried again.
-            missing = self._missing_pairs(runner)
-            pair = PAIRS[done] if done < len(PAIRS) else next(iter(missing), None)
-            failure = runner.run(random_example(self._plan.seed + done, CLIENTS, pair))
+        while self._has_time(done) or (done < MAX_FOR_PAIRS and self._missing_races(runner)):
+            failure = runner.run(self._next_example(done, runner))
             if failure is not None:
                 return failure
             done += 1
             self._plan.progress(done)
         return None
 
-    def _missing_pairs(self, runner: ExampleRunner) -> list[tuple[str, str]]:
-        """Return the pairs of operations that have not overlapped yet. On L2 any overlap is enough."""
+    def _next_example(self, done: int, runner: ExampleRunner) -> Example:
+        """Return an example of each race, then of races and of random calls in turn.
+
+        Two calls of a race may miss each other. Races that have not overlapped by now are tried again.
+        """
+        seed = self._plan.seed + done
+        missing = self._missing_races(runner)
+        if done < len(RACES):
+            race = RACES[done]
+        elif missing:
+            race = missing[0]
+        elif done % 2:
+            return random_example(seed, CLIENTS)
+        else:
+            race = RACES[done // 2 % len(RACES)]
+        self._visits[race] += 1
+        return race_example(seed, CLIENTS, race, self._visits[race] - 1)
+
+    def _missing_races(self, runner: ExampleRunner) -> list[Race]:
+        """Return the races whose operations have not overlapped yet. On L2 any overlap is enough."""
         if not self._all_pairs:
-            return [] if runner.counts.overlaps else PAIRS
-        return [
-            pair
-            for pair, (name, _) in zip(PAIRS, RACES, strict=True)
-            if not runner.counts.overlapping_pairs.get(name)
-        ]
+            return [] if runner.counts.overlaps else list(RACES)
+        return [race for race in RACES if not runner.counts.overlapping_pairs.get(race.name)]
 
     def _has_time(self, done: int) -> bool:
         if self._plan.examples is not None:
@@ -157,8 +169,12 @@ def order_law(counts: ExampleCounts, failure: Failure | None) -> LawReport:
     )
 
 
+def reader_law(counts: ExampleCounts) -> LawReport:
+    return law_report(READER_LAW, "3, events", READER_SENTENCE, counts.log_reads, broken=False)
+
+
 def pair_laws(counts: ExampleCounts) -> tuple[LawReport, ...]:
-    return tuple(pair_law(name, section, counts) for name, section in RACES)
+    return tuple(pair_law(name, section, counts) for name, section in SECTIONS.items())
 
 
 def pair_law(name: str, section: str, counts: ExampleCounts) -> LawReport:

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define, evolve
 
-from dibs.model.job import FAIL_SUFFIX, Slot
-from dibs_conformance.concurrent.apply import ANY_ID, CallPart, apply_part, split_call
+from dibs_conformance.concurrent.apply import apply_part
+from dibs_conformance.concurrent.call_parts import ANY_ID, READS, CallPart, split_call
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.check_snapshot import check_snapshot
 from dibs_conformance.concurrent.possible_world import PossibleWorld
-from dibs_conformance.oracle.matching import match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 
 MAX_TRIES = 8_000
-READS = frozenset({"get"})
+#: Readings whose answer has no numbers. If one explains the world now, no other moment need be tried.
+PURE_READS = frozenset({"absent", "counts"})
 
 
 class Undecided(Exception):
@@ -90,6 +91,8 @@ class Search:
                 after = self._apply(world, part, time, round_number, len(rest))
                 if after is not None:
                     yield from self._worlds_after_round(after, rest, current, round_number)
+                    if part.operation in PURE_READS:
+                        return
 
     def _apply(
         self, world: PossibleWorld, part: CallPart, time: int, round_number: int, left: int
@@ -122,7 +125,7 @@ class Search:
 
 
 def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
-    """Return the parts of calls that may take effect next, sorted by the time of their answer.
+    """Return the parts of calls that may take effect next: pure reads first, then by time of their answer.
 
     A part may be next if no other open part was answered before the call of this part was sent.
     """
@@ -133,7 +136,7 @@ def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
         if part.call.invoked <= first
         and not any(other.call is part.call and other.index < part.index for other in open_parts)
     ]
-    return sorted(ready, key=lambda part: part.call.returned)
+    return sorted(ready, key=lambda part: (part.operation not in PURE_READS, part.call.returned))
 
 
 def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
@@ -162,15 +165,19 @@ def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
         ids = frozenset(id for other in overlapping for id in touched_ids(other))
-        parts += split_call(call, tuple(times), ids)
+        changing = any(other.operation == "configure" for other in overlapping)
+        parts += split_call(call, tuple(times), ids, settings_change=changing)
     return parts
 
 
 def touched_ids(call: Call) -> Iterator[str]:
     """Yield the ids that a call may have changed."""
     args = call.args
-    yield from args.get("ids", ()) if call.operation not in READS else ()
+    if call.operation in READS:
+        return
+    yield from args.get("ids", ())
     yield from (request.job.id for request in args.get("requests", ()))
+    yield from (record.id for record in args.get("records", ()))
     for settlement in args.get("settlements", ()):
         yield settlement.id
         yield from (then.job.id for then in getattr(settlement.action, "then", ()))
@@ -194,65 +201,3 @@ def chosen_ids(call: Call) -> Iterator[str]:
     else:
         claim = call.answer.claim if call.operation == "settle_and_claim" else call.answer
         yield from (job.id for job in claim.jobs)
-
-
-def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
-    """Compare the oracle with a snapshot. Raises Mismatch."""
-    world.oracle.numbers.next_call()
-    world.oracle.now = max(world.oracle.now, snapshot.now)
-    for id, slot in snapshot.slots.items():
-        try:
-            match_slot(
-                world.numbering,
-                (queue, id),
-                world.oracle.get(queue, id),
-                slot,
-                max(snapshot.now, world.oracle.now),
-            )
-        except Mismatch as error:
-            raise Mismatch(f"in the snapshot, {id!r}: {error}") from None
-    match_fail_jobs(world, queue, snapshot.failed)
-    if snapshot.events is not None:
-        check_log(world, queue, snapshot)
-
-
-def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | object) -> None:
-    """Give the oracle's fail jobs the ids that the storage has generated for them.
-
-    Jobs are matched by the run that failed. Raises Mismatch for an extra or missing fail job.
-    """
-    assert isinstance(failed, dict)  # noqa: S101
-    target = world.oracle.queue(queue + FAIL_SUFFIX)
-    for id, slot in failed.items():
-        if id not in target.ids:
-            target.rename(match_origin(world, slot), id)
-    missing = [id for id, known in target.ids.items() if known.current is not None and id not in failed]
-    if missing:
-        raise Mismatch(f"{len(missing)} fail jobs are missing")
-
-
-def match_origin(world: PossibleWorld, slot: Slot) -> str:
-    origin = slot.current.origin if slot.current is not None else None
-    if origin is None:
-        raise Mismatch("a fail job has no origin")
-    fence = world.numbering.expected("fence", (origin.queue, origin.id), origin.fence)
-    for id, known in world.oracle.queue(origin.queue + FAIL_SUFFIX).ids.items():
-        made = known.current.origin if known.current is not None else None
-        if id.startswith("?") and made is not None and (made.id, made.fence) == (origin.id, fence):
-            return id
-    raise Mismatch(f"a fail job names a run of {origin.id!r} that did not fail")
-
-
-def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
-    """Compare the events of each id, in order. Raises Mismatch for an extra or missing event."""
-    expected: dict[str, list[object]] = {}
-    for logged in world.oracle.queue(queue).log:
-        expected.setdefault(logged.event.id, []).append(logged.event)
-    for event in snapshot.events or ():
-        remaining = expected.get(event.id, [])
-        if not remaining:
-            raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
-        match_event(world.numbering, queue, remaining.pop(0), event)  # type: ignore[arg-type]
-    missing = [id for id, rest in expected.items() if rest]
-    if missing:
-        raise Mismatch(f"the log has no event of {missing[0]!r}")

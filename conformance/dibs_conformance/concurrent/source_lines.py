@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import CO_COROUTINE
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -14,10 +15,18 @@ Trace = Callable[[FrameType, str, Any], Any]
 
 
 class LineTracer:
-    """Calls `on_line` before each line of code below some folders, in the traced threads."""
+    """Calls `on_line` before each line of code below some folders, in the traced threads.
 
-    def __init__(self, folders: tuple[str, ...], on_line: Callable[[], None]) -> None:
-        self._folders, self._on_line = folders, on_line
+    It calls `on_coroutine` whenever a coroutine begins or continues there.
+    """
+
+    def __init__(
+        self,
+        folders: tuple[str, ...],
+        on_line: Callable[[], None],
+        on_coroutine: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._folders, self._on_line, self._on_coroutine = folders, on_line, on_coroutine
         self._is_traced: dict[CodeType, bool] = {}
 
     @contextmanager
@@ -40,7 +49,11 @@ class LineTracer:
         is_traced = self._is_traced.get(code)
         if is_traced is None:
             is_traced = self._is_traced[code] = code.co_filename.startswith(self._folders)
-        return self._trace_line if is_traced else None
+        if not is_traced:
+            return None
+        if code.co_flags & CO_COROUTINE:
+            self._on_coroutine()
+        return self._trace_line
 
     def _trace_line(self, _: FrameType, event: str, __: Any) -> Trace:
         if event == "line":

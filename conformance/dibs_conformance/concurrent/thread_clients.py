@@ -109,9 +109,8 @@ class ThreadClients:
     ) -> list[Call]:
         """Run one program per client, all at the same time, and call `during` while they run."""
         if self._scheduled:
-            self.scheduler.start_round(
-                [client.name for client, _ in zip(self.clients, programs, strict=False)], seed
-            )
+            names = [client.name for client, _ in zip(self.clients, programs, strict=False)]
+            self.scheduler.start_round(names, seed, programs[0].hold)
         calls = self.start(programs)
         if self._scheduled:
             self.scheduler.watch_round()

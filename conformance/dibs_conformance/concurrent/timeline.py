@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from dibs_conformance.concurrent.apply import ANY_ID
+from dibs_conformance.concurrent.call_parts import ANY_ID
 from dibs_conformance.concurrent.calls import Call, Round
 from dibs_conformance.concurrent.linearize import touched_ids
 from dibs_conformance.report.story import format_value

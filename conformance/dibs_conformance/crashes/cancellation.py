@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.actions import Program, build_arguments
+from dibs_conformance.concurrent.actions import Program
+from dibs_conformance.concurrent.arguments import build_arguments
 from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.client import make_call
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign

@@ -16,11 +16,10 @@ from pathlib import Path
 from attrs import frozen
 
 from dibs.storage.registry import open_storage
-from dibs_conformance.concurrent.actions import LARGE_DATA, Action, ClientState, Program
+from dibs_conformance.concurrent.actions import GRANTS, IDS, LARGE_DATA, START, Action, ClientState, Program
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
-from dibs_conformance.concurrent.examples import GRANTS, IDS, START
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
 from dibs_conformance.concurrent.timeline import timeline

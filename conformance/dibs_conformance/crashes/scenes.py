@@ -14,9 +14,16 @@ from typing import Generic, TypeVar
 
 from attrs import define, field, frozen
 
-from dibs_conformance.concurrent.actions import PAST_SHORT_TTL, Action, ClientState, Program
+from dibs_conformance.concurrent.actions import (
+    GRANTS,
+    IDS,
+    PAST_SHORT_TTL,
+    START,
+    Action,
+    ClientState,
+    Program,
+)
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
-from dibs_conformance.concurrent.examples import GRANTS, IDS, START
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure, Findings, LawReport

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dibs_conformance.concurrent.actions import ClientState, Program
-from dibs_conformance.concurrent.examples import START
+from dibs_conformance.concurrent.actions import START, ClientState, Program
 from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.target import LevelPlan

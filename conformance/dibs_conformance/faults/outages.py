@@ -9,9 +9,18 @@ from random import Random
 from attrs import define, field
 
 from dibs.errors import DibsError
-from dibs_conformance.concurrent.actions import LARGE_BYTES, LARGE_DATA, Action, ClientState, Program
+from dibs_conformance.concurrent.actions import (
+    GRANTS,
+    IDS,
+    LARGE_BYTES,
+    LARGE_DATA,
+    START,
+    Action,
+    ClientState,
+    Program,
+)
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
-from dibs_conformance.concurrent.examples import GRANTS, IDS, START, RoundActions, random_round, random_setup
+from dibs_conformance.concurrent.examples import RoundActions, random_round, random_setup
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.thread_clients import ThreadClients
 from dibs_conformance.concurrent.timeline import timeline

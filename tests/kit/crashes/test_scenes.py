@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from dibs_conformance.concurrent.examples import START
+from dibs_conformance.concurrent.actions import START
 from dibs_conformance.crashes import scenes
 from dibs_conformance.crashes.scenes import SCENES, FaultHistory
 from dibs_conformance.crashes.survivor import thread_survivor

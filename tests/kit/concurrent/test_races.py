@@ -1,0 +1,81 @@
+"""Planted races: L1 must find each of them within its bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from dibs.model.events import LogEvent
+from dibs.model.results import EventPage
+from dibs_conformance.concurrent import examples
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.late_commit import try_late_commit
+from dibs_conformance.concurrent.levels import interleaved
+from dibs_conformance.concurrent.log_readers import late_event
+from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.servers import PostgresServer
+from dibs_conformance.target import LevelPlan, Locations
+from tests.kit.concurrent.test_levels import ALONE, run_level
+from tests.kit.mutants.races import RACES, Race
+
+
+@pytest.mark.parametrize(
+    "race", [race for race in RACES.values() if race.where == "memory"], ids=lambda race: race.name
+)
+def test_a_race_in_memory_is_found(race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
+    race.plant(monkeypatch)
+    monkeypatch.setattr(examples, "SHRINK_SECONDS", 0.0)
+
+    found = run_level(interleaved, "memory:", ALONE, race.examples)
+
+    assert "broken" == level_verdict(found), f"not found in {found.histories} examples: {race.breaks}"
+
+
+def late_commit(postgres_server: PostgresServer) -> str:
+    locations = Locations(postgres_server.url)
+    try:
+        plan = LevelPlan(locations=locations, claims=ALONE, seed=1, budget=1, examples=1)
+        return level_verdict(try_late_commit(plan))
+    finally:
+        locations.remove_all()
+
+
+def test_an_entry_that_becomes_visible_late_is_found(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [race] = [race for race in RACES.values() if race.where == "postgres"]
+
+    assert "reached" == late_commit(postgres_server)
+    race.plant(monkeypatch)
+    assert "broken" == late_commit(postgres_server)
+
+
+def read(after: str | None, offset: str, *events: str) -> Call:
+    page = EventPage(events=tuple((at, event(at)) for at in events), offset=offset)
+    args = {"after": after, "limit": 10}
+    call = Call(client="ann", operation="events", queue="q", args=args, now=1, invoked=1.0)
+    call.answer, call.completion = page, "answered"
+    return call
+
+
+def event(offset: str) -> LogEvent:
+    return LogEvent(kind="completed", id=f"job {offset}", at=1)
+
+
+def late(*calls: Call, log: str) -> str:
+    end = Snapshot(now=1, slots={}, events=[event(at) for at in log], offsets=list(log))
+    return late_event([Round(calls=list(calls), snapshot=end)])
+
+
+def test_a_reader_gets_each_event_up_to_its_offset() -> None:
+    assert "" == late(read(None, "3", "1", "3"), log="13")
+    assert "" == late(read("1", "3", "3"), log="13")
+    assert "" == late(read(None, "3", "1", "3"), log="134")
+    assert "the event completed of 'job 2' appeared" in late(read(None, "3", "1", "3"), log="123")
+    assert "no longer has" in late(read(None, "3", "1", "3"), log="3")
+
+
+def test_an_unanswered_reading_proves_nothing() -> None:
+    unanswered = read(None, "3", "1")
+    unanswered.completion = "unknown"
+
+    assert "" == late(unanswered, log="123")
