@@ -23,8 +23,8 @@ from dibs.errors import Refused
 #: Default of `Dibs(max_pending=...)`.
 DEFAULT_MAX_PENDING: Final = 10_000
 #: Most calls that start in one iteration of the event loop. A start encodes and checks arguments, which takes
-#: 5 to 50 microseconds of CPU, so 200 starts take at most 10 ms.
-MAX_STARTS: Final = 200
+#: 5 to 50 microseconds of CPU, so 500 starts take at most 25 ms.
+MAX_STARTS: Final = 500
 #: Number of abandoned places at which the lines are cleared of them.
 MAX_ABANDONED: Final = 1000
 #: Most calls whose deadlines end in one iteration of the event loop.
@@ -66,15 +66,6 @@ class Line:
 
     turns: deque[Turn] = field(factory=deque, init=False)
     deadlines: deque[float] = field(factory=deque, init=False)
-
-    def add(self, turn: Turn, deadline: float) -> None:
-        """Put a call at the end of the line."""
-        self.turns.append(turn)
-        self.deadlines.append(deadline)
-
-    def pop(self) -> tuple[Turn, float]:
-        """Remove the first call, which may have been cancelled, and return it with its deadline."""
-        return self.turns.popleft(), self.deadlines.popleft()
 
     def clear_abandoned(self) -> None:
         """Remove the calls that were cancelled."""
@@ -166,7 +157,8 @@ class CallSlots:
             self._given += 1
             return None
         loop = asyncio.get_running_loop()
-        if self.pending + self.waiting >= self.max_pending:
+        pending = self._given - self._ended
+        if pending + self.waiting >= self.max_pending:
             self.throttled += 1
         deadline = math.inf
         if self._seconds is not None:
@@ -177,9 +169,10 @@ class CallSlots:
         if line is None:
             line = self._lines[queue] = Line()
         turn: Turn = loop.create_future()
-        line.add(turn, deadline)
+        line.turns.append(turn)
+        line.deadlines.append(deadline)
         self.waiting += 1
-        if self.pending < self.max_pending:
+        if not self._is_granting and pending < self.max_pending:
             self._schedule_grant()
         return turn
 
@@ -206,10 +199,8 @@ class CallSlots:
         self._is_granting = False
         self._starting.clear()
         granted, most = 0, min(MAX_STARTS, self.max_pending - self.pending)
-        while granted < most and (call := self._pop_next()) is not None:
-            turn, deadline = call
-            turn.set_result(deadline)
-            granted += 1
+        while granted < most and self._lines:
+            granted += self._grant_next()
         self._given += granted
         self.waiting -= granted
         if not self.waiting:
@@ -221,20 +212,20 @@ class CallSlots:
             self._starts_left = max(0, most)
             self._given += self._starts_left
 
-    def _pop_next(self) -> tuple[Turn, float] | None:
-        """Remove the first call of the line whose turn it is; None if no call waits."""
-        while self._lines:
-            queue, line = next(iter(self._lines.items()))
-            call = line.pop()
-            if line.turns:
-                self._lines.move_to_end(queue)
-            else:
-                del self._lines[queue]
-            if not call[0].done():
-                self._starting.add(queue)
-                return call
+    def _grant_next(self) -> int:
+        """Start the first call of the line whose turn it is. Return 1, or 0 if it was cancelled."""
+        queue, line = next(iter(self._lines.items()))
+        turn, deadline = line.turns.popleft(), line.deadlines.popleft()
+        if not line.turns:
+            del self._lines[queue]
+        elif len(self._lines) > 1:
+            self._lines.move_to_end(queue)
+        if turn.done():
             self._abandoned -= 1
-        return None
+            return 0
+        self._starting.add(queue)
+        turn.set_result(deadline)
+        return 1
 
     def _on_timer(self) -> None:
         """Raise StorageBusy in the calls whose deadlines passed in a line, and set the timer again."""
@@ -242,7 +233,8 @@ class CallSlots:
         now, left, nearest = loop.time(), MAX_EXPIRED, math.inf
         for queue, line in tuple(self._lines.items()):
             while left and line.turns and line.deadlines[0] <= now:
-                left -= self._expire(queue, line.pop()[0])
+                line.deadlines.popleft()
+                left -= self._expire(queue, line.turns.popleft())
             if line.turns:
                 nearest = min(nearest, line.deadlines[0])
             else:
