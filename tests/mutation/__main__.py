@@ -110,7 +110,7 @@ def try_area(
         yield from (Tried(area.name, site, Verdict("survived", note="not run")) for site in sites)
         return
     unchanged = try_mutant(tree, area, None, urls, effort)
-    print(f"{area.name}: unchanged code {unchanged.outcome} in {unchanged.seconds:.0f} s", flush=True)
+    print(f"{area.name}: unchanged code {unchanged.note} in {unchanged.seconds:.0f} s", flush=True)
     if unchanged.outcome != "survived":
         raise SystemExit(f"the tests fail without a mutant: {unchanged.by}: {unchanged.note}")
     effort = attrs.evolve(effort, limit=60 + 3 * unchanged.seconds)
