@@ -65,7 +65,11 @@ LATEST = "~"
 
 @runtime_checkable
 class Storage(Protocol):
-    """A storage of jobs, for use from one event loop. Open and close it with `async with`."""
+    """A storage of jobs, for use from one event loop. Open and close it with `async with`.
+
+    A storage object that several event loops may use at once has an attribute `thread_safe = True`. It may be
+    entered again while it is open, and one exit closes it.
+    """
 
     @property
     def url(self) -> str:
