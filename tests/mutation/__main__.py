@@ -126,8 +126,8 @@ def chosen_sites(tree: Path, area: str, options: argparse.Namespace) -> list[Sit
         return draw(tree, area, options.seed, options.count)[options.skip :]
     rows = json.loads(options.again.read_text("utf-8"))["mutants"]
     survivors = {(row["file"], row["text"], row["change"]) for row in rows if row["outcome"] == "survived"}
-    found = {(site.file, site.line_text, site.change): site for site in AREAS[area].sites(tree)}
-    return [site for key, site in found.items() if key in survivors]
+    sites = AREAS[area].sites(tree)
+    return [site for site in sites if (site.file, site.line_text, site.change) in survivors]
 
 
 def verdict_on(tree: Path, area: Area, urls: Sequence[str], effort: Effort, site: Site) -> Verdict:

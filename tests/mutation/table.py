@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from attrs import frozen
 
-from tests.mutation.site import Site
+from tests.mutation.site import Site, one_line
 from tests.mutation.verdict import Verdict
 
 WIDTH: Final = 80
@@ -80,4 +79,6 @@ def _lines(one: Tried) -> Iterator[str]:
 
 
 def _indented(text: str) -> str:
-    return _INDENT + textwrap.shorten(text, WIDTH - len(_INDENT), placeholder=" ...")
+    most = WIDTH - len(_INDENT)
+    shown = one_line(text)
+    return _INDENT + (shown if len(shown) <= most else f"{shown[: most - 4]} ...")
