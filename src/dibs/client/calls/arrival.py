@@ -26,8 +26,9 @@ from dibs.errors import Refused
 
 _TEXTS: Final = (str, bytes, bytearray, memoryview)
 _CONTAINERS: Final = (Sequence, AbstractSet, ValuesView)
+_SCALAR_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 #: The types of decoded JSON and MessagePack without type hints.
-_PLAIN_TYPES: Final = frozenset({str, int, float, bool, type(None), list, dict})
+_PLAIN_TYPES: Final = _SCALAR_TYPES | {list, dict}
 _ANY: Final = HintTraits(untyped=True, equality=True)
 _MISSING: Final = object()
 _WAYS_OUT: Final = "change the value or the type hint, or declare exact_arguments=False to send it anyway"
@@ -68,9 +69,7 @@ def holds_pydantic_value(value: Any) -> bool:
 
     An encoder of msgspec searches the value: a dictionary of 1,000 keys takes 15 us.
     """
-    if type(value) in _PLAIN_TYPES and not isinstance(value, list | dict):
-        return False
-    if not is_pydantic_imported():
+    if type(value) in _SCALAR_TYPES or not is_pydantic_imported():
         return False
     try:
         _search(value)
