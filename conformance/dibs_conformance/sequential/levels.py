@@ -11,7 +11,7 @@ from dibs_conformance.laws import LAWS, Law
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.report.story import CallRecorder
-from dibs_conformance.sequential import jumped_clock
+from dibs_conformance.sequential import clock_steps, jumped_clock
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.handles import find_reason_to_skip
 from dibs_conformance.sequential.lockstep import LawChecker
@@ -49,7 +49,7 @@ class SequentialRun:
         # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
         probed = [self._run_probe(probe) for probe in PROBES if not self._failures]
         if not self._failures:
-            probed += self._check_clock()
+            probed += [*self._check_jumped_clock(), self._check_clock_steps(2 if session.handles else 1)]
         if not self._failures:
             self._add_failure(self._run_examples(session))
             ran_examples = session.examples > walked
@@ -96,7 +96,14 @@ class SequentialRun:
         self._failures += [Failure(law=probe.name, why=text) for text in wrong]
         return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
 
-    def _check_clock(self) -> list[LawReport]:
+    def _check_clock_steps(self, handles: int) -> LawReport:
+        checking = clock_steps.check_clock_steps(self._plan.locations, handles=handles)
+        met, wrong = self._runner.run(checking)
+        self._failures += [Failure(law=clock_steps.NAME, why=text) for text in wrong]
+        law = (clock_steps.NAME, clock_steps.SECTION, clock_steps.SENTENCE)
+        return law_report(*law, met, broken=bool(wrong))
+
+    def _check_jumped_clock(self) -> list[LawReport]:
         checking = jumped_clock.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
         checked = self._runner.run(checking)
         if checked is None:

@@ -21,5 +21,8 @@ class Capabilities:
     push_wakeups: bool = False
     #: The storage can be opened with clock="manual", and then takes the time from the caller.
     manual_clock: bool = False
+    #: The time is that of a server: the clock of a client has no influence. Without this ability, the storage
+    #: takes the clock of the machine.
+    server_clock: bool = False
     #: A claim can wait at the server until a job is due (protocol.BlockingClaims).
     blocking_claim: bool = False

@@ -66,7 +66,13 @@ class PostgresStorage(PostgresSession):
     """Jobs in one schema of a Postgres database. Any number of processes may use it at the same time."""
 
     capabilities = Capabilities(
-        durable=True, shared=True, cross_queue=True, transactions=True, push_wakeups=True, manual_clock=True
+        durable=True,
+        shared=True,
+        cross_queue=True,
+        transactions=True,
+        push_wakeups=True,
+        manual_clock=True,
+        server_clock=True,
     )
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------

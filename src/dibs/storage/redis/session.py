@@ -78,6 +78,7 @@ class RedisSession:
             cross_queue=not self._cluster,
             push_wakeups=True,
             manual_clock=True,
+            server_clock=True,
             # A blocking claim runs later than it is sent, so only the server knows its time.
             blocking_claim=not self._manual,
         )
