@@ -12,6 +12,7 @@ import argparse
 import json
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -124,10 +125,17 @@ def chosen_sites(tree: Path, area: str, options: argparse.Namespace) -> list[Sit
     """Return the drawn mutants, or with --again the survivors of an earlier run that still exist."""
     if options.again is None:
         return draw(tree, area, options.seed, options.count)[options.skip :]
+    found: dict[tuple[str, str, str], list[Site]] = defaultdict(list)
+    for site in AREAS[area].sites(tree):
+        found[site.file, site.line_text, site.change].append(site)
     rows = json.loads(options.again.read_text("utf-8"))["mutants"]
-    survivors = {(row["file"], row["text"], row["change"]) for row in rows if row["outcome"] == "survived"}
-    sites = AREAS[area].sites(tree)
-    return [site for site in sites if (site.file, site.line_text, site.change) in survivors]
+    survivors = [row for row in rows if row["outcome"] == "survived" and row["area"] == area]
+    # Of equal lines, the nearest: line numbers may have changed since.
+    return [
+        min(sites, key=lambda site: abs(site.line - row["line"]))
+        for row in survivors
+        if (sites := found.get((row["file"], row["text"], row["change"])))
+    ]
 
 
 def verdict_on(tree: Path, area: Area, urls: Sequence[str], effort: Effort, site: Site) -> Verdict:
