@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.areas import AREAS
+from tests.mutation.areas import AREAS, Area
 from tests.mutation.runs import Effort, try_mutant
 from tests.mutation.site import Edit, Site
 from tests.mutation.table import WIDTH, Tried, describe, summary
@@ -38,6 +38,18 @@ def test_a_mutant_of_the_storage_is_killed(tree: Path) -> None:
     verdict = try_mutant(tree, AREAS["memory"], mutant, ["memory:"], SHORT)
 
     assert ("killed", "L0") == (verdict.outcome, verdict.by[:2]), verdict
+
+
+def test_a_mutant_outside_of_the_storages_is_killed_by_the_test_of_its_name(tree: Path) -> None:
+    area = Area(name="results", files=("src/dibs/model/results.py",), tests="tests/model")
+    [mutant] = [one for one in area.sites(PROJECT) if one.line_text == "scheduled: int = 0"]
+
+    verdict = try_mutant(tree, area, mutant, [], SHORT)
+
+    assert ("killed", "tests/model/test_results.py::test_the_counts_of_an_unknown_queue_are_zero") == (
+        verdict.outcome,
+        verdict.by,
+    )
 
 
 def test_a_mutant_that_hangs_is_killed_at_the_time_limit(tree: Path) -> None:
