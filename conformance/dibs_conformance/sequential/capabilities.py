@@ -22,8 +22,8 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.report import CapabilityReport
-from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.unimplemented import missing_verb
+from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 
 #: Seconds that a second process has to enqueue. A busy machine may need many of them.
@@ -119,15 +119,26 @@ async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]
         yield storage, job.run.fence if job.run else 0
 
 
-async def wakes_up(locations: Locations) -> bool:
-    """Return whether an enqueue wakes a waiter promptly in one of ATTEMPTS tries.
+class MissingWakeUps(Exception):
+    """Some changes end no wait, although an enqueue does."""
 
-    One try is not enough, because a busy machine delays some of them.
+
+async def wakes_up(locations: Locations) -> bool:
+    """Return whether each change of the contract wakes a waiter promptly in one of ATTEMPTS tries.
+
+    One try is not enough, because a busy machine delays some of them. Raise MissingWakeUps if an enqueue
+    wakes a waiter, and some other changes do not.
     """
     for _ in range(ATTEMPTS):
         if await wakes_promptly(locations):
-            return True
-    return False
+            break
+    else:
+        return False
+    async with locations.open(locations.new(), "system") as storage:
+        shared = storage.capabilities.shared
+    if missing := await missing_wake_ups(locations, shared=shared):
+        raise MissingWakeUps(f"{len(missing)} changes ended no wait, among them {'; '.join(missing[:3])}")
+    return True
 
 
 async def wakes_promptly(locations: Locations) -> bool:
@@ -182,18 +193,6 @@ async def takes_manual_clock(locations: Locations) -> bool:
     return granted.expires_at == 1005
 
 
-async def keeps_server_clock(locations: Locations) -> bool:
-    """Return whether the clock of a client has no influence on the time of the storage."""
-    location = locations.new()
-    async with locations.open(location, "system") as storage:
-        right = (await storage.grant(["q"], 60_000, "kit")).now
-        with shifted_clock(SHIFT):
-            times = [(await storage.grant(["q"], 60_000, "kit")).now]
-            async with locations.open(location, "system") as other:
-                times.append((await other.grant(["q"], 60_000, "kit")).now)
-    return max(times) - right < SHIFT / 2
-
-
 async def joins_transactions(locations: Locations) -> bool | None:
     """Return whether enqueue and settle follow a transaction of the caller.
 
@@ -242,7 +241,6 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "cross_queue": crosses_queues,
     "push_wakeups": wakes_up,
     "manual_clock": takes_manual_clock,
-    "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
     "transactions": joins_transactions,
 }

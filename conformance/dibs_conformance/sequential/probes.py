@@ -30,6 +30,7 @@ from dibs_conformance.sequential.many_entries import check_default_limits, check
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.subclasses import check_subclasses
+from dibs_conformance.sequential.waits import check_idle_waits
 
 #: The number of checks that a probe made, and a description of each wrong result.
 ProbeResult = tuple[int, list[str]]
@@ -204,6 +205,12 @@ PROBES = (
         "3, split",
         "A job that exists from the split until the last read is in exactly one part, once.",
         check_partitioned_reads,
+    ),
+    Probe(
+        "an idle wait does not end",
+        "3, Wake-ups",
+        "A wait for a queue in which nothing changes lasts until its timeout, apart from a few wrong hints.",
+        check_idle_waits,
     ),
     Probe(
         "a wake-up carries the stored outcome",
