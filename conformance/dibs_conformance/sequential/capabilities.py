@@ -22,6 +22,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.report import CapabilityReport
+from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
@@ -193,6 +194,18 @@ async def takes_manual_clock(locations: Locations) -> bool:
     return granted.expires_at == 1005
 
 
+async def keeps_server_clock(locations: Locations) -> bool:
+    """Return whether the clock of a client has no influence on the time of the storage."""
+    location = locations.new()
+    async with locations.open(location, "system") as storage:
+        right = (await storage.grant(["q"], 60_000, "kit")).now
+        with shifted_clock(SHIFT):
+            times = [(await storage.grant(["q"], 60_000, "kit")).now]
+            async with locations.open(location, "system") as other:
+                times.append((await other.grant(["q"], 60_000, "kit")).now)
+    return max(times) - right < SHIFT / 2
+
+
 async def joins_transactions(locations: Locations) -> bool | None:
     """Return whether enqueue and settle follow a transaction of the caller.
 
@@ -241,6 +254,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "cross_queue": crosses_queues,
     "push_wakeups": wakes_up,
     "manual_clock": takes_manual_clock,
+    "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
     "transactions": joins_transactions,
 }
