@@ -100,6 +100,7 @@ Every single call is correct with these bugs. Each has a test of its own, and mu
 | time stands still, steps back, or differs between objects | L0 | steps of a client's clock | `sequential` |
 | a caller's time counts under the system clock | L0 | each verb with `now` | `sequential` |
 | a client's clock counts on Redis or Postgres | L0 | a client whose clock is an hour ahead | `sequential` |
+| time follows the clock of the calling process | L2 | processes with skewed clocks | `concurrent` |
 | a page without a limit has more than 100 entries | L0 | 101 jobs and their events | `sequential` |
 | a long log is pruned in part, without `more` | L0 | 1,100 old log entries | `sequential` |
 | one verb accepts bad input, or raises another error | L0 | 1,992 bad calls of all verbs | `sequential` |

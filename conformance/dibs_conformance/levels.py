@@ -7,6 +7,7 @@ from typing import Final
 from attrs import evolve
 
 from dibs_conformance.concurrent.levels import interleaved, unscheduled
+from dibs_conformance.concurrent.skewed_processes import skewed_processes
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.faults.levels import servers_that_fail
 from dibs_conformance.history.free_run import free_run
@@ -20,12 +21,15 @@ EXAMPLES_PER_RECORDED_RUN = 50
 
 
 def threads_and_processes(plan: LevelPlan) -> Findings:
-    """Run L2: short concurrent examples for half of the budget, then long recorded runs.
+    """Run L2: processes with skewed clocks, then short concurrent examples and long recorded runs.
 
-    After a failure in the short examples, the recorded runs are skipped.
+    The examples take half of the budget, the recorded runs the rest. After a failure, the rest is skipped.
     """
+    skewed = skewed_processes(plan)
+    if skewed.failures:
+        return skewed
     half = evolve(plan, budget=plan.budget / 2)
-    short = unscheduled(half)
+    short = merge_findings(skewed, unscheduled(half))
     if short.failures:
         return short
     runs = None if plan.examples is None else max(1, plan.examples // EXAMPLES_PER_RECORDED_RUN)

@@ -1,0 +1,109 @@
+"""Processes with skewed clocks at one location: one an hour ahead, one right, and one an hour behind.
+
+They read the storage's now in turn. In real time it must never step back. For a storage with the capability
+`server_clock` it must also go on as the kit's clock does, whichever process reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Final
+
+from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report.findings import law_report
+from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
+from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenedStorage, OpenStorage
+
+LAW: Final = "processes with skewed clocks share one time"
+SENTENCE: Final = "The time of a storage never steps back, on whatever process a caller uses."
+#: The ms by which the clocks of the processes are off. The first call is that of the right one.
+SHIFTS: Final = (0, SHIFT, -SHIFT)
+ROUNDS: Final = 3
+#: The ms by which the time may go on faster or slower than the kit's clock.
+SLACK: Final = 1_000
+#: Seconds that a process has to answer.
+TIMEOUT: Final = 60.0
+
+
+def skewed_processes(plan: LevelPlan) -> Findings:
+    """Read the time in turn in processes with skewed clocks. Without the capability `shared`, do nothing."""
+    if not plan.claims.shared:
+        return Findings()
+    with ExitStack() as stack:
+        location = plan.locations.new()
+        clients = [stack.enter_context(skewed_client(plan.locations, location, shift)) for shift in SHIFTS]
+        readings = read_in_turn(clients)
+    why = find_wrong_reading(readings, server_clock=plan.claims.server_clock)
+    return Findings(
+        histories=1,
+        events=len(readings),
+        faults={"skewed clock": len(SHIFTS) - 1},
+        laws=(law_report(LAW, "1, Time", SENTENCE, len(readings), broken=why is not None),),
+        failures=() if why is None else (Failure(law=LAW, why=why),),
+    )
+
+
+def read_in_turn(clients: Sequence[Connection]) -> list[tuple[int, int, int]]:
+    """Return the shift of the process, the storage's now, and the kit's time in ms, for each reading."""
+    readings = []
+    for _ in range(ROUNDS):
+        for shift, client in zip(SHIFTS, clients, strict=True):
+            client.send(None)
+            if not client.poll(TIMEOUT):
+                raise TimeoutError(f"a process with a skewed clock did not answer within {TIMEOUT:.0f} s")
+            readings.append((shift, client.recv(), time.monotonic_ns() // 1_000_000))
+    return readings
+
+
+def find_wrong_reading(readings: Sequence[tuple[int, int, int]], *, server_clock: bool) -> str | None:
+    """Return a description of the first reading that breaks the law, or None."""
+    _, first, began = readings[0]
+    highest = first
+    for shift, now, at in readings:
+        who = f"in a process whose clock is {shift} ms off"
+        if now < highest:
+            return f"the time stepped back from {highest} to {now}, {who}"
+        if server_clock and abs((now - first) - (at - began)) > SLACK:
+            return f"{now - first} ms passed in the storage while {at - began} ms really passed, {who}"
+        highest = now
+    return None
+
+
+@contextmanager
+def skewed_client(locations: Locations, location: str, shift: int) -> Iterator[Connection]:
+    """Start a process with a shifted clock, and yield the pipe to it. It ends with the pipe."""
+    ours, theirs = process_context().Pipe()
+    process: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
+        target=answer_with_time, args=(locations.target, location, shift, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join(TIMEOUT)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def answer_with_time(target: str | OpenStorage, location: str, shift: int, pipe: Connection) -> None:
+    """Answer each message on the pipe with the storage's now, until the end of the pipe."""
+    runner = LoopRunner()
+    with shifted_clock(shift):
+        opened = OpenedStorage(Locations(target), runner, location, "system")
+        try:
+            while True:
+                pipe.recv()
+                pipe.send(runner.run(opened.storage.grant(["q"], 60_000, "kit")).now)
+        except EOFError:
+            pass
+        finally:
+            opened.close()
+            runner.close()
