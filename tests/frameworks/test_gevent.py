@@ -93,9 +93,10 @@ app.sync.close()
 
 INTERRUPTED = """
 gevent.get_hub().NOT_ERROR += (KeyboardInterrupt,)  # the hub prints all other errors
+ticket = queue.enqueue("never done")
 os.system(f"(sleep 0.3; kill -INT {os.getpid()}) &")
 try:
-    queue.enqueue("never done").result(wait=60)
+    ticket.result(wait=60)
 except KeyboardInterrupt:
     print("interrupted")
 ticket = queue.enqueue("never done")
@@ -120,6 +121,27 @@ print("parent", queue.counts().waiting)
 app.sync.close()
 """
 
+#: Functions of atexit, one registered before dibs was imported; the app stays open.
+EXIT = """
+import atexit
+print(queue.enqueue(1).verdict)
+atexit.register(lambda: print("at exit", queue.enqueue(2).verdict))
+with gevent.Timeout(0.1, False):
+    queue.enqueue(3).result(wait=60)
+"""
+EARLY_EXIT = """
+import atexit
+
+def late():
+    try:
+        queue.enqueue(4)
+    except NotRunning as error:
+        print("close the app before" in str(error))
+
+atexit.register(late)
+from dibs import NotRunning
+"""
+
 VERB_LINES = [
     "['queued', 'queued', 'queued']",
     "['0', '1', '2'] 3",
@@ -134,13 +156,14 @@ PROGRAMS = {
     "crowd": (PATCHED_FIRST + CROWD, ["800 200 1000 True"]),
     "beside asyncio": (PATCHED_FIRST + BESIDE_ASYNCIO, ["False queued queued", "queued", "queued"]),
     "interrupted": (PATCHED_FIRST + INTERRUPTED, ["interrupted", "2"]),
+    "exit": (EARLY_EXIT + PATCHED_FIRST + EXIT, ["queued", "at exit queued", "True"]),
     "forked": (PATCHED_FIRST + FORKED, ["queued", "child 2", "parent 3"]),
 }
 
 
 def run_program(source: str, url: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", source],
+        [sys.executable, "-X", "faulthandler", "-W", "ignore", "-c", source],
         env={**os.environ, "DIBS_URL": url},
         cwd=PROJECT,
         capture_output=True,
@@ -156,7 +179,9 @@ def test_greenlets_make_blocking_calls(any_new_url: str, source: str, printed: l
         pytest.skip("there is nothing to share with a fork")
     done = run_program(source, any_new_url)
 
-    assert (printed, [], 0) == (done.stdout.splitlines(), unexpected_lines(done.stderr), done.returncode)
+    assert (printed, [], 0) == (done.stdout.splitlines(), unexpected_lines(done.stderr), done.returncode), (
+        done.stdout + done.stderr
+    )
 
 
 #: With dnspython, httpcore2 and trio installed, `import eventlet` fails unless its DNS is off.

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from dibs.client.connection.greenlets import start_loop_on_system_thread
+from dibs.client.connection.greenlets import is_after_end, start_loop_on_system_thread
 from dibs.client.connection.handler_thread import current_handler_thread
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.thread_callbacks import CALLER_THREAD, CallerThread
@@ -170,7 +170,7 @@ def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
 
     Raises ConfigurationError on a thread with a running event loop, NotRunning at the end of Python.
     """
-    if sys.is_finalizing():
+    if sys.is_finalizing() or is_after_end():
         # All other threads have stopped, so this thread would wait for ever.
         call.close()
         raise NotRunning(f"Python is exiting, so {async_form} cannot run; close the app before")
