@@ -31,6 +31,7 @@ from dibs_conformance.target import OpenStorage  # noqa: E402
 from tests.kit.concurrent.test_levels import ALONE, SHARED  # noqa: E402
 from tests.kit.mutants import MUTANTS, Mutant  # noqa: E402
 from tests.kit.mutants.planting import Where  # noqa: E402
+from tests.kit.mutants.races import RACES, Race  # noqa: E402
 from tests.kit.play import play, play_level  # noqa: E402
 from tests.kit.postgres_locations import PostgresLocations  # noqa: E402
 from tests.kit.redis_locations import RedisLocations  # noqa: E402
@@ -111,6 +112,7 @@ Every single call is correct with these bugs. Each has a test of its own, and mu
 | a wait always returns at once | L0 | waits for idle queues | `sequential` |
 | memory without its lock | L1 | lines of two verbs in turn | `concurrent` |
 | the file storage without its lock | L1 | lines of two verbs in turn | `concurrent` |
+{races}
 | a settlement in two steps with an await between | L3 | a caller cancelled at each await | `crashes` |
 | a settlement in two commits | L3 | a process killed at each line | `crashes` |
 | a call without a reply is sent again silently | L3 | the connection cut at each byte | `crashes` |
@@ -133,9 +135,22 @@ def page(known: dict[str, Figures]) -> str:
         parts += ["", f"## {group.title}", "", f"| bug | breaks | found first by | {' | '.join(LEVELS)} |"]
         parts += ["|---|---|---|" + "---|" * len(LEVELS)]
         parts += [row(mutant, known) for mutant in mutants if mutant.where == where]
-    parts += [CONCURRENT, "## Bugs that L0 cannot find", ""]
+    parts += [CONCURRENT.format(races=race_rows()), "## Bugs that L0 cannot find", ""]
     parts += [f"- {display_name(one)}: {one.survives}." for one in survivors]
     return "\n".join(parts) + "\n"
+
+
+def race_rows() -> str:
+    return "\n".join(
+        f"| {race_name(race)} | L1 | "
+        f"{'two verbs, the first stopped in the middle' if race.where == 'memory' else 'a late commit'} "
+        "| `concurrent` |"
+        for race in RACES.values()
+    )
+
+
+def race_name(race: Race) -> str:
+    return race.name.removeprefix("sql_").replace("_", " ") + (" in sql" if race.where == "postgres" else "")
 
 
 def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[str, Figures]) -> str:

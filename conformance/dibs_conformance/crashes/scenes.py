@@ -25,6 +25,7 @@ from dibs_conformance.concurrent.actions import (
 )
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.linearize import linearize
+from dibs_conformance.concurrent.races import SHORT_OUTCOME
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure, Findings, LawReport
 from dibs_conformance.report.findings import law_report
@@ -70,6 +71,9 @@ SCENES: dict[str, Scene] = {
     ),
     "forget": Scene(RUNNING, Action(operation="forget")),
     "report": Scene(RUNNING, Action(operation="report")),
+    "configure": Scene(GRANTS, Action(operation="configure", configure_to="log size")),
+    "prune": Scene(SHORT_OUTCOME, Action(operation="prune", clock_offset=PAST_SHORT_TTL)),
+    "import_": Scene(GRANTS, Action(operation="import_", ids=IDS)),
 }
 
 #: Actions of another client after the fault, which show that the storage still works.
