@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -11,8 +12,10 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import attrs
 import pydantic
 import pytest
+from typing_extensions import TypedDict
 
 from dibs import BatchRefused, Dibs, Refused
 from dibs.client.calls.signature import CallSignature
@@ -282,3 +285,94 @@ def test_containers_of_collections_arrive(given: Any, hint: Any) -> None:
 
 def test_an_iterable_may_be_a_range() -> None:
     assert [0, 1] == send(Iterable[int], range(2))
+
+
+@dataclasses.dataclass
+class Login:
+    password: pydantic.SecretStr
+    aliased: Aliased
+    others: set[pydantic.SecretStr]
+
+
+class Audit(pydantic.BaseModel):
+    login: Login
+    tokens: frozenset[pydantic.SecretStr]
+    headers: Headers
+
+
+class Headers(TypedDict):
+    token: pydantic.SecretStr
+
+
+Audit.model_rebuild()
+
+
+@SERDES
+def test_secrets_in_other_classes_inside_a_model_arrive(serde: Serde) -> None:
+    one, other = pydantic.SecretStr("trout"), pydantic.SecretStr("pike")
+    login = Login(one, Aliased(number=3), {one, other})
+    audit = Audit(login=login, tokens=frozenset({one, other}), headers={"token": other})
+
+    assert send(Audit, audit, serde) == audit
+
+
+def test_a_model_with_invalid_values_is_refused_without_a_warning_that_shows_them(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    with pytest.raises(Refused):
+        send(Audit, Audit.model_construct(login="trout", tokens=frozenset(), headers={"token": "trout"}))
+
+    assert [] == list(recwarn)
+
+
+@attrs.define
+class Sealed:
+    _seal: int
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (bytes, "abcd"),
+        (bytes | int, "abcd"),
+        (list[bytes], ["abcd"]),
+        (Any, Sealed(3)),
+        (Any, datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=3601)))),
+    ],
+)
+def test_a_value_that_json_would_change_silently_is_refused(hint: Any, value: Any) -> None:
+    with pytest.raises(Refused, match=r"value.* would arrive"):
+        send(hint, value)
+
+
+class Stamp(datetime):
+    """A datetime of another library, as of pandas or freezegun."""
+
+
+class Day(date):
+    pass
+
+
+class Money(Decimal):
+    pass
+
+
+@SERDES
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (datetime, Stamp(2026, 1, 31, tzinfo=UTC)),
+        (datetime | None, Stamp(2026, 1, 31)),
+        (str | datetime, Stamp(2026, 1, 31)),
+        (date, Day(2026, 1, 31)),
+        (Decimal, Money("1.50")),
+        (Decimal, Decimal("NaN")),
+        (Decimal, Decimal("sNaN")),
+    ],
+)
+def test_subclasses_of_standard_types_arrive_as_these_types(hint: Any, value: Any, serde: Serde) -> None:
+    base = type(value).__mro__[1] if type(value) in (Stamp, Day, Money) else Decimal
+
+    arrived = send(hint, value, serde)
+
+    assert (base, str(value)) == (type(arrived), str(arrived))

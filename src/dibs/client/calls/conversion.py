@@ -24,7 +24,7 @@ from collections.abc import (
 )
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin
 
 import attrs
 import msgspec
@@ -69,6 +69,8 @@ def build_converter(hint: Any) -> Converter | None:
 
 
 def _build_inexact(hint: Any) -> Converter:
+    if hint_support.is_recursive(hint):
+        return _build_with_pydantic(hint)
     if (target := hint_support.alias_target(hint)) is not None:
         return _build_part(target)
     if _is_plain_class(hint):
@@ -96,6 +98,8 @@ def _build_of_parts(hint: Any, origin: Any, parts: Sequence[Any]) -> Converter |
         return _build_dict(_DICTS[origin], *(parts if len(parts) > 1 else (parts[0], int)))
     if typing.is_typeddict(hint):
         return _build_typed_dict(hint)
+    if hasattr(hint, "_field_defaults"):
+        return _build_named_tuple(hint)
     return _build_enum(hint) if isinstance(hint, type) and issubclass(hint, Enum) else None
 
 
@@ -148,6 +152,25 @@ def _build_tuple(items: Sequence[Any]) -> Converter:
     return FunctionConverter(dump, load)
 
 
+def _build_named_tuple(kind: Any) -> Converter:
+    hints = hint_support.field_hints(kind)
+    parts = [_build_part(hints.get(name, Any)) for name in kind._fields]
+    least = len(parts) - len(kind._field_defaults)
+
+    def load(plain: Any) -> Any:
+        found = convert(plain, list)
+        if not least <= len(found) <= len(parts):
+            raise ValueError(f"Expected `array` of length {least} to {len(parts)}, got {len(found)}")
+        return kind(*(part.load(one) for part, one in zip(parts, found, strict=False)))
+
+    def dump(value: Any) -> Any:
+        if not isinstance(value, tuple | list) or len(value) > len(parts):
+            return value
+        return [part.dump(one) for part, one in zip(parts, value, strict=False)]
+
+    return FunctionConverter(dump, load)
+
+
 def _build_dict(make: Callable[[Any], Any], key: Any, value: Any) -> Converter:
     if not hint_support.is_exact(key):
         raise UnsupportedHintError(dict[key, value], "its keys have no text form")
@@ -175,7 +198,7 @@ def _build_enum(kind: type[Enum]) -> Converter:
 
 
 def _build_typed_dict(kind: Any) -> Converter:
-    parts = {key: _build_part(hint) for key, hint in get_type_hints(kind).items()}
+    parts = {key: _build_part(hint) for key, hint in hint_support.field_hints(kind).items()}
 
     def dump(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -223,7 +246,7 @@ class FieldsConverter:
 
         They are read at the first use, because a class may have fields of its own type.
         """
-        kind, hints = self._kind, get_type_hints(self._kind, include_extras=True)
+        kind, hints = self._kind, hint_support.field_hints(self._kind)
         if attrs.has(kind):
             names = {one.name: one.alias or one.name for one in attrs.fields(kind) if one.init}
         else:

@@ -26,14 +26,14 @@ from uuid import UUID
 import attrs
 import msgspec
 
-from dibs.client.options.value_hooks import dec_hook, is_hooked
+from dibs.client.options.value_hooks import dec_hook, is_hooked, value_class
 
 #: Types that msgspec encodes and decodes, without classes that have fields, and Enum.
 _KNOWN: Final = frozenset(
     {
         *(type(None), bool, int, float, str, bytes, bytearray, memoryview),
         *(datetime, date, time, timedelta, Decimal, UUID),
-        *(list, tuple, set, frozenset, dict, msgspec.Raw, msgspec.msgpack.Ext),
+        *(list, tuple, set, frozenset, dict, msgspec.Raw, msgspec.msgpack.Ext, msgspec.UnsetType),
         *(Collection, Mapping, MutableMapping, MutableSequence, MutableSet, Sequence, AbstractSet),
     }
 )
@@ -70,15 +70,71 @@ def walk(hint: Any, seen: dict[int, Any]) -> Iterator[Any]:
         inner = inner[:1]
     fields = get_origin(hint) or hint
     if has_fields(fields) and not is_validated(fields):
-        inner += get_type_hints(fields, include_extras=True).values()
+        inner += field_hints(fields).values()
     for part in (*inner, alias_target(hint)):
         yield from walk(part, seen)
 
 
 def alias_target(hint: Any) -> Any:
-    """Return the type that a NewType or a `type` statement stands for; None for other hints."""
-    target = getattr(hint, "__supertype__", None)
-    return getattr(hint, "__value__", None) if target is None else target
+    """Return the type that a NewType or a `type` statement stands for; None for other hints.
+
+    `Twice[int]` of `type Twice[One] = tuple[One, One]` is tuple[int, int].
+    """
+    target: Any = getattr(hint, "__supertype__", None)
+    if target is None:
+        target = getattr(hint, "__value__", None)
+    if not (free := getattr(target, "__parameters__", ())) or not get_args(hint):
+        return target
+    given = dict(zip(hint.__type_params__, get_args(hint), strict=False))
+    return target[tuple(given.get(one, one) for one in free)]
+
+
+def is_recursive(hint: Any, above: tuple[Any, ...] = ()) -> bool:
+    """Return whether a hint contains an alias that contains itself, such as `type Json = list[Json] | str`.
+
+    An alias with a part in quotes counts, because only pydantic resolves the name.
+    """
+    if hint in above or isinstance(hint, str | typing.ForwardRef):
+        return True
+    if get_origin(hint) is typing.Literal or isinstance(hint, list):
+        return False
+    if (target := alias_target(hint)) is not None:
+        return is_recursive(target, (*above, hint))
+    parts = get_args(hint)[:1] if get_origin(hint) is typing.Annotated else get_args(hint)
+    return any(is_recursive(part, above) for part in parts)
+
+
+def union_members(hint: Any) -> list[Any]:
+    """Return the members of a union, with those of unions that an alias stands for."""
+    found: list[Any] = []
+    for part in get_args(hint):
+        meant = part
+        while (target := alias_target(meant)) is not None:
+            meant = target
+        found += union_members(meant) if is_union(meant) else [part]
+    return list(dict.fromkeys(found)) if all(map(_is_hashable, found)) else found
+
+
+def field_hints(kind: Any) -> dict[str, Any]:
+    """Return the type hints of the fields of a class. Raises NameError for a class that does not exist."""
+    parameters = {one.__name__: one for base in kind.__mro__ for one in getattr(base, "__type_params__", ())}
+    # Python 3.12 does not find the type parameters of `class Node[T]` in hints that are text.
+    hints = get_type_hints(kind, localns=parameters or None, include_extras=True)
+    return {name: _strip_qualifier(hint) for name, hint in hints.items()}
+
+
+def _strip_qualifier(hint: Any) -> Any:
+    """Return `int` for Required[int], NotRequired[int] and ReadOnly[int] of a TypedDict."""
+    name = getattr(get_origin(hint), "_name", None)
+    return _strip_qualifier(get_args(hint)[0]) if name in {"Required", "NotRequired", "ReadOnly"} else hint
+
+
+def _is_hashable(hint: Any) -> bool:
+    try:
+        hash(hint)
+    except TypeError:  # metadata of Annotated[...]
+        return False
+    return True
 
 
 def has_fields(kind: Any) -> bool:
@@ -112,14 +168,17 @@ def _is_known(hint: Any) -> bool:
         return True  # a class, or a part of a hint that is no class: a union, a NewType, a type variable
     if is_validated(kind) or has_private_attributes(kind):
         return False
-    return has_fields(kind) or issubclass(kind, Enum) or is_hooked(hint)
+    if has_fields(kind) or issubclass(kind, Enum):
+        return True
+    # msgspec does not look at the parts of a class that it does not know, such as deque.
+    return is_hooked(hint) and value_class(kind) is kind and all(map(_is_accepted, get_args(hint)))
 
 
 def _is_accepted(hint: Any) -> bool:
     """Return whether msgspec accepts a hint; it refuses unions of types with the same form in JSON."""
     try:
         msgspec.json.Decoder(hint, dec_hook=dec_hook)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 

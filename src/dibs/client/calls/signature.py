@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from dibs.client.calls.argument_converters import ArgumentConverters
-from dibs.client.calls.arrival import find_change, holds_pydantic_value
+from dibs.client.calls.arrival import find_change, may_change_untyped
 from dibs.client.calls.conversion import build_converter
 from dibs.client.calls.converter import Converter, UnsupportedHintError
 from dibs.client.calls.hint_traits import HintTraits, read_traits
@@ -55,14 +55,29 @@ class CallSignature:
         if not fits and (kwargs or len(args) not in self._positional_types):
             bound = self._bind_arguments(args, kwargs).arguments
             fits = all(self._argument_needs_no_conversion(name, value) for name, value in bound.items())
-        if self._used_converters is not None:
-            sent, named = self._used_converters.dump_call(serde, args, kwargs)
-            raw = serde.encode(TaskPayload(list(sent), named))
-        else:
-            raw = serde.encode(TaskPayload(list(args), kwargs))
+        try:
+            if self._used_converters is not None:
+                sent, named = self._used_converters.dump_call(serde, args, kwargs)
+                raw = serde.encode(TaskPayload(list(sent), named))
+            else:
+                raw = serde.encode(TaskPayload(list(args), kwargs))
+        except (ValueError, TypeError) as error:
+            self._refuse_argument(serde, args, kwargs)
+            raise Refused(f"{self.function.__name__}: {error}", field="data") from error
         if not fits:
             self._check_arrival(args, kwargs, self.check_payload(serde, raw))
         return raw
+
+    def _refuse_argument(self, serde: Serde, args: Args, kwargs: Kwargs) -> None:
+        """Raise Refused naming the first argument that the serde cannot encode alone, if there is one."""
+        for name, value in self._bind_arguments(args, kwargs).arguments.items():
+            try:
+                serde.encode(self.converters.dump(name, value))
+            except (ValueError, TypeError) as error:
+                reason = (
+                    f" {text}" if (text := str(error).removeprefix("data ")) != str(error) else f": {error}"
+                )
+                raise Refused(f"argument {name!r} of {self.function.__name__}{reason}", field=name) from error
 
     def _check_arrival(self, args: Args, kwargs: Kwargs, arrived: tuple[Args, Kwargs]) -> None:
         """Raise Refused naming the first argument that differs from what the payload decodes to."""
@@ -318,7 +333,7 @@ class CallSignature:
 
 def _has_plain_hint(hint: Any, value: Any) -> bool:
     if hint is Any:
-        return not holds_pydantic_value(value)
+        return not may_change_untyped(value)
     return hint in _PLAIN_TYPES and type(value) is hint
 
 

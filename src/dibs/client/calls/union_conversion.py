@@ -15,7 +15,8 @@ from typing import Any, Final, get_args, get_origin
 from attrs import frozen
 
 from dibs.client.calls.converter import Converter, FunctionConverter, UnsupportedHintError, convert
-from dibs.client.calls.hint_support import alias_target, describe, has_fields
+from dibs.client.calls.hint_support import alias_target, describe, has_fields, union_members
+from dibs.client.options.value_hooks import value_class
 
 _JSON_SCALARS: Final = (type(None), bool, int, float, str)
 _CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, Sequence, AbstractSet, Mapping)
@@ -33,7 +34,7 @@ class Member:
 
 def build_union(hint: Any, build_part: Callable[[Any], Converter]) -> Converter:
     """Return the converter of a union. Raises UnsupportedHintError if two members have the same class."""
-    parts = get_args(hint)
+    parts = union_members(hint)
     scalars = [part for part in parts if _is_scalar(part)]
     members = [_build_member(hint, part, build_part) for part in parts if not _is_scalar(part)]
     if len({one.name for one in members}) < len(members) or len({one.kind for one in members}) < len(members):
@@ -107,7 +108,7 @@ def _build_member(union: Any, hint: Any, build_part: Callable[[Any], Converter])
     named = get_origin(named) or named
     if not isinstance(named, type) or named is Any:
         raise UnsupportedHintError(union, f"{describe(hint)} has no class to tell it from the other types")
-    kind = dict if typing.is_typeddict(named) else named
+    kind = dict if typing.is_typeddict(named) else value_class(named)
     return Member(named.__name__, kind, build_part(hint))
 
 

@@ -5,9 +5,12 @@ This module imports pydantic, so only code that has met such a value or type imp
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import is_dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 from pydantic import (
@@ -19,6 +22,9 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import to_jsonable_python
+
+#: Types whose values pydantic dumps as a list, in the order of the value.
+_LISTS: Final = (list, tuple, set, frozenset, deque)
 
 
 class Traits(NamedTuple):
@@ -44,7 +50,8 @@ def encode_model(value: BaseModel) -> Any:
     """Return a model as plain data, with the values of its secrets."""
     # The JSON form for every serde, so that a model that JSON can encode is accepted by MessagePack too.
     how = traits(type(value))
-    dumped = value.model_dump(mode="json", by_alias=how.by_alias, round_trip=True)
+    # A warning would show the values. A value of a wrong type is refused when the payload is decoded.
+    dumped = value.model_dump(mode="json", by_alias=how.by_alias, round_trip=True, warnings="none")
     return _reveal(value, dumped, how) if how.has_secrets else dumped
 
 
@@ -90,7 +97,10 @@ def describe(error: ValidationError) -> str:
 def make_adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the TypeAdapter of a type hint. Raises TypeError for a type that pydantic does not know."""
     try:
-        return TypeAdapter(kind)
+        made = TypeAdapter(kind)
+        if not made.pydantic_complete:
+            raise TypeError("a name in this type does not exist")
+        return made
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         if isinstance(error, NameError):
             raise
@@ -114,13 +124,24 @@ traits = lru_cache(maxsize=1024)(read_traits)
 
 
 def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield a type, its arguments, and the types of the fields of models, recursively."""
+    """Yield a type, its arguments, and the types of the fields of classes, recursively."""
     if id(kind) in seen:
         return
     seen.add(id(kind))
     yield kind
-    for part in (*get_args(kind), *(field.annotation for field in pydantic_fields(kind).values())):
+    for part in (*get_args(kind), *_field_types(kind), getattr(kind, "__value__", None)):
         yield from _parts(part, seen)
+
+
+def _field_types(kind: Any) -> Iterator[Any]:
+    """Yield the types of the fields of a model, a dataclass, a TypedDict or a NamedTuple."""
+    if fields := pydantic_fields(kind):
+        yield from (field.annotation for field in fields.values())
+    elif isinstance(kind, type) and (
+        is_dataclass(kind) or is_typeddict(kind) or hasattr(kind, "_field_defaults")
+    ):
+        with suppress(NameError):  # Pydantic also finds names that are no globals of the module.
+            yield from get_type_hints(kind).values()
 
 
 def pydantic_fields(kind: Any) -> dict[str, Any]:
@@ -141,7 +162,7 @@ def _reveal(value: Any, dumped: Any, how: Traits) -> Any:
         return _reveal(value.root, dumped, how)
     if isinstance(dumped, dict):
         return dumped | dict(_reveal_entries(value, dumped, how))
-    if isinstance(value, list | tuple) and isinstance(dumped, list):
+    if isinstance(value, _LISTS) and isinstance(dumped, list):
         return [_reveal(*pair, how) for pair in zip(value, dumped, strict=False)]
     return dumped
 
@@ -150,7 +171,8 @@ def _reveal_entries(value: Any, dumped: dict[str, Any], how: Traits) -> Iterator
     if isinstance(value, dict):
         for (key, entry), item in zip(dumped.items(), value.values(), strict=False):
             yield key, _reveal(item, entry, how)
-    for name, field in pydantic_fields(type(value)).items():
-        key = (how.by_alias and field.serialization_alias) or name
+    known = pydantic_fields(type(value))
+    for name in known or getattr(value, "__dataclass_fields__", {}):
+        key = (how.by_alias and name in known and known[name].serialization_alias) or name
         if key in dumped:
             yield key, _reveal(getattr(value, name), dumped[key], how)

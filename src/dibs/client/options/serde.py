@@ -36,8 +36,9 @@ class Serde(Protocol):
 class JsonSerde:
     """JSON, extended by dataclasses, attrs classes, Structs, datetime, UUID, Decimal, Enum, Path and bytes.
 
-    Pydantic models are encoded by alias, with the values of secrets, and validated on decoding. `encode` refuses
-    NaN, infinity, lone surrogates, NUL in text, and nesting deeper than 64 levels (contract 4, Limits).
+    Pydantic models are encoded by alias, with the values of secrets, and validated on decoding. `encode`
+    refuses NaN, infinity, lone surrogates, NUL in text, and nesting deeper than 64 levels (contract 4,
+    Limits).
     """
 
     name: str = "json"
@@ -47,10 +48,12 @@ class JsonSerde:
             return b"null"
         try:
             raw = _encode_json(value)
+            if needs_value_check(raw):
+                _check_data(value)
+        except Refused:  # a ValueError
+            raise
         except (TypeError, ValueError, RecursionError) as error:
             raise _encoding_error("JSON", error) from error
-        if needs_value_check(raw):
-            _check_data(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:
@@ -65,9 +68,11 @@ class MessagePackSerde:
     def encode(self, value: Any) -> bytes:
         try:
             raw = msgspec.msgpack.encode(value, enc_hook=enc_hook)
+            _check_data(value)
+        except Refused:  # a ValueError
+            raise
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise _encoding_error("MessagePack", error) from error
-        _check_data(value)
         return raw
 
     def decode(self, raw: bytes, type: Any = Any) -> Any:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, KeysView, Reversible, ValuesView
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, get_args, get_origin
@@ -26,7 +28,23 @@ _LISTS: Final[dict[Any, Callable[[Any], Any]]] = {
 }
 #: Types that are sent as an object. msgspec encodes them itself, because they are subclasses of dict.
 _DICTS: Final[dict[Any, Callable[[Any], Any]]] = {Counter: Counter, OrderedDict: OrderedDict}
+#: Types of which msgspec encodes no subclasses, such as those of pandas and freezegun, with the function that
+#: returns the value as the base class. A datetime is a date, so it stands first.
+_STANDARD_BASES: Final[dict[type, Callable[[Any], Any]]] = {
+    datetime: lambda value: datetime.combine(value.date(), value.timetz()),
+    date: lambda value: date(value.year, value.month, value.day),
+    timedelta: lambda value: timedelta(value.days, value.seconds, value.microseconds),
+    Decimal: Decimal,
+}
 _PLAIN_BASES: Final = (str, bytes, int, float)
+#: Types of pydantic without instances, with the class of their values. msgspec accepts only instances.
+_PYDANTIC_NAMES: Final[dict[str, Any]] = {
+    **dict.fromkeys(("AwareDatetime", "NaiveDatetime", "PastDatetime", "FutureDatetime"), datetime),
+    **dict.fromkeys(("PastDate", "FutureDate"), date),
+    **dict.fromkeys(("IPvAnyAddress", "IPvAnyInterface", "IPvAnyNetwork", "ImportString", "Json"), object),
+    "EmailStr": str,
+}
+_PYDANTIC_MODULES: Final = ("pydantic.types", "pydantic.networks")
 
 
 def enc_hook(value: Any) -> Any:
@@ -50,7 +68,9 @@ def _encoder(kind: type, _imported: ModuleType | None, /) -> Callable[[Any], Any
         return str
     if issubclass(kind, (deque, range, KeysView, ValuesView)):
         return list
-    return _pydantic().find_encoder(kind) if has_pydantic_schema(kind) else to_plain
+    if has_pydantic_schema(kind):
+        return _pydantic().find_encoder(kind)  # type: ignore[no-any-return]
+    return next((make for base, make in _STANDARD_BASES.items() if issubclass(kind, base)), to_plain)
 
 
 @lru_cache(maxsize=1024)
@@ -83,6 +103,12 @@ def is_hooked(kind: Any) -> bool:
     return isinstance(kind, type) and (
         issubclass(kind, (*_text_types(), *_PLAIN_BASES)) or has_pydantic_schema(kind)
     )
+
+
+def value_class(kind: Any) -> Any:
+    """Return the class of the values of a type: datetime for pydantic's AwareDatetime, else `kind` itself."""
+    module = getattr(kind, "__module__", "")
+    return _PYDANTIC_NAMES.get(kind.__name__, kind) if module in _PYDANTIC_MODULES else kind
 
 
 def has_pydantic_schema(kind: Any) -> bool:
