@@ -41,7 +41,7 @@ def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *
     failure, session = play(mutant.examples, target=target, durable=durable, walkthrough=True)
 
     if mutant.survives:
-        assert failure is None, f"found after {session.examples} histories: it remove its `survives`"
+        assert failure is None, f"found after {session.examples} histories: remove its `survives`"
     else:
         assert failure is not None, f"not found in {session.examples} histories: breaks {mutant.breaks}"
 

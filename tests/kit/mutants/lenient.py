@@ -1,6 +1,7 @@
-"""Storages that break promise 8, the same check everywhere. Each wraps a memory storage.
+"""Storages that break promise 8, the same check everywhere. Each wraps a memory storage and changes one verb.
 
-Before the kit had a table of bad input for every verb, L0 to L2 certified each of them.
+They accept bad input, raise another error, change something before a call is refused, or fail with values of
+subclasses. L0 finds each of them, with the checks of bad arguments and of subclasses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Storages whose waits miss some changes, or end without any. Each wraps a memory storage.
 
-Before the kit tried each change that ends a wait, L0 to L2 certified all of them but the last: the probe of
-`push_wakeups` tried an enqueue only.
+The test of `push_wakeups`, which every run makes, finds those in MUTED and NeverWoken. L0 finds AlwaysWoken.
 """
 
 from __future__ import annotations
