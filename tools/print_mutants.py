@@ -108,7 +108,7 @@ Every single call is correct with these bugs. Each has a test of its own, and mu
 | one verb writes an item before it refuses the next | L0 | the state after these calls | `sequential` |
 | a text is stored as `str(text)`, or a subclass refused | L0 | values of subclasses | `sequential` |
 | no waiter is woken after one kind of change | L0 | the probe of `push_wakeups` | `sequential` |
-| a storage object hears no other object, or no other process | L0 | the probe of `push_wakeups` | `sequential` |
+| a storage hears no other object, or no other process | L0 | the probe of `push_wakeups` | `sequential` |
 | a wait always returns at once | L0 | waits for idle queues | `sequential` |
 | memory without its lock | L1 | lines of two verbs in turn | `concurrent` |
 | the file storage without its lock | L1 | lines of two verbs in turn | `concurrent` |

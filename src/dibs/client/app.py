@@ -22,8 +22,8 @@ from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
-from dibs.model.check_values import check_is_text
 from dibs.model.check_jobs import check_enqueue_queue, check_queue
+from dibs.model.check_values import check_is_text
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import client_options, open_storage

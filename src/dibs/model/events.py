@@ -110,8 +110,8 @@ def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:
 def note_event(kind: NoteKind, id: str, at: int, about: Job | Successor | None = None) -> LogEvent:
     """Return an event that only the level `all` logs.
 
-    `about` is the changed job or successor. It is None for an event of the queue itself, such as `paused`, for
-    `forgotten`, and for `amended` if the id has only an outcome.
+    `about` is the changed job or successor. It is None for an event of the queue itself, such as `paused`,
+    for `forgotten`, and for `amended` if the id has only an outcome.
     """
     if about is None:
         return LogEvent(kind=kind, id=id, at=at)

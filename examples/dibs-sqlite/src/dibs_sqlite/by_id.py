@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
-from dibs.model.job import EMPTY, Job, Outcome, Slot
+from dibs.model.job import EMPTY, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, JobPatch
 from dibs.model.results import AmendStatus, CancelStatus, RetryFailedStatus
