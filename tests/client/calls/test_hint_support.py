@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 from typing_extensions import TypeAliasType
 
@@ -135,3 +136,16 @@ def test_a_value_that_cannot_be_encoded_is_refused_by_the_name_of_the_parameter(
         send(hint, value, serde)
 
     assert getattr(refused.value, "field", "value") == "value"
+
+
+@pydantic.dataclasses.dataclass
+class Bill:
+    number: int = pydantic.Field(default=0, alias="no")
+
+
+@pytest.mark.parametrize("stored", ['{"number": 3}', '{"no": 3}'], ids=["name", "alias"])
+def test_a_dataclass_of_pydantic_may_be_stored_by_name_and_by_alias(stored: str) -> None:
+    """Earlier versions stored it by the names of its fields."""
+    payload = f'{{"args": [{stored}], "kwargs": {{}}}}'.encode()
+
+    assert signature(Bill).decode_arguments(JsonSerde(), payload) == ((Bill(no=3),), {})

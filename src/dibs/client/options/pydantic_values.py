@@ -30,7 +30,8 @@ _LISTS: Final = (list, tuple, set, frozenset, deque)
 class Traits(NamedTuple):
     """How pydantic has to dump a type, so that it validates the dump to an equal value."""
 
-    #: False if a field has different aliases for validation and serialization: then the keys are field names.
+    #: False if a field has different aliases for validation and serialization, or a dataclass has aliases:
+    #: then the keys are field names.
     by_alias: bool
     #: True if a field is a secret, which pydantic dumps as asterisks.
     has_secrets: bool
@@ -114,7 +115,9 @@ def read_traits(kind: Any) -> Traits:
         has_secrets = has_secrets or is_secret(part)
         for name, field in pydantic_fields(part).items():
             accepted = name if field.validation_alias is None else field.validation_alias
-            by_alias = by_alias and (field.serialization_alias or name) == accepted
+            # Dataclasses are stored by the names of their fields, also those without pydantic.
+            stored = name if is_dataclass(part) else field.serialization_alias or name
+            by_alias = by_alias and stored == accepted
     return Traits(by_alias, has_secrets)
 
 
