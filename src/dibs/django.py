@@ -68,6 +68,11 @@ def _read_params(alias: str) -> dict[str, Any]:
             "a django: URL reads settings.DATABASES, and Django has no settings here; set "
             f"DJANGO_SETTINGS_MODULE, or call django.setup() first: {error}"
         ) from error
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a django: URL reads settings.DATABASES, and Django cannot import its settings: {error}; run "
+            "this in the directory of manage.py, or add that directory to PYTHONPATH"
+        ) from error
     if database.vendor != "postgresql":
         raise ConfigurationError(
             f"django:{alias} is a database of {database.vendor}, and a django: URL needs Postgres; use "

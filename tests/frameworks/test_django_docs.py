@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from dibs_conformance.servers import PostgresServer
 from tests.docs.pages import Page
 from tests.frameworks.django_project import FOLDER, Site, new_site
+from tests.source import PROJECT
 
 URLS = """
 from django.urls import path
@@ -68,7 +70,11 @@ def test_a_worker_runs_the_jobs_of_the_page(documented_site: Site) -> None:
         _, log = worker.communicate(timeout=60)
     read = "from shop.models import Order; print(Order.objects.get().invoice)"
     invoice = documented_site.run("manage.py", "shell", "-v", "0", "-c", read)
-    counts = documented_site.run("-m", "dibs", "counts", "--url", "django:default")
+    # With -P the current directory is not on sys.path, as for the script `dibs`.
+    counts = documented_site.run(
+        *("-P", "-m", "dibs", "counts", "--url", "django:default"),
+        PYTHONPATH=os.pathsep.join([str(PROJECT / "src"), str(PROJECT / "conformance")]),
+    )
 
     assert (0, "{'id': 1}\n") == (ordered.returncode, ordered.stdout), ordered.stderr
     assert ("invoice-1.pdf\n", 0) == (result.stdout, worker.returncode), result.stderr + log

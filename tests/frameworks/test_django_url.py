@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -44,6 +45,21 @@ def test_a_process_without_settings_is_refused() -> None:
 
     assert "ConfigurationError: a django: URL reads settings.DATABASES, and Django has no" in done.stderr
     assert "set DJANGO_SETTINGS_MODULE, or call django.setup() first" in done.stderr
+
+
+def test_settings_that_cannot_be_imported_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, "django:default"],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "nowhere.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (
+        "ConfigurationError: a django: URL reads settings.DATABASES, and Django cannot import" in done.stderr
+    )
+    assert "No module named 'nowhere'; run this in the directory of manage.py" in done.stderr
 
 
 def test_a_process_without_django_is_refused() -> None:

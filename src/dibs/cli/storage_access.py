@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_warning
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageUnavailable
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage
+from dibs.storage.registry import open_storage, parse_scheme
 
 
 @asynccontextmanager
@@ -21,7 +23,11 @@ async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Sto
     The directory of a file: URL must exist, so that a mistyped path is an error. With `create` a missing
     directory is created. Raises Refused for a storage such as `memory:`, whose jobs end with this process.
     """
-    storage = open_storage(resolve_url(url))
+    url = resolve_url(url)
+    if parse_scheme(url) == "django":
+        # Django's settings are a module of the project, and the script `dibs` does not search this directory.
+        sys.path.insert(0, str(Path.cwd()))
+    storage = open_storage(url)
     check_outlives_command(storage)
     directory = file_url_directory(storage.url)
     if not create and directory is not None and not directory.exists():

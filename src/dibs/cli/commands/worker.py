@@ -163,11 +163,11 @@ def _import_application(application: str, url: str | None) -> Dibs:
     """Import the application, searching the current directory first, with --url as the URL of its storage."""
     from dibs.worker.processes.app_import import check_threads, import_app  # noqa: PLC0415 - slow: it imports the client
 
+    sys.path.insert(0, str(Path.cwd()))
     if url is not None:
         # Check the URL before the import, which may take long or open the storage.
         check_outlives_command(open_storage(url))
         os.environ[URL_VARIABLE] = url
-    sys.path.insert(0, str(Path.cwd()))
     app = import_app(application)
     check_threads()
     if url is not None and app.url != url:
