@@ -95,7 +95,7 @@ class StorageBusy(StorageError):
     def __init__(self, message: str = "", *, waits_for: str = "") -> None:
         super().__init__(message)
         self.waits_for = waits_for
-        """What the call waited for, as in "a connection: all 10 are in use"; "" if it is not known."""
+        """The reason of the delay, as in "a connection: all 10 are in use"; "" if it is not known."""
 
 
 class StorageUnavailable(StorageError):

@@ -113,8 +113,8 @@ class Claim:
         - `then`: jobs, made with `bind`, that are enqueued in the same atomic step.
         - `retention`: how long the outcome is kept, in seconds or as a Retention. Default: the retention of
           the job.
-        - `connection`: connection of psycopg or SQLAlchemy. The claim is settled in its transaction. After a
-          rollback it may be settled again until its lease ends; this lease is no longer renewed.
+        - `connection`: connection of psycopg, SQLAlchemy or Django, whose transaction settles the claim.
+          After a rollback it may be settled again until its lease ends; this lease is no longer renewed.
 
         Raises LeaseLost, Refused, OutcomeUnknown if the reply of the storage was lost.
         """

@@ -78,7 +78,7 @@ class Queue(StoredQueue):
 
         If this app has the handler of the queue, the data is checked against its type hint, and refused if
         it would arrive changed. Concurrent calls are sent to the storage in one batch. With a `connection`
-        of psycopg or SQLAlchemy the job is enqueued in its transaction.
+        of psycopg, SQLAlchemy or Django the job is enqueued in its transaction.
 
         The settings of a job, each with its default:
 
@@ -135,7 +135,7 @@ class Queue(StoredQueue):
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
         """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.
 
-        With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
+        A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
         check_list("items", items)

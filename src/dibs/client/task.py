@@ -181,7 +181,7 @@ class Task(TaskEnqueuer[P, R]):
         - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
           the receiver.
         - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
-        - `connection`: connection of psycopg or SQLAlchemy. The job is enqueued in its transaction.
+        - `connection`: connection of psycopg, SQLAlchemy or Django. The job is enqueued in its transaction.
           Default: none.
 
         Raises Refused for a setting that does not exist.
@@ -192,7 +192,7 @@ class Task(TaskEnqueuer[P, R]):
     async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
-        With a `connection` of psycopg or SQLAlchemy the jobs are enqueued in its transaction. All jobs are
+        A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
         check_list("jobs", jobs)

@@ -10,9 +10,10 @@ from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """Return the str, bytes, int or float of a subclass, whatever `__str__` it defines, or of a numpy scalar.
+    """Return the str, bytes, int or float of a subclass or of a numpy scalar.
 
-    It is an `enc_hook` of msgspec. Raise TypeError for any other type.
+    A `__str__` of the subclass has no effect. The function is an `enc_hook` of msgspec. Raises TypeError for
+    any other type.
     """
     if isinstance(value, str):
         return str.__str__(value)

@@ -1,7 +1,7 @@
 """A mark on the CancelledError of a call that was cancelled before it was sent.
 
-A client cancels a call whose deadline has passed. The mark says that the call cannot take effect, and what
-delayed it. A storage need not set it: without the mark the client assumes that the call was sent.
+A client cancels a call whose deadline has passed. A mark means that the call cannot take effect, and gives
+the reason of the delay. Without a mark, the client assumes that the call was sent.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class ClientMetrics(Collector):
     - `dibs_client_throttled_total`: calls that had to wait because `max_pending` calls were before them.
 
     A scrape reads no storage. Add the collector to the registry of each process that enqueues. The counter
-    begins anew when the app is closed.
+    starts at 0 again when the app is closed.
     """
 
     _app: Dibs

@@ -190,7 +190,7 @@ class Rehearsal:
 def _running_handlers_here() -> Iterator[None]:
     """Run the handlers of blocking calls on this thread for a block.
 
-    The block may end in another context than it began in, so it uses no token.
+    The block sets the variable back without a token, because it may end in another context than it began in.
     """
     HANDLER_THREAD.set(HandlerThread())
     try:

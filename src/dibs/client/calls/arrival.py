@@ -45,7 +45,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: str
 
     def below(self, step: str) -> Change:
-        """Return the change as seen from the object that holds the value."""
+        """Return the change with `step` before its path: the step from an object to the value in it."""
         return Change(step + self.path, self.reason)
 
     def refuse(self, argument: str, field: str, way_out: str = _WAYS_OUT) -> Refused:

@@ -243,7 +243,7 @@ def task_data_check(call: CallSignature, serde: Serde) -> DataCheck:
 
 
 def queue_data_check(call: CallSignature, serde: Serde) -> DataCheck:
-    """Return a function that raises Refused for data that a queue's handler would not get as it is."""
+    """Return a function that raises Refused for data that would arrive changed at a queue's handler."""
     name = call.positional_names[0]
 
     def check(data: Any, payload: bytes) -> None:

@@ -42,7 +42,7 @@ class CallSignature:
 
     def __init__(self, function: Callable[..., Any], *, exact: bool = True) -> None:
         self.function = function
-        #: Whether a call is refused if one of its arguments would arrive changed.
+        #: True if a call is refused when one of its arguments would arrive changed.
         self.exact = exact
         self._traits: dict[str, HintTraits] = {}
         self._signature = inspect.signature(function)
@@ -80,7 +80,7 @@ class CallSignature:
                 raise Refused(f"argument {name!r} of {self.function.__name__}{reason}", field=name) from error
 
     def _check_arrival(self, args: Args, kwargs: Kwargs, arrived: tuple[Args, Kwargs]) -> None:
-        """Raise Refused naming the first argument that differs from what the payload decodes to."""
+        """Raise Refused with the name of the first argument that differs from its decoded value."""
         if not self.exact:
             return
         if kwargs:
@@ -280,7 +280,7 @@ class CallSignature:
 
     @property
     def hints_are_known(self) -> bool:
-        """Whether all classes exist that the type hints name; some may be defined below the function."""
+        """True if all classes in the type hints exist; a class may be defined below the function."""
         try:
             return self.converters is not None
         except AttributeError:  # a module that is imported only in part, in a circle of imports

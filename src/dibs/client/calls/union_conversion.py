@@ -1,7 +1,7 @@
 """Conversion of unions whose types have the same form in JSON, such as `str | datetime`.
 
-A value that JSON does not tell from the others is sent as an object with one key, the name of its type:
-`{"datetime": "2026-01-31T12:00:00Z"}`. Text, numbers, true, false and null are always themselves.
+A value whose type JSON alone does not show is sent as an object with one key, the name of its type:
+`{"datetime": "2026-01-31T12:00:00Z"}`. Text, numbers, true, false and null are sent as they are.
 """
 
 from __future__ import annotations

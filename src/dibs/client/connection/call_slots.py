@@ -25,12 +25,13 @@ DEFAULT_MAX_PENDING: Final = 10_000
 #: Most calls that start in one iteration of the event loop. A start encodes and checks arguments, which takes
 #: 5 to 50 microseconds of CPU, so 500 starts take at most 25 ms.
 MAX_STARTS: Final = 500
-#: Number of abandoned places at which the lines are cleared of them.
+#: Number of cancelled calls at which they are removed from the lines, all at once.
 MAX_ABANDONED: Final = 1000
-#: Most calls whose deadlines end in one iteration of the event loop.
+#: Most waiting calls that get StorageBusy at their deadlines in one iteration of the event loop.
 MAX_EXPIRED: Final = 1000
 
-#: The wait for a slot; its result is the deadline of the call, on the clock of the event loop.
+#: The future of a call that waits for a slot. It is done when the call gets the slot, and its result is the
+#: deadline of the call, on the clock of the event loop.
 Turn = asyncio.Future[float]
 
 _holds_slot: ContextVar[bool] = ContextVar("holds_slot", default=False)
@@ -49,9 +50,10 @@ def check_max_pending(max_pending: int) -> int:
 
 @contextmanager
 def nested_calls() -> Iterator[None]:
-    """Let the calls inside a block start without a free slot, because the block runs while its call has one.
+    """Start the calls inside a `with` block at once, also without a free slot.
 
-    Otherwise a middleware that enqueues might wait for slots that all belong to callers of this middleware.
+    The block is the middleware of an enqueue, which holds a slot. If the enqueues of a middleware waited, all
+    slots might belong to callers of this middleware, and none would become free.
     """
     token = _holds_slot.set(True)
     try:
@@ -177,7 +179,10 @@ class CallSlots:
         return turn
 
     def _leave_line(self) -> None:
-        """Count a cancelled call. The call itself is removed with others, because it may be in the middle."""
+        """Count a cancelled call as abandoned. It stays in its line until `clear_abandoned` or its turn.
+
+        A removal from the middle of a long line is slow, so many calls are removed at once.
+        """
         self.waiting -= 1
         self._abandoned += 1
         if self._abandoned > max(MAX_ABANDONED, self.waiting):
@@ -195,7 +200,7 @@ class CallSlots:
             asyncio.get_running_loop().call_soon(self._grant)
 
     def _grant(self) -> None:
-        """Start the next calls of the lines, at most MAX_STARTS. Go on in the next iteration of the loop."""
+        """Start the next calls of the lines, at most MAX_STARTS, and the others in later iterations."""
         self._is_granting = False
         self._starting.clear()
         granted, most = 0, min(MAX_STARTS, self.max_pending - self.pending)
@@ -206,7 +211,7 @@ class CallSlots:
         if not self.waiting:
             self._no_line.set()
         if granted:
-            # Also without a line: a new call must not start before the calls that got their turns just now.
+            # Also if no call waits: a new call must not start before the calls that got their slots just now.
             self._schedule_grant()
         elif not self._lines:
             self._starts_left = max(0, most)

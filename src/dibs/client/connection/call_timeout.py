@@ -60,7 +60,7 @@ def check_call_timeout(call_timeout: Seconds | None) -> float | None:
 
 
 class LockWaits(Protocol):
-    """The optional method of a storage whose verbs can wait for a lock of somebody's open transaction."""
+    """The optional method of a storage whose verbs can wait for a lock of an open transaction."""
 
     def limit_lock_waits(self, seconds: float) -> Storage:
         """Return the same storage with verbs that raise StorageBusy after `seconds` at a lock."""
@@ -69,7 +69,8 @@ class LockWaits(Protocol):
 
 def with_lock_waits(storage: Storage, seconds: float) -> Storage | None:
     """Return the storage with limited waits for locks; None if it has no such limit."""
-    # Looked up in the class: a wrapper that forwards unknown names would be bypassed.
+    # Looked up in the class. A wrapper with `__getattr__` would return the method of the storage inside it,
+    # and the calls would bypass the wrapper.
     if not hasattr(type(storage), "limit_lock_waits"):
         return None
     return cast("LockWaits", storage).limit_lock_waits(seconds)
@@ -110,7 +111,7 @@ class CallTimeout:
 class BoundedStorage:
     """A storage whose verbs, except `wait`, end at a deadline.
 
-    It forwards all names to the storage, so it can be used in its place.
+    It forwards all other names to the storage, so it serves wherever a Storage is expected.
     """
 
     def __init__(self, storage: Storage, seconds: float) -> None:

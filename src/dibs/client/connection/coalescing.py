@@ -30,7 +30,7 @@ from dibs.client.connection.pending_calls import (
 )
 from dibs.errors import BatchRefused, NotRunning, OutcomeUnknown, Refused, StorageBusy
 
-#: Seconds that a timer fires after the deadline, so that calls which began together end together.
+#: Seconds from a deadline to its timer, so that calls which began together end together.
 TIMER_SLACK: Final = 0.02
 _NOT_SENT: Final = "the event loop ended before this call was sent; repeat the call on a running loop"
 #: Errors of one item for which a storage refuses or cannot encode a whole batch. It has written no item.
@@ -79,7 +79,7 @@ class Coalescer(Generic[Item, Answer]):
     _flushing: asyncio.Future[None] | None = field(default=None, init=False)
     #: The task that sends the batch in flight: the flush, or the caller of an inline call.
     _sender: asyncio.Task[Any] | None = field(default=None, init=False)
-    #: The cancellations of the sender before it was cancelled at a deadline; None if it was not.
+    #: `sender.cancelling()` before a deadline cancelled the sender; None if no deadline has cancelled it.
     _cancelling: int | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     #: The new futures of the calls that were in flight when the event loop ended, by their former ones. None
@@ -178,8 +178,8 @@ class Coalescer(Generic[Item, Answer]):
                 self._in_flight, self._in_flight_until = batch, batch[-1].expires
                 await self._flush_until_expired(batch)
                 if not self._read_only and not self._waiting:
-                    # The callers wake first. If the loop ends before, this task learns it and they get their
-                    # answers; and a caller that goes on needs no new task.
+                    # Let the callers resume before this task ends: one that adds a call again needs no new
+                    # task. If the event loop ends first, it cancels this task, and `add` returns the answers.
                     self._in_flight, self._in_flight_until = (), math.inf
                     await asyncio.sleep(0)
         finally:
@@ -278,7 +278,7 @@ class Coalescer(Generic[Item, Answer]):
         if self._sender is None or self._cancelling is not None:
             return math.inf
         if self._in_flight_until <= now:
-            # The storage may note on the CancelledError that it has sent nothing.
+            # A storage that has not sent the batch marks the CancelledError with `mark_unsent`.
             self._cancelling = self._sender.cancelling()
             self._sender.cancel()
             return math.inf

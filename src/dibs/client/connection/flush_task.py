@@ -43,8 +43,8 @@ class FlushTask(asyncio.Task[None]):
 async def wait_at_loop_end(answer: asyncio.Future[T]) -> T:
     """Return the answer of a call that was in flight when the end of its event loop cancelled its caller.
 
-    The caller is cancelled at its next await instead: otherwise its task might go on for ever. Raises the
-    error of the call, and OutcomeUnknown if the answer does not come in time.
+    The task of the caller is cancelled at its next await instead, so that it ends. Raises the error of the
+    call, and OutcomeUnknown if the answer does not arrive in time.
     """
     try:
         await asyncio.wait([answer], timeout=LOOP_END_SECONDS + 1)

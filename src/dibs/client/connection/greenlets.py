@@ -59,10 +59,10 @@ class GreenletQueue(Generic[T]):
 def start_loop_on_system_thread() -> asyncio.AbstractEventLoop:
     """Return a new event loop that runs on a new thread of the system, until the process ends.
 
-    Greenlets see the running loop of their thread, so on this thread every greenlet would seem to be in a
-    coroutine: `asyncio.run`, Django's ORM and blocking calls of dibs would be refused in all of them.
+    A loop on the current thread would be the running loop of all its greenlets, and each would seem to be in
+    a coroutine: `asyncio.run`, Django's ORM and blocking calls of dibs would be refused in all of them.
 
-    This thread blocks with all its greenlets until the loop runs, for about a millisecond.
+    The current thread blocks with all its greenlets until the loop runs, for about a millisecond.
     """
     thread = LoopThread()
     _original("start_new_thread")(thread.run, ())

@@ -43,12 +43,12 @@ class Lane(Generic[Item, Answer]):
 
 @define(eq=False)
 class Lanes(Generic[Item, Answer]):
-    """The lanes of one coalescer. It is true while there are any."""
+    """The lanes of one coalescer. `bool(lanes)` is True while an id has a lane."""
 
     #: Returns the id of an item. Calls for the same id are sent in their order.
     _id_of: Callable[[Item], str]
     _timeout: CallTimeout
-    #: Limits the attempts at the same time.
+    #: Limits the concurrent attempts, because each takes a connection of the storage.
     _attempts: asyncio.Semaphore
     #: Sends a batch and answers its calls. After StorageBusy, the batch is not written. Set by the coalescer.
     flush: Callable[[list[PendingCall[Item, Answer]]], Awaitable[None]] = field(init=False)
@@ -61,7 +61,7 @@ class Lanes(Generic[Item, Answer]):
         return bool(self._lanes)
 
     def take(self, batch: list[PendingCall[Item, Answer]]) -> list[PendingCall[Item, Answer]]:
-        """Add the calls whose id has a lane to that lane, and return the others."""
+        """Add each call whose id has a lane to that lane. Return the calls for ids without a lane."""
         others = []
         for call in batch:
             if lane := self._lanes.get(self._id_of(call.item)):

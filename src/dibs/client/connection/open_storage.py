@@ -105,7 +105,7 @@ class Opening:
     async def wait(self) -> OpenStorage:
         """Return the open storage. Raises a copy of the error of the task for each caller.
 
-        The callers wait in line, because a burst of them must not resume in one iteration of the loop.
+        At most MAX_RESUMED callers resume in one iteration of the loop, so that a burst does not stall it.
         """
         async with self._gate:
             try:
@@ -122,13 +122,13 @@ class LoopStorages:
     The threads of several event loops use it: each single operation on its containers is atomic.
     """
 
-    #: The storage of each event loop. The one who removes an entry closes it.
+    #: The storage of each event loop. Code that removes an entry must close its storage.
     opened: dict[asyncio.AbstractEventLoop, OpenStorage] = field(factory=dict, init=False)
-    #: The opening of the storage by an event loop. All first callers of the loop wait for it.
+    #: The unfinished opening of each event loop. All calls of the loop that need the storage wait for it.
     opening: dict[asyncio.AbstractEventLoop, Opening] = field(factory=dict, init=False)
     #: The event loop of each `StorageHandle.enter` without a `leave` so far.
     entered: list[asyncio.AbstractEventLoop] = field(factory=list, init=False)
-    #: Held, without awaiting, while `entered` and the mark of a closed app change together.
+    #: Held while `entered` and the `_closed` flag of StorageHandle change together, never during an await.
     lock: threading.Lock = field(factory=threading.Lock, init=False)
     _process: int = field(factory=os.getpid, init=False)
 
@@ -153,7 +153,7 @@ class LoopStorages:
         return next(usable, None)
 
     def remove_entered(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Remove one mark of `loop`, or else the oldest mark: `close` may run on another loop than `open`."""
+        """Remove one entry of `loop`, or else the oldest: `close` may run on another loop than `open`."""
         if loop in self.entered:
             self.entered.remove(loop)
         elif self.entered:

@@ -19,7 +19,7 @@ from dibs.model.ticket_state import TicketState, ticket_state
 
 #: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
 SLOW_POLL_SECONDS: Final = 1.0
-#: Seconds after the end of a wait for its last read. Without an answer the wait ends then.
+#: Seconds that the last read of a wait may take after the end of the wait. Then the wait ends without it.
 READ_SECONDS: Final = 2.0
 
 
@@ -39,7 +39,7 @@ class OutcomeWait(EndWaiter):
     async def wait_for_end(self) -> TicketState:
         """Return the final state of the enqueue. Raises WaitTimeout, which does not affect the job.
 
-        A wait has no other deadline: while the storage is busy, it goes on.
+        The `call_timeout` of the app does not end a wait: after StorageBusy the wait reads again.
         """
         limit = asyncio.timeout(None if self._deadline is None else self._seconds_left() + READ_SECONDS)
         try:

@@ -239,7 +239,7 @@ class StorageHandle:
     async def enter(self) -> None:
         """Open the storage and count the caller as a user of it. Works after `close`, too."""
         loop, loops = running_loop(), self._loops
-        # Counted before it is open: the `leave` of another thread would close the app meanwhile.
+        # Counted before the storage is open, so that a `leave` on another thread does not close the app.
         with loops.lock:
             loops.entered.append(loop)
             self._closed = False

@@ -1,4 +1,4 @@
-"""Enqueue and settle in the caller's own transaction, on a connection of psycopg or SQLAlchemy.
+"""Enqueue and settle in the caller's own transaction, on a connection of psycopg, SQLAlchemy or Django.
 
 The storage receives the driver connection of a SQLAlchemy connection. This module imports no driver; the
 storage checks which connections it accepts.

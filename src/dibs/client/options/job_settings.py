@@ -60,7 +60,7 @@ class CallSettings(JobSettings, total=False):
     wait: Seconds | None
     """Seconds that `enqueue_and_wait` waits for the result. None waits until the job ends."""
     connection: Any
-    """A connection of psycopg or SQLAlchemy. The enqueue becomes part of its transaction."""
+    """A connection of psycopg, SQLAlchemy or Django. The enqueue becomes part of its transaction."""
 
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)

@@ -28,7 +28,7 @@ _LISTS: Final = (list, tuple, set, frozenset, deque)
 
 
 class Traits(NamedTuple):
-    """How pydantic has to dump a type, so that it validates the dump to an equal value."""
+    """The way to dump a type with pydantic so that pydantic validates the dump to an equal value."""
 
     #: False if a field has different aliases for validation and serialization, or a dataclass has aliases:
     #: then the keys are field names.
@@ -158,7 +158,7 @@ def is_secret(kind: Any) -> bool:
 
 
 def _reveal(value: Any, dumped: Any, how: Traits) -> Any:
-    """Return dumped data with the values of secrets in the place of asterisks."""
+    """Return dumped data with the value of each secret instead of its asterisks."""
     if is_secret(type(value)):
         return to_jsonable_python(value.get_secret_value())
     if isinstance(value, RootModel):

@@ -97,9 +97,9 @@ def _start_call(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any
 
 
 def _wait_for_result(call: LoopCall[T], caller: CallerThread | None = None) -> T:
-    """Wait for the result of a call and return it. `caller` runs callbacks meanwhile.
+    """Wait for the result of a call and return it. `caller` runs callbacks of the call during the wait.
 
-    A call that its loop has not started before it ended runs on the background loop.
+    If the event loop of the call ends before it starts the call, the call runs on the background loop.
     """
     if gevent_has_patched() and caller is None:
         caller = CallerThread()

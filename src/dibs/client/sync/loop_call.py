@@ -34,7 +34,7 @@ _READS: Final = frozenset(
 
 
 class LoopCall(Generic[T]):
-    """A coroutine that an event loop runs for another thread. `future` gets its result."""
+    """A coroutine that an event loop runs for another thread. `future` gets its result or error."""
 
     def __init__(self, async_form: str, call: Coroutine[Any, Any, T]) -> None:
         self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -54,8 +54,8 @@ class LoopCall(Generic[T]):
     def is_done(self, caller: CallerThread | None = None) -> bool:
         """Wait for the end of the call and return True; False if its loop ended before it started the call.
 
-        `caller` runs callbacks of the call meanwhile. The wait has short steps, in which the main thread runs
-        the handlers of signals: a signal that arrives just before a long wait would not interrupt it.
+        `caller` runs callbacks of the call during the wait. The wait has steps of CHECK_SECONDS, because a
+        signal that arrives just before a long wait would not interrupt it: its handler runs between steps.
         """
         if caller is not None:
             caller.wait(self.future, self._check_loop)

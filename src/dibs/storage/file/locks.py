@@ -21,7 +21,7 @@ ACQUIRE_TIMEOUT: Final = 60.0
 
 
 class Turn:
-    """The turn of one step: its thread takes it and runs the step, or its cancelled caller takes it."""
+    """The right to run one step: its thread takes it to run the step, or its caller takes it to cancel."""
 
     def __init__(self) -> None:
         self._free = [True]
