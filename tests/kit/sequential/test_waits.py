@@ -96,7 +96,9 @@ def test_a_storage_that_does_not_hear_other_processes_is_found(
 
 
 @pytest.mark.usefixtures("one_attempt")
-@pytest.mark.parametrize("wrap", [MUTED[4], lambda one: NeverWoken(one, MUTED[2])])
+@pytest.mark.parametrize(
+    "wrap", [MUTED[4], pytest.param(lambda one: NeverWoken(one, MUTED[2]), marks=pytest.mark.certify)]
+)
 def test_a_false_claim_of_push_wakeups_fails(wrap: Wrap) -> None:
     report = certify(opening(wrap), examples=0, seed=1)
     [capability] = [one for one in report.capabilities if one.name == "push_wakeups"]
