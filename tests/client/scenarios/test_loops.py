@@ -170,15 +170,15 @@ async def test_close_does_not_wait_for_a_blocked_loop(
     any_app: Dibs, loop_thread: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_storage_module, "CLOSE_TIMEOUT", 0.1)
-    released = threading.Event()
+    used, released = threading.Event(), threading.Event()
 
     async def block() -> None:
         await any_app.queue("q").counts()
+        used.set()
         released.wait(30)
 
     blocked = asyncio.create_task(asyncio.to_thread(loop_thread, block()))
-    while len(next(iter(any_app._storage_handle._by_process.values())).opened) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(used.wait, 30)
     await asyncio.wait_for(any_app.close(), 20)
     released.set()
     await blocked
