@@ -9,7 +9,7 @@ import msgspec
 
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest
-from dibs.model.results import ClaimResult, EnqueueResult, GrantResult
+from dibs.model.results import ClaimResult, EnqueueResult, GrantResult, RenewResult
 from dibs_conformance.concurrent.calls import Call, Completion, Round, Snapshot
 from dibs_conformance.concurrent.linearize import linearize
 
@@ -131,6 +131,17 @@ def test_an_unanswered_call_may_take_effect_at_a_later_time() -> None:
     assert linearize(rounds, "q").linearizable
     tick.now = NOW + 5
     assert not linearize(rounds, "q").linearizable
+
+
+def test_a_renew_beside_a_reap_may_find_the_lease_dead_at_its_own_time() -> None:
+    """The renew read the time, then the reap removed the lease, then the renew looked for it."""
+    dead = {"q": RenewResult(alive=False, now=NOW)}
+    renewed = call("bob", "renew", 1, 4, dead, lease=LEASE, ttl=100)
+    reaped = call("cat", "reap", 2, 3, [], limit=10)
+    reaped.now = NOW + 100
+
+    assert not why(renewed, reaped)
+    assert "alive is False; expected True" in why(renewed)
 
 
 def test_a_lost_update_is_rejected() -> None:
