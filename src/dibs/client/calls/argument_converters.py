@@ -37,7 +37,7 @@ class ArgumentConverters:
             except UnsupportedHintError as error:
                 self._refused[name] = (
                     f"{function.__name__}: the type of the parameter {name!r} cannot be sent. {error}. "
-                    "Use another type, or a serde of your own"
+                    "Use another type, for example a dataclass, or a serde of your own"
                 )
                 continue
             if converter is not None:
