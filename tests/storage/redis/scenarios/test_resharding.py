@@ -25,22 +25,24 @@ async def test_no_script_runs_on_a_part_of_the_keys_of_a_queue(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:
     """While a slot moves, some keys of a queue are on one node and some on the other."""
-    slot = redis_cluster.slot_of(f"{prefix}:{{q}}:")
+    # A name of its own: the name of a queue decides its slot, and each key of a slot takes a second to move.
+    queue = f"q-{prefix}"
+    slot = redis_cluster.slot_of(f"{prefix}:{{{queue}}}:")
     target = next(node for node in redis_cluster.nodes if node is not redis_cluster.owner_of(slot))
     errors: list[BaseException | None] = []
     async with open_url(redis_cluster.url, prefix=prefix) as storage:
-        await storage.enqueue("q", [request("before")])
+        await storage.enqueue(queue, [request("before")])
         loop = asyncio.get_running_loop()
 
         def step() -> None:
             """Enqueue between two keys. The call ends before the next key moves."""
             number = len(errors)
-            future = asyncio.run_coroutine_threadsafe(storage.enqueue("q", [request(f"{number}")]), loop)
+            future = asyncio.run_coroutine_threadsafe(storage.enqueue(queue, [request(f"{number}")]), loop)
             errors.append(future.exception(30))
 
         await asyncio.to_thread(redis_cluster.move_slot, slot, target, step)
-        await storage.enqueue("q", [request("after")])
-        found = await storage.list("q", "waiting")
+        await storage.enqueue(queue, [request("after")])
+        found = await storage.list(queue, "waiting")
 
     stored = {str(number) for number, error in enumerate(errors) if error is None}
     assert {"before", "after", *stored} == {id for id, _ in found.items}
