@@ -80,8 +80,10 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.process = os.getpid()
-        self.has_started, self.has_stopped, self._never = (_original("allocate_lock")() for _ in range(3))
+        self.process: int = os.getpid()
+        self.has_started: Any = _original("allocate_lock")()
+        self.has_stopped: Any = _original("allocate_lock")()
+        self._never: Any = _original("allocate_lock")()
         for lock in (self.has_started, self.has_stopped, self._never):
             lock.acquire()
 

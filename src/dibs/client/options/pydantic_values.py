@@ -122,8 +122,8 @@ def read_traits(kind: Any) -> Traits:
 
 
 #: `make_adapter` and `read_traits` of classes and other hashable hints, remembered.
-adapter = lru_cache(maxsize=1024)(make_adapter)
-traits = lru_cache(maxsize=1024)(read_traits)
+adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(maxsize=1024)(make_adapter)
+traits: Callable[[Any], Traits] = lru_cache(maxsize=1024)(read_traits)
 
 
 def _parts(kind: Any, seen: set[int]) -> Iterator[Any]:
