@@ -62,7 +62,7 @@ SETTLE_ACTIONS: dict[str, SettleAction] = {
     "hand off": HandOff(),
 }
 PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
-#: How long an outcome is kept after "short outcomes", in ms.
+#: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
 #: Keyed by name, because the report of a failure prints the name. No patch trims the log.
 SETTINGS_PATCHES: dict[str, SettingsPatch] = {
@@ -177,7 +177,8 @@ class Program:
     queue: str
     state: ClientState
     now: int
-    #: Where the client stops, or None. Only clients with a scheduler obey it.
+    #: The place in the storage's code at which the client stops during this action; None for no stop. Clients
+    #: without a scheduler ignore it.
     hold: Hold | None = None
 
     def with_own_state(self) -> Program:

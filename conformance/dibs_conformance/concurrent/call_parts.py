@@ -49,7 +49,7 @@ class CallPart:
     times: tuple[int, ...]
     #: Ids that overlapping calls touch. A claim or a reap may skip those ids.
     concurrent_ids: frozenset[str]
-    #: Whether a `configure` overlaps the call. The call may then obey the settings before or after it.
+    #: True if a `configure` overlaps the call. The call may then obey the former or the new settings.
     settings_change: bool = False
 
     @property

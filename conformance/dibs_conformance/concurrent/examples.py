@@ -56,7 +56,8 @@ class Example:
 
     seed: int
     rounds: tuple[RoundActions, ...]
-    #: Where the first client of each round stops until the other clients are done, or None.
+    #: The place at which the first client of each round stops until the other clients are done; None for no
+    #: stop.
     hold: Hold | None = None
 
     def shrunk(self) -> Iterator[Example]:

@@ -63,11 +63,11 @@ ITEMS: Final = {"queues": "queue", "ids": "id", "requests": "request", "records"
 
 @frozen
 class BadCall:
-    """One call with bad input: the verb, all its arguments, and what is wrong."""
+    """A call that the storage must refuse: a verb and its arguments, one of which is invalid."""
 
     verb: str
     arguments: Mapping[str, Any]
-    #: The argument or field that is wrong, such as "requests[1].job.id".
+    #: The invalid argument or field, such as "requests[1].job.id".
     path: str
     kind: str
 

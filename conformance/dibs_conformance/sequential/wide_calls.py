@@ -41,7 +41,7 @@ batches_of_ids = st.lists(st.sampled_from((*WIDE_IDS, "unknown")), min_size=3, m
 ENDS: tuple[End, ...] = (Complete(result=b"1"), Fail(error=Error(type="Oops")), Cancelled())
 #: All actions with which a settlement may be repeated.
 REPEATS: tuple[SettleAction, ...] = (*ENDS, RetryLater(), Release(), HandOff())
-#: How a run ends.
+#: The call that ends an active run, or returns its job to waiting.
 ways = st.sampled_from(("settle", "finish", "cancel", "return", "reap", "drop"))
 
 

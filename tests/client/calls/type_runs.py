@@ -12,7 +12,7 @@ from attrs import frozen
 from dibs import Dibs, Serde, Task, current_job
 from tests.client.calls.type_table import Row
 
-#: What the handler of each queue was called with.
+#: The argument that each handler received last, by the name of its queue.
 RECEIVED: dict[str, Any] = {}
 
 

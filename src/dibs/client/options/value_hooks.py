@@ -28,8 +28,9 @@ _LISTS: Final[dict[Any, Callable[[Any], Any]]] = {
 }
 #: Types that are sent as an object. msgspec encodes them itself, because they are subclasses of dict.
 _DICTS: Final[dict[Any, Callable[[Any], Any]]] = {Counter: Counter, OrderedDict: OrderedDict}
-#: Types of which msgspec encodes no subclasses, such as those of pandas and freezegun, with the function that
-#: returns the value as the base class. A datetime is a date, so it stands first.
+#: Base class -> the function that copies an instance of a subclass to the base class. msgspec encodes these
+#: classes and refuses their subclasses, such as those of pandas and freezegun. `datetime` stands before
+#: `date`, its own base class.
 _STANDARD_BASES: Final[dict[type, Callable[[Any], Any]]] = {
     datetime: lambda value: datetime.combine(value.date(), value.timetz()),
     date: lambda value: date(value.year, value.month, value.day),

@@ -153,7 +153,7 @@ class PostgresSession:
         return self._server.raising_callers_errors(connection)
 
     def refuse_other_database(self, connection: BaseConnection[Any]) -> Refused:
-        """Return the error for a connection to another schema than the one that this storage has opened."""
+        """Return the Refused for a caller's connection to a database without the schema of this storage."""
         return self._server.refuse_other_database(connection)
 
     async def register_queues(self, queues: Sequence[str]) -> None:

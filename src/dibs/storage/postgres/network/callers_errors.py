@@ -109,7 +109,10 @@ def _to_dibs_error(error: psycopg.Error, connection: BaseConnection[Any], errors
 
 
 def refuse_other_database(connection: BaseConnection[Any], errors: DriverErrors, *, why: str = "") -> Refused:
-    """Return the error for a connection to another schema than the one that the app has opened."""
+    """Return the Refused that names the database of `connection` and the URL of the app.
+
+    The caller found that the schema of the app is not in that database.
+    """
     info = connection.info
     found = f" ({why})" if why else ""
     return Refused(

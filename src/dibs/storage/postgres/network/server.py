@@ -120,7 +120,7 @@ class PostgresDatabase:
         return raising_callers_errors(connection, self._errors)
 
     def refuse_other_database(self, connection: BaseConnection[Any]) -> Refused:
-        """Return the error for a connection to another schema than the one that this storage has opened."""
+        """Return the Refused for a caller's connection to a database without the schema of this storage."""
         return refuse_other_database(connection, self._errors)
 
     async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
