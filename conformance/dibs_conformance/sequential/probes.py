@@ -26,6 +26,7 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
+from dibs_conformance.sequential.log_pages import check_log_pages
 from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.state_machine import START
@@ -193,6 +194,13 @@ PROBES = (
         "3, Events",
         "Beyond log_bytes the oldest events are removed, and a reader that missed events gets fell_off.",
         bounded_log,
+    ),
+    Probe(
+        "a reader of the log gets each event once",
+        "3, Events",
+        "After an offset, a reader gets all later events once and in their order, whatever the limits of its "
+        "reads are.",
+        check_log_pages,
     ),
     Probe(
         "a retention is replaced completely",
