@@ -8,6 +8,7 @@ from dibs_conformance.report.values import Failure as Failure
 from dibs_conformance.report.values import Findings as Findings
 from dibs_conformance.report.values import LawReport as LawReport
 from dibs_conformance.report.values import LevelReport as LevelReport
+from dibs_conformance.report.values import NotTried as NotTried
 from dibs_conformance.report.values import ReportData as ReportData
 from dibs_conformance.report.values import SkippedTest as SkippedTest
 from dibs_conformance.report.values import Verdict as Verdict

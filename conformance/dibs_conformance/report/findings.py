@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from dibs_conformance.report.values import Findings, LawReport, LevelVerdict, Verdict
 
 
@@ -25,18 +27,26 @@ def merge_findings(*found: Findings) -> Findings:
     for law in (law for one in found for law in one.laws):
         before = laws.get(law.name)
         laws[law.name] = law if before is None else merge_law_reports(before, law)
-    faults: dict[str, int] = {}
-    for kind, count in ((kind, count) for one in found for kind, count in one.faults.items()):
-        faults[kind] = faults.get(kind, 0) + count
     return Findings(
         histories=sum(one.histories for one in found),
         events=sum(one.events for one in found),
-        faults=faults,
+        faults=add_counts(one.faults for one in found),
+        tried=add_counts(one.tried for one in found),
+        raced=tuple(sorted({verb for one in found for verb in one.raced})),
         laws=tuple(laws.values()),
         failures=tuple(failure for one in found for failure in one.failures),
         untested=tuple(gap for one in found for gap in one.untested),
         spared=tuple(gap for one in found for gap in one.spared),
+        partly=tuple(gap for one in found for gap in one.partly),
     )
+
+
+def add_counts(found: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of several mappings from a kind to a number."""
+    total: dict[str, int] = {}
+    for kind, count in (pair for one in found for pair in one.items()):
+        total[kind] = total.get(kind, 0) + count
+    return total
 
 
 def merge_law_reports(one: LawReport, other: LawReport) -> LawReport:

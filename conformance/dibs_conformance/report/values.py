@@ -26,6 +26,10 @@ Verdict = Literal["kept", "broken", "not tested"]
 LevelVerdict = Literal["reached", "broken", "not tested", "not run"]
 
 
+#: The reason for a law that was not checked.
+UNMET: Final = "no history of this run led to a check of this law; try a larger budget"
+
+
 class LawReport(Struct, frozen=True, kw_only=True):
     """The result of one law. A law that was never checked is `not tested`, never `kept`."""
 
@@ -64,10 +68,21 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class SkippedTest(Struct, frozen=True, kw_only=True):
-    """A test that did not run, and the reason."""
+    """A test that did not run, or only in part, and the reason."""
 
     name: str
     why: str
+
+
+class NotTried(Struct, frozen=True):
+    """A part of a level that was not tried: the row of the report that limits its verdict."""
+
+    #: The name of the level, such as "L2".
+    level: str
+    what: str
+    reason: str
+    #: True if the storage claims it, or the level needs it. The level is then not reached.
+    needed: bool = False
 
 
 class Findings(Struct, frozen=True, kw_only=True):
@@ -81,11 +96,17 @@ class Findings(Struct, frozen=True, kw_only=True):
     faults: Mapping[str, int] = {}
     laws: tuple[LawReport, ...] = ()
     failures: tuple[Failure, ...] = ()
+    #: Numbers of what was tried apart from faults, such as "waits" and "bad calls".
+    tried: Mapping[str, int] = {}
+    #: Verbs that overlapped with a call of another client, sorted.
+    raced: tuple[str, ...] = ()
     #: Tests that belong to the level and could not run here. They keep the level from being reached.
     untested: tuple[SkippedTest, ...] = ()
     #: Tests that do not apply, because the storage does not claim the capability. They do not affect the
     #: verdict.
     spared: tuple[SkippedTest, ...] = ()
+    #: Tests that ran only in part, because the budget ended. The level needs no more than they did.
+    partly: tuple[SkippedTest, ...] = ()
 
 
 class LevelReport(Findings, frozen=True, kw_only=True):
@@ -95,6 +116,8 @@ class LevelReport(Findings, frozen=True, kw_only=True):
     title: str
     verdict: LevelVerdict
     seconds: float = 0.0
+    #: Why the level did not run, or did not run to its end: a lower level, the user. "" if it did.
+    stopped: str = ""
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -102,6 +125,21 @@ class LevelReport(Findings, frozen=True, kw_only=True):
         return (
             *(gap.name for gap in self.untested),
             *(law.name for law in self.laws if law.verdict == "not tested"),
+        )
+
+    @property
+    def not_tried(self) -> tuple[NotTried, ...]:
+        """Return a row for each part of the level that was not tried; those that the level needs first."""
+        if self.verdict == "not run":
+            return (
+                NotTried(self.name, "the whole level", self.stopped or "a lower level failed", needed=True),
+            )
+        # A level that failed stopped early, so its other laws have no reason of their own.
+        unmet = [law.name for law in self.laws if law.verdict == "not tested" and not self.failures]
+        return (
+            *(NotTried(self.name, gap.name, gap.why, needed=True) for gap in self.untested),
+            *(NotTried(self.name, name, UNMET, needed=True) for name in unmet),
+            *(NotTried(self.name, gap.name, gap.why) for gap in (*self.spared, *self.partly)),
         )
 
 
@@ -121,7 +159,10 @@ class ReportData(Struct, frozen=True, kw_only=True):
     capabilities: tuple[CapabilityReport, ...]
     levels: tuple[LevelReport, ...]
     contract: str = CONTRACT
+    #: The version of the kit, which is that of dibs.
     kit: str = ""
+    #: The day of the run in UTC, as "2026-11-23". It is from SOURCE_DATE_EPOCH, if that is set.
+    date: str = ""
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -132,6 +173,23 @@ class ReportData(Struct, frozen=True, kw_only=True):
     def laws(self) -> tuple[LawReport, ...]:
         """Return the reports of the laws of all levels, lowest level first."""
         return tuple(law for level in self.levels for law in level.laws)
+
+    @property
+    def not_tried(self) -> tuple[NotTried, ...]:
+        """Return a row for each part that was not tried, up to the highest level that exists."""
+        requested = {level.name for level in self.levels}
+        above = [name for name in LEVEL_TITLES if name not in requested]
+        return (
+            *(row for level in self.levels for row in level.not_tried),
+            *(NotTried(name, "the whole level", "not requested") for name in above),
+        )
+
+    @property
+    def failed_at(self) -> str:
+        """Return the level that failed, the lowest level for a false claim, or "" without a failure."""
+        if false_claims(self.capabilities):
+            return self.levels[0].name if self.levels else self.level
+        return next((level.name for level in self.levels if level.failures), "")
 
     @property
     def histories(self) -> int:
