@@ -19,6 +19,7 @@ from dibs.model.requests import (
     HandOff,
     JobPatch,
     Reject,
+    Release,
     RetryLater,
     SettingsPatch,
     SettleAction,
@@ -83,6 +84,18 @@ def claim_in_order(lockstep: Lockstep) -> None:
 
 def urgent_job(id: str) -> NewJob:
     return NewJob(id=id, data=JobData(priority=1))
+
+
+def return_in_order(lockstep: Lockstep) -> None:
+    """In the same ms, a promoted and a released job keep their places among the others; a retry goes last."""
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    enqueue(lockstep, "a", "b", "c", "d")
+    promoted, released, retried = claim(lockstep, lease, 3)
+    enqueue(lockstep, "a", "e")
+    settle(lockstep, promoted, Complete())
+    settle(lockstep, released, Release())
+    settle(lockstep, retried, RetryLater())
+    claim(lockstep, lease)
 
 
 def pause_and_limit(lockstep: Lockstep) -> None:
@@ -157,7 +170,7 @@ def use_an_outcome(lockstep: Lockstep) -> None:
     ]
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
     done, failed = claim(lockstep, lease)
-    then = tuple(FollowUp(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d"))
+    then = tuple(FollowUp(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d", "e"))
     settle(lockstep, done, Complete(result=b"1", then=then, retention=OutcomeRetention(completed=10)))
     settle(lockstep, failed, Fail(error=Error(type="Oops"), retention=OutcomeRetention(failed=10)))
     rejects = [EnqueueRequest(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
@@ -256,6 +269,30 @@ def log_every_change(lockstep: Lockstep) -> None:
     lockstep.events(QUEUE, Reader(), 100)
 
 
+def finish_runs(lockstep: Lockstep) -> None:
+    """Hand off three runs and finish each twice: with follow-ups, with a fail job, and as cancelled.
+
+    The follow-ups of the second run update those of the first.
+    """
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    enqueue(lockstep, "a", "b", "c")
+    payloads = {"d": b"1", "e": b"2", "f": b"3"}
+    then = tuple(
+        FollowUp(queue=QUEUE, job=NewJob(id=id, data=JobData(payload=payload), delay=5))
+        for id, payload in payloads.items()
+    )
+    failed = Fail(error=Error(type="Oops"), handled=True, then=then)
+    jobs = lockstep.claim(QUEUE, lease, 3).jobs
+    for job, end in zip(jobs, (Complete(result=b"1", then=then), failed, Cancelled()), strict=False):
+        if job.run is not None:
+            settle(lockstep, (job.id, job.run.fence), HandOff())
+            for _ in range(2):
+                lockstep.finish(QUEUE, job.id, end, job.revision)
+    lockstep.compare_slots(QUEUE, FAILED)
+    lockstep.pass_time(5)
+    claim(lockstep, lease)
+
+
 def prune_everything(lockstep: Lockstep) -> None:
     """Let three outcomes expire, one of an id with a new job, and prune with a limit of two."""
     lease = lockstep.grant([QUEUE], 3 * DAY, "kit")
@@ -294,6 +331,7 @@ def use_two_handles(lockstep: Lockstep) -> None:
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     update_during_a_run,
     claim_in_order,
+    return_in_order,
     pause_and_limit,
     cancel_active_runs,
     expire_a_lease,
@@ -305,6 +343,7 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     fall_off_an_empty_log,
     call_with_batches,
     log_every_change,
+    finish_runs,
     prune_everything,
     use_two_handles,
 )
