@@ -14,17 +14,16 @@ from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compo
 from dibs.client.calls.task_settings import TaskSettings
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
-from dibs.client.connection.queue_client import QueueClient
+from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.durations import Seconds, duration_seconds
-from dibs.client.options.serde import JSON, Serde
+from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
-from dibs.model.check_jobs import check_enqueue_queue, check_queue
+from dibs.model.check_jobs import check_enqueue_queue
 from dibs.model.check_values import check_is_text
-from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import client_options, open_storage
 
@@ -74,7 +73,7 @@ class Dibs:
         self.lifespan_function: Lifespan | None = None
         """The function declared with @app.lifespan; each worker process enters it once."""
         self._running_works: set[StopRequests] = set()
-        self._clients: dict[str, QueueClient] = {}
+        self._clients = QueueClients(self._storage_handle)
         self._tasks: dict[str, Task[Any, Any]] = {}
 
     @classmethod
@@ -197,7 +196,7 @@ class Dibs:
         """
         check_is_text("queue", name)
         task = self._tasks.get(name)
-        return task.queue if task and serde is None else Queue(self._get_client(name, serde), self.handlers)
+        return task.queue if task and serde is None else Queue(self._clients.get(name, serde), self.handlers)
 
     async def queues(self) -> Sequence[Queue]:
         """Return the queues that the storage knows, also those of other apps and failure handlers.
@@ -266,7 +265,7 @@ class Dibs:
             check_function(function)
             name = default_queue_name(function) if queue is None else queue
             check_enqueue_queue(name)
-            client = self._get_client(name, serde)
+            client = self._clients.get(name, serde)
             self._tasks[name] = declare_task(client, function, self.handlers, settings)
             return self._tasks[name]
 
@@ -294,34 +293,6 @@ class Dibs:
             )
         self.lifespan_function = asynccontextmanager(function)
         return function
-
-    def _get_client(self, name: str, serde: Serde | None) -> QueueClient:
-        check_queue(name)
-        if serde is not None and not isinstance(serde, Serde):
-            raise Refused(
-                f"serde is {serde!r:.60}; pass an object with name, encode and decode, as JsonSerde()",
-                field="serde",
-            )
-        known = self._clients.get(name)
-        if known is None:
-            known = self._clients[name] = QueueClient(
-                self._storage_handle, name, serde or self._default_serde(name)
-            )
-        if serde is not None and serde is not known.serde:
-            raise ConfigurationError(
-                f"queue {name!r} uses the serde {known.serde.name!r} already; "
-                "pass serde= in the first call that names the queue"
-            )
-        return known
-
-    def _default_serde(self, name: str) -> Serde:
-        """Return the serde of a queue without `serde=`: JSON, or for a fail queue the serde of its queue.
-
-        The fail queue of `emails` is `emails!fail`. A job of a fail queue has the payload of the failed job,
-        byte for byte, so both queues need the same serde.
-        """
-        parent = self._clients.get(name.removesuffix(FAIL_SUFFIX))
-        return JSON if parent is None else parent.serde
 
     # -- work ----------------------------------------------------------------------------------------
 
