@@ -12,7 +12,16 @@ nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
-TYPED = ("src", "conformance", "tests", "benchmarks", "examples/dibs-sqlite/src", "tools", "noxfile.py")
+TYPED = (
+    "src",
+    "conformance",
+    "tests",
+    "benchmarks",
+    "examples/dibs-sqlite/src",
+    "examples/dibs-lmdb/src",
+    "tools",
+    "noxfile.py",
+)
 STORAGES = ("memory", "file", "redis", "postgres", "sqlite")
 #: Sources of Redis and Postgres: the wheels of pip, or the packages of the system.
 SERVER_SOURCES = ("wheel", "system")

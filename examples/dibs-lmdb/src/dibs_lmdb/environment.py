@@ -1,0 +1,162 @@
+"""The LMDB environment of a folder, and steps: transactions with the time and the numbers of the storage."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import cast
+
+import lmdb
+
+from dibs.errors import (
+    OutcomeUnknown,
+    StorageBusy,
+    StorageDamaged,
+    StorageError,
+    StorageFull,
+    StorageTooNew,
+    StorageUnavailable,
+)
+from dibs.storage.clock import report_lead, storage_time
+from dibs_lmdb import keys
+from dibs_lmdb.records import FORMAT, Meta, pack, unpack
+
+MOST_READERS = 1024
+
+_open: dict[tuple[int, str], Environment] = {}
+_opening = Lock()
+
+
+class Environment:
+    """The open environment of a folder. LMDB lets a process open a folder only once, so storages share it."""
+
+    def __init__(self, key: tuple[int, str], env: lmdb.Environment) -> None:
+        self.key, self.env, self.users = key, env, 1
+
+    @staticmethod
+    def open(folder: Path, *, sync: bool, map_size: int) -> Environment:
+        with _opening:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                # The process id, because a forked child must not use the environment of its parent.
+                key = (os.getpid(), str(folder.resolve()))
+                found = _open.get(key)
+                if found is not None:
+                    found.users += 1
+                    return found
+                env = lmdb.open(str(folder), map_size=map_size, sync=sync, max_readers=MOST_READERS)
+                env.reader_check()  # Free the places of readers that were killed.
+            except (lmdb.Error, OSError) as error:
+                raise StorageUnavailable(f"cannot open the LMDB folder {folder}: {error}") from error
+            _open[key] = Environment(key, env)
+            return _open[key]
+
+    def close(self) -> None:
+        with _opening:
+            self.users -= 1
+            if not self.users:
+                del _open[self.key]
+                self.env.close()
+
+    @property
+    def change(self) -> int:
+        """A number that grows with each commit of any process. It is read from shared memory."""
+        return int(self.env.info()["last_txnid"])
+
+    @contextmanager
+    def step(self, name: str, manual: int | None, *, write: bool) -> Iterator[Step]:
+        """Open a transaction. `manual` is the time of a manual clock; None takes the system clock."""
+        try:
+            txn = self.env.begin(write=write)
+        except lmdb.Error as error:
+            raise _translate(error) from error
+        try:
+            step = Step(txn, manual)
+            yield step
+            if write:
+                step.put(keys.META, pack(step.meta))
+        except lmdb.Error as error:
+            txn.abort()
+            raise _translate(error) from error
+        except BaseException:
+            txn.abort()
+            raise
+        if not write:
+            txn.abort()
+            return
+        try:
+            txn.commit()
+        except lmdb.MapFullError as error:
+            raise _translate(error) from error
+        except lmdb.Error as error:
+            raise OutcomeUnknown(f"LMDB reported an error at the commit: {error}") from error
+        if step.new_lead:
+            report_lead(name, step.new_lead)
+
+
+class Step:
+    """One transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, manual: int | None) -> None:
+        self.txn = txn
+        packed = self.get(keys.META)
+        self.meta = Meta() if packed is None else unpack(Meta, packed, "the clock of the storage")
+        if self.meta.format > FORMAT:
+            raise StorageTooNew(
+                f"the storage has the format {self.meta.format}; this version reads up to {FORMAT}"
+            )
+        lead = self.meta.lead
+        if manual is None:
+            self.now, self.meta.lead = storage_time(time.time_ns() // 1_000_000, self.meta.highest, lead)
+        else:
+            self.now = max(manual, self.meta.highest)
+        self.new_lead = self.meta.lead if self.meta.lead != lead else 0
+        self.meta.highest = max(self.meta.highest, self.now)
+
+    def draw(self) -> int:
+        """Draw a number that is above all earlier ones and at least now in µs."""
+        self.meta.drawn = max(self.meta.drawn + 1, self.now * 1000)
+        return self.meta.drawn
+
+    def get(self, key: bytes) -> bytes | None:
+        return cast("bytes | None", self.txn.get(key))
+
+    def put(self, key: bytes, value: bytes = b"") -> None:
+        self.txn.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        self.txn.delete(key)
+
+    def first(self, prefix: bytes, start: bytes = b"") -> tuple[bytes, bytes] | None:
+        """Return the rest of the first key with a prefix, from `start` on, and its value."""
+        with self.txn.cursor() as cursor:
+            if cursor.set_range(prefix + start):
+                key, value = cast("tuple[bytes, bytes]", cursor.item())
+                if key.startswith(prefix):
+                    return key[len(prefix) :], value
+        return None
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rest of each key with a prefix, from `start` on. Do not write during the scan."""
+        with self.txn.cursor() as cursor:
+            if not cursor.set_range(prefix + start):
+                return
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", cursor):
+                if not key.startswith(prefix):
+                    return
+                yield key[len(prefix) :], value
+
+
+def _translate(error: lmdb.Error) -> StorageError:
+    """Return the error for a transaction that LMDB could not do, and that changed nothing."""
+    if isinstance(error, lmdb.MapFullError):
+        return StorageFull("the LMDB folder is full; open it with a larger map_size")
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError | lmdb.InvalidError):
+        return StorageDamaged(f"the LMDB folder is damaged: {error}")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StorageBusy("the LMDB folder has too many readers")
+    return StorageError(f"LMDB reported an error: {error}")

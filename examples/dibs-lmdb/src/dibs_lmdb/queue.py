@@ -1,0 +1,294 @@
+"""One queue within a step: its ids with all their indexes, its leases, its request keys and its log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET, structs
+
+from dibs.errors import StorageDamaged
+from dibs.model.events import LogEvent
+from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Job, OutcomeRetention, Slot
+from dibs.model.results import EnqueueResult
+from dibs.storage.offsets import format_offset
+from dibs_lmdb import keys
+from dibs_lmdb.environment import Step
+from dibs_lmdb.records import IdRecord, LeaseRecord, LogEntry, QueueRecord, RequestRecord, pack, unpack
+
+RUN_LEVEL_KINDS = frozenset(
+    {"completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"}
+)
+
+STATE_BYTES = {
+    "waiting": b"w",
+    "active": b"a",
+    "handed_off": b"h",
+    "blocked": b"b",
+    "completed": b"C",
+    "failed": b"F",
+    "cancelled": b"X",
+}
+STATE_OF_BYTE = {byte: state for state, byte in STATE_BYTES.items()}
+
+
+class Queue:
+    def __init__(self, step: Step, name: str) -> None:
+        self.step, self.name, self.key = step, name, keys.digest(name)
+        packed = step.get(keys.QUEUE + self.key)
+        self._stored = packed
+        self.record = (
+            QueueRecord(name) if packed is None else unpack(QueueRecord, packed, f"the queue {name!r}")
+        )
+        self._events: list[LogEvent] = []
+
+    @property
+    def retention(self) -> OutcomeRetention:
+        """The retention of the queue. By default, a fail queue keeps its failed outcomes for ever."""
+        retention = self.record.settings.retention
+        if self.name.endswith(FAIL_SUFFIX) and retention.failed is UNSET:
+            return structs.replace(retention, failed=FOREVER)
+        return retention
+
+    def prefix(self, tag: bytes) -> bytes:
+        return tag + self.key
+
+    # Ids
+
+    def get(self, id: str) -> Slot:
+        return self._read(keys.digest(id), id).slot
+
+    def by_hash(self, hashed: bytes) -> IdRecord:
+        """Return the id to which an index entry leads."""
+        found = self._read(hashed)
+        if found.slot == EMPTY:
+            raise StorageDamaged(f"queue {self.name!r}: an index leads to an id that does not exist")
+        return found
+
+    def ended_number(self, id: str) -> int:
+        """Return the number of the latest end of an id, or of any id without a trace if this one has none."""
+        found = self._read(keys.digest(id), id)
+        return self.record.gone if found.slot == EMPTY else found.ended
+
+    def _read(self, hashed: bytes, id: str = "") -> IdRecord:
+        packed = self.step.get(self.prefix(keys.SLOT) + hashed)
+        return IdRecord(id) if packed is None else unpack(IdRecord, packed, f"queue {self.name!r}, id {id!r}")
+
+    def put(self, id: str, before: Slot, after: Slot) -> None:
+        """Store a slot and change its index entries. `before` is the stored slot."""
+        hashed = keys.digest(id)
+        if after.current is None and after.outcome is None:
+            after = EMPTY
+        record = IdRecord(id, after, self._read(hashed, id).ended)
+        if _has_ended(before, after):
+            record.ended = self.step.draw()
+            if after == EMPTY:
+                self.record.gone = record.ended
+        old, new = self._entries(hashed, before), self._entries(hashed, after)
+        for key in old.keys() - new.keys():
+            self.step.delete(key)
+        for key, value in new.items():
+            if old.get(key) != value:
+                self.step.put(key, value)
+        if after == EMPTY:
+            self.step.delete(self.prefix(keys.SLOT) + hashed)
+        else:
+            self.step.put(self.prefix(keys.SLOT) + hashed, pack(record))
+        self._count(before, after)
+
+    def _entries(self, hashed: bytes, slot: Slot) -> dict[bytes, bytes]:
+        entries: dict[bytes, bytes] = {}
+        job, outcome = slot.current, slot.outcome
+        if job is not None and job.run is None:
+            entries[self._due_key(job)] = hashed
+        if job is not None and job.run is not None and job.run.lease is not None:
+            key = self.prefix(keys.LEASE_JOB) + keys.digest(job.run.lease) + hashed
+            entries[key] = b"c" if job.run.cancel_requested else b""
+        if outcome is not None and outcome.expires_at is not None:
+            key = self.prefix(keys.OUTCOME_EXPIRY) + keys.number(outcome.expires_at) + hashed
+            entries[key] = STATE_BYTES[outcome.kind]
+        for state in _states(slot):
+            entries[self.prefix(keys.STATE) + STATE_BYTES[state] + hashed] = b""
+        return entries
+
+    def _due_key(self, job: Job) -> bytes:
+        order = keys.priority(job.data.priority) + keys.number(job.run_at) + keys.number(job.seq)
+        return self.prefix(keys.DUE) + order
+
+    def _count(self, before: Slot, after: Slot) -> None:
+        record = self.record
+        for state in _states(before):
+            record.states[state] -= 1
+        for state in _states(after):
+            record.states[state] = record.states.get(state, 0) + 1
+        left = _is_under_lease(before) and not _is_under_lease(after)
+        record.under_leases += _is_under_lease(after) - _is_under_lease(before)
+        job = after.current
+        waits_anew = job is not None and job.run is None and _place(before) != _place(after)
+        if waits_anew or (left and record.settings.max_active is not None):
+            record.work = self.step.draw()
+
+    # Order
+
+    def next_due_job(self) -> IdRecord | None:
+        """Return the first id in the order of claims. Each priority with waiting jobs costs one look-up."""
+        for place, hashed in self._first_of_each_priority(None):
+            if keys.read_number(place[2:10]) <= self.step.now:
+                return self.by_hash(hashed)
+        return None
+
+    def next_run_at(self, after: int) -> int | None:
+        """Return the earliest `run_at` later than `after`."""
+        times = (keys.read_number(place[2:10]) for place, _ in self._first_of_each_priority(after))
+        return min(times, default=None)
+
+    def _first_of_each_priority(self, after: int | None) -> Iterator[tuple[bytes, bytes]]:
+        prefix = self.prefix(keys.DUE)
+        found = self.step.first(prefix)
+        while found is not None:
+            level = found[0][:2]
+            if after is not None:
+                found = self.step.first(prefix + level, keys.number(after + 1))
+                found = found and (level + found[0], found[1])
+            if found is not None:
+                yield found
+            found = self.step.first(prefix, level + b"\xff" * 17)
+
+    def has_room(self) -> bool:
+        most = self.record.settings.max_active
+        return most is None or self.record.under_leases < most
+
+    # Leases
+
+    def lease(self, lease: str) -> LeaseRecord | None:
+        packed = self.step.get(self.prefix(keys.LEASE) + keys.digest(lease))
+        return None if packed is None else unpack(LeaseRecord, packed, f"a lease of queue {self.name!r}")
+
+    def put_lease(self, hashed: bytes, before: LeaseRecord | None, after: LeaseRecord | None) -> None:
+        if before is not None:
+            self.step.delete(self.prefix(keys.LEASE_EXPIRY) + keys.number(before.expires) + hashed)
+        if after is None:
+            self.step.delete(self.prefix(keys.LEASE) + hashed)
+        else:
+            self.step.put(self.prefix(keys.LEASE_EXPIRY) + keys.number(after.expires) + hashed)
+            self.step.put(self.prefix(keys.LEASE) + hashed, pack(after))
+
+    def expired_leases(self, limit: int) -> list[tuple[bytes, LeaseRecord]]:
+        expired: list[tuple[bytes, LeaseRecord]] = []
+        for key, _ in self.step.scan(self.prefix(keys.LEASE_EXPIRY)):
+            if len(expired) == limit or keys.read_number(key[:8]) > self.step.now:
+                break
+            packed = self.step.get(self.prefix(keys.LEASE) + key[8:])
+            if packed is not None:
+                expired.append((key[8:], unpack(LeaseRecord, packed, f"a lease of queue {self.name!r}")))
+        return expired
+
+    def jobs_under(
+        self, hashed: bytes, limit: int | None = None, *, cancel_requested: bool = False
+    ) -> list[IdRecord]:
+        found: list[IdRecord] = []
+        for key, flag in self.step.scan(self.prefix(keys.LEASE_JOB) + hashed):
+            if limit is not None and len(found) == limit:
+                break
+            if flag or not cancel_requested:
+                found.append(self.by_hash(key))
+        return found
+
+    def number_under(self, hashed: bytes) -> int:
+        return sum(1 for _ in self.step.scan(self.prefix(keys.LEASE_JOB) + hashed))
+
+    # Request keys
+
+    def request(self, request_key: str) -> RequestRecord | None:
+        """Return the result that is remembered for a request key."""
+        found = self._request(keys.digest(request_key))
+        return found if found is not None and self.step.now < found.expires else None
+
+    def remember(self, request_key: str, result: EnqueueResult) -> None:
+        hashed = keys.digest(request_key)
+        self.forget_request(hashed)
+        expires = self.step.now + self.record.settings.request_key_age
+        self.step.put(self.prefix(keys.REQUEST) + hashed, pack(RequestRecord(expires, result)))
+        self.step.put(self.prefix(keys.REQUEST_EXPIRY) + keys.number(expires) + hashed)
+
+    def forget_request(self, hashed: bytes) -> None:
+        found = self._request(hashed)
+        if found is not None:
+            self.step.delete(self.prefix(keys.REQUEST) + hashed)
+            self.step.delete(self.prefix(keys.REQUEST_EXPIRY) + keys.number(found.expires) + hashed)
+
+    def _request(self, hashed: bytes) -> RequestRecord | None:
+        packed = self.step.get(self.prefix(keys.REQUEST) + hashed)
+        return (
+            None if packed is None else unpack(RequestRecord, packed, f"a request key of queue {self.name!r}")
+        )
+
+    # The log
+
+    def log(self, event: LogEvent) -> None:
+        level = self.record.settings.log_level
+        if level == "all" or (level == "runs" and event.kind in RUN_LEVEL_KINDS):
+            self._events.append(event)
+
+    def save(self) -> None:
+        """Write the queue and the events of the step."""
+        if self._events:
+            number = self.step.draw()
+            packed = pack(LogEntry(self.step.now, self._events))
+            self.step.put(self.prefix(keys.EVENTS) + keys.number(number), packed)
+            self.record.logged, self.record.logged_number = (
+                format_offset(number, len(self._events) - 1),
+                number,
+            )
+            self.record.log_bytes += len(packed)
+            self._events = []
+        packed = pack(self.record)
+        if packed != self._stored:
+            self.step.put(self.prefix(keys.QUEUE), packed)
+
+
+class Queues:
+    """The queues that a step uses, by name."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._opened: dict[str, Queue] = {}
+
+    def __getitem__(self, name: str) -> Queue:
+        if name not in self._opened:
+            self._opened[name] = Queue(self.step, name)
+        return self._opened[name]
+
+    def save(self) -> None:
+        for queue in self._opened.values():
+            queue.save()
+
+
+def _states(slot: Slot) -> list[str]:
+    """Return the states of an id that do not depend on the time."""
+    states: list[str] = []
+    if slot.current is not None:
+        states.append("waiting" if slot.current.run is None else "active")
+        if slot.current.run is not None and slot.current.run.lease is None:
+            states.append("handed_off")
+    if slot.successor is not None:
+        states.append("blocked")
+    if slot.outcome is not None:
+        states.append(slot.outcome.kind)
+    return states
+
+
+def _is_under_lease(slot: Slot) -> bool:
+    return slot.current is not None and slot.current.run is not None and slot.current.run.lease is not None
+
+
+def _place(slot: Slot) -> tuple[int, int, int] | None:
+    job = slot.current
+    return None if job is None or job.run is not None else (job.data.priority, job.run_at, job.seq)
+
+
+def _has_ended(before: Slot, after: Slot) -> bool:
+    return (
+        (before.current is not None and after.current is None)
+        or (after.outcome is not None and after.outcome != before.outcome)
+        or (after.dropped != before.dropped and after.current is not None)
+    )
