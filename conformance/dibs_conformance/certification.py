@@ -12,22 +12,33 @@ A test for a third-party storage has three lines:
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.metadata import version
 from math import isnan
 
 from attrs import field, frozen
+from msgspec import structs
 
-from dibs.errors import Refused
+from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.levels import LEVELS
+from dibs_conformance.loop_runner import LIMITS, LoopRunner, without_exits
 from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Findings, LevelReport, Report, SkippedTest
+from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.findings import level_verdict
+from dibs_conformance.report.passwords import without_passwords
 from dibs_conformance.report.values import false_claims
 from dibs_conformance.sequential.capabilities import probe_capabilities
-from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenStorage, Progress
+from dibs_conformance.target import LevelPlan, Locations, OpenStorage, Progress
+
+#: Errors that say what is wrong with the arguments of `certify`. They are raised, and not reported.
+KNOWN_ERRORS = (Refused, ConfigurationError, NotImplementedError)
+INTERRUPTED = "the user interrupted the run"
 
 
 def certify(
@@ -57,9 +68,12 @@ def certify(
     first = random.randrange(2**32) if seed is None else seed
     locations = Locations(target)
     try:
-        return Certification(locations, level, first, budget).run(examples, steps, progress)
+        with without_exits():
+            report = Certification(locations, level, first, budget).run(examples, steps, progress)
+        return without_passwords(report, target)
     finally:
-        locations.remove_all()
+        with suppress(StorageFailed):
+            locations.remove_all()
 
 
 def check_level(level: str) -> None:
@@ -90,9 +104,16 @@ class Certification:
 
     def run(self, examples: int | None, steps: int, progress: Progress) -> Report:
         """Probe the capabilities, run the levels, and return the report."""
-        claims, durability, capabilities = self._probe_capabilities()
-        levels: list[LevelReport] = []
-        for name in levels_up_to(self._level):
+        names = levels_up_to(self._level)
+        try:
+            claims, durability, capabilities = self._probe_capabilities()
+        except KNOWN_ERRORS:
+            raise
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the storage may raise anything
+            levels = [level_report(names[0], *findings_of(error, Findings()), 0.0)]
+            return self._report("", (), levels, examples)
+        levels = []
+        for name in names:
             plan = LevelPlan(
                 locations=self._locations,
                 claims=claims,
@@ -103,8 +124,21 @@ class Certification:
                 progress=progress,
                 untested=untested_claims(capabilities),
             )
-            broken = any(level.verdict == "broken" for level in levels)
-            levels.append(skipped_level_report(name) if broken else run_level(name, plan))
+            reason = find_reason_to_stop(levels)
+            levels.append(skipped_level_report(name, reason) if reason else run_level(name, plan))
+        return self._report(durability, capabilities, levels, examples)
+
+    def _report(
+        self,
+        durability: str,
+        capabilities: tuple[CapabilityReport, ...],
+        levels: Sequence[LevelReport],
+        examples: int | None,
+    ) -> Report:
+        """Return the report. Requested levels without a report of their own did not run."""
+        reason = find_reason_to_stop(levels)
+        missing = levels_up_to(self._level)[len(levels) :]
+        levels = (*levels, *(skipped_level_report(name, reason) for name in missing))
         reached = highest_reached(levels)
         return Report(
             target=self._locations.name,
@@ -112,17 +146,20 @@ class Certification:
             certified=reached == self._level and not false_claims(capabilities),
             reached=reached,
             seed=self._seed,
+            budget=self._budget,
+            examples=examples,
             seconds=round(time.monotonic() - self._began, 3),
             durability=durability,
             capabilities=capabilities,
-            levels=tuple(levels),
-            kit=f"dibs {version('dibs')}",
+            levels=levels,
+            kit=version("dibs"),
+            date=today(),
         )
 
     def _probe_capabilities(self) -> tuple[Capabilities, str, tuple[CapabilityReport, ...]]:
         runner = LoopRunner()
         try:
-            claims, durability, found = runner.run(probe_capabilities(self._locations))
+            claims, durability, found = runner.run(probe_capabilities(self._locations), LIMITS.test)
             return claims, durability, tuple(found)
         finally:
             runner.close()
@@ -150,26 +187,60 @@ def levels_up_to(level: str) -> list[str]:
 
 
 def run_level(name: str, plan: LevelPlan) -> LevelReport:
-    """Run one level and return its report. The report includes the time that the level took."""
-    began = time.monotonic()
-    found = LEVELS[name](plan)
-    return level_report(name, found, round(time.monotonic() - began, 3))
+    """Run one level and return its report. The report includes the time that the level took.
+
+    An exception of the storage is a failure of the level. Ctrl-C ends the level with what it has tried.
+    """
+    began, stopped = time.monotonic(), ""
+    try:
+        found = LEVELS[name](plan)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the storage may raise anything
+        found, stopped = findings_of(error, plan.findings_so_far())
+    return level_report(name, found, stopped, round(time.monotonic() - began, 3))
 
 
-def level_report(name: str, found: Findings, seconds: float) -> LevelReport:
+def findings_of(error: BaseException, so_far: Findings) -> tuple[Findings, str]:
+    """Return the findings of a level that an exception ended, and the reason of Ctrl-C, or ""."""
+    if isinstance(error, KeyboardInterrupt):
+        gap = SkippedTest(name="the rest of the level", why=INTERRUPTED)
+        return structs.replace(so_far, untested=(*so_far.untested, gap)), INTERRUPTED
+    failure = exception_failure(error)
+    histories = max(1, so_far.histories)
+    return structs.replace(so_far, histories=histories, failures=(failure,)), ""
+
+
+def level_report(name: str, found: Findings, stopped: str, seconds: float) -> LevelReport:
     """Return the report of a level with these findings, and with the verdict that follows from them."""
     fields = {field: getattr(found, field) for field in Findings.__struct_fields__}
     return LevelReport(
-        name=name, title=LEVEL_TITLES[name], verdict=level_verdict(found), seconds=seconds, **fields
+        name=name,
+        title=LEVEL_TITLES[name],
+        verdict=level_verdict(found),
+        seconds=seconds,
+        stopped=stopped,
+        **fields,
     )
 
 
-def skipped_level_report(name: str) -> LevelReport:
-    """Return the report of a level that did not run because a lower one is broken."""
-    return LevelReport(name=name, title=LEVEL_TITLES[name], verdict="not run")
+def find_reason_to_stop(levels: Sequence[LevelReport]) -> str:
+    """Return why the levels above these do not run, or ""."""
+    failed = next((level.name for level in levels if level.verdict == "broken"), "")
+    interrupted = any(level.stopped for level in levels)
+    return f"{failed} failed" if failed else INTERRUPTED if interrupted else ""
 
 
-def highest_reached(levels: list[LevelReport]) -> str:
+def skipped_level_report(name: str, reason: str) -> LevelReport:
+    """Return the report of a level that did not run."""
+    return LevelReport(name=name, title=LEVEL_TITLES[name], verdict="not run", stopped=reason)
+
+
+def today() -> str:
+    """Return the day in UTC, as "2026-11-23". SOURCE_DATE_EPOCH replaces it, for a report to compare."""
+    seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
+def highest_reached(levels: Sequence[LevelReport]) -> str:
     """Return the highest level that is reached together with all levels below it, or ""."""
     reached = ""
     for level in levels:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dibs.errors import ConfigurationError, Refused
 from dibs.model.duration_text import parse_seconds
+from dibs_conformance.certification import INTERRUPTED
 from dibs_conformance.certification import certify as certify_target
 from dibs_conformance.levels import LEVELS
+from dibs_conformance.report import Report
 
 EXIT_NOT_CERTIFIED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 
 class Duration(click.FloatRange):
@@ -34,7 +40,9 @@ class Duration(click.FloatRange):
         return bounded
 
 
-@click.command("certify")
+@click.command(
+    "certify", epilog="Example: dibs certify file:./scratch --level L3 --budget 5m --out report.html"
+)
 @click.argument("url", metavar="URL", help="The storage to test. Its own jobs are never touched.")
 @click.option("--level", metavar="LEVEL", default="L0", help=f"Highest level to test: {', '.join(LEVELS)}.")
 @click.option(
@@ -42,16 +50,21 @@ class Duration(click.FloatRange):
     type=Duration(),
     metavar="DURATION",
     default=60,
-    help="Time to spend on all levels, as 60 or 5m.",
+    help="Time for all levels, as 60 or 5m. The least number of tests of a level may take longer.",
 )
 @click.option(
     "--examples", type=int, metavar="N", help="Histories to test on each level, instead of a budget."
 )
 @click.option("--seed", type=int, metavar="N", help="Seed of an earlier run, to repeat it.")
 @click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as HTML to FILE."
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    multiple=True,
+    help="Write the report to FILE, by its ending: .html, .json, .svg (a badge) or .txt. Repeatable.",
 )
-@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write an SVG badge to FILE.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the page to FILE.")
+@click.option("--badge", type=click.Path(path_type=Path), metavar="FILE", help="Write the badge to FILE.")
 @click.option("--json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def certify(
@@ -62,28 +75,46 @@ def certify(
     budget: float,
     examples: int | None,
     seed: int | None,
+    out: tuple[Path, ...],
     html: Path | None,
     badge: Path | None,
     json: bool,
 ) -> None:
-    """Test a storage against the contract, and print a report.
-
-    The report lists each law of the contract with the number of times it was checked. The tests run in
-    locations that are created for them (a prefix, schema or folder) and removed at the end. Exit codes: 0
-    certified, 1 not certified, 2 invalid arguments.
-    """
+    forms = find_forms(ctx, out, html, badge)
+    progress = ProgressLine(level, budget, examples)
     try:
-        with without_durability_warnings():
-            report = certify_target(url, level, budget, seed, examples=examples, progress=show_progress)
+        with without_durability_warnings(), progress:
+            report = certify_target(url, level, budget, seed, examples=examples, progress=progress.update)
     except (Refused, ConfigurationError, NotImplementedError) as error:
         click.echo(str(error), err=True)
         ctx.exit(EXIT_USAGE)
-    clear_progress()
-    for path, render in ((html, report.html), (badge, report.badge)):
-        if path is not None:
-            path.write_text(render(), "utf-8")
+    for path, form in forms:
+        path.write_text(RENDERERS[form](report), "utf-8")
     click.echo(report.json() if json else report.text())
-    ctx.exit(0 if report.certified else EXIT_NOT_CERTIFIED)
+    interrupted = any(one.stopped == INTERRUPTED for one in report.levels)
+    ctx.exit(EXIT_INTERRUPTED if interrupted else 0 if report.certified else EXIT_NOT_CERTIFIED)
+
+
+def find_forms(
+    ctx: click.Context, out: tuple[Path, ...], html: Path | None, badge: Path | None
+) -> list[tuple[Path, str]]:
+    """Return the files to write with their forms. Exit with 2, before the test, if one cannot be written."""
+    forms = [(path, path.suffix.lower()) for path in out]
+    forms += [(path, form) for path, form in ((html, ".html"), (badge, ".svg")) if path is not None]
+    for path, form in forms:
+        if form not in RENDERERS:
+            ctx.fail(f"--out {path}: expected a name that ends with {', '.join(RENDERERS)}")
+        if not path.absolute().parent.is_dir():
+            ctx.fail(f"the folder of {path} does not exist; create it first")
+    return forms
+
+
+RENDERERS: Final[dict[str, Callable[[Report], str]]] = {
+    ".html": Report.html,
+    ".json": Report.json,
+    ".svg": Report.badge,
+    ".txt": Report.text,
+}
 
 
 @contextmanager
@@ -101,14 +132,35 @@ def without_durability_warnings() -> Iterator[None]:
         log.setLevel(before)
 
 
-def show_progress(examples: int) -> None:
-    """Show on a terminal how many histories were tested so far."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{examples:,} histories")
-        sys.stderr.flush()
+class ProgressLine:
+    """A progress bar on a terminal: the time of the budget, and the number of tested histories.
 
+    Without a terminal it writes nothing.
+    """
 
-def clear_progress() -> None:
-    """Erase the progress line from a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
+    def __init__(self, level: str, budget: float, examples: int | None) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._bar = Progress(
+            TextColumn(f"up to {level}"),
+            BarColumn(),
+            TextColumn("{task.fields[tried]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not self._is_shown,
+        )
+        self._budget = budget if examples is None else None
+        self._task = self._bar.add_task("", total=self._budget, tried="")
+        self._began = time.monotonic()
+
+    def __enter__(self) -> None:
+        self._bar.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, histories: int) -> None:
+        """Show the number of histories of the current part of a level."""
+        passed = time.monotonic() - self._began
+        done = None if self._budget is None else min(passed, self._budget)
+        self._bar.update(self._task, completed=done, tried=f"{histories:,} histories")

@@ -23,8 +23,8 @@ from dibs_conformance.report import LevelReport, Report
 from dibs_conformance.report.text import (
     capability_line,
     failure_lines,
-    fault_and_skip_lines,
     level_line,
+    level_lines,
     summary_lines,
 )
 from dibs_conformance.target import OpenStorage
@@ -136,10 +136,7 @@ class LevelItem(ConformanceItem):
 def missing_lines(level: LevelReport) -> Iterator[str]:
     """Yield the lines that explain why a level is not reached."""
     yield level_line(level)
-    yield from fault_and_skip_lines(level)
-    for law in level.laws:
-        if law.verdict == "not tested":
-            yield f"  not tested: {law.name}: no history led to a check of this law; try a larger budget"
+    yield from level_lines(level)
     for failure in level.failures:
         yield from failure_lines(failure)
 

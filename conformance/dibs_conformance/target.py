@@ -1,4 +1,4 @@
-"""The storage under test: its locations, the plan of a level, and an event loop for synchronous callers.
+"""The storage under test: its locations, the plan of a level, and a storage that stays open.
 
 A location is a URL or a name at which the storage keeps its data, such as a folder or a schema.
 """
@@ -6,21 +6,30 @@ A location is a URL or a name at which the storage keeps its data, such as a fol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import count
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 from attrs import field, frozen
+from msgspec import structs
 
 from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
-from dibs.storage.registry import connect, open_storage, parse_scheme, remove_storage, temporary_url
+from dibs.storage.registry import (
+    connect,
+    find_hook,
+    open_storage,
+    parse_scheme,
+    remove_storage,
+    temporary_url,
+)
+from dibs_conformance.loop_runner import LoopRunner
+from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.report.values import Findings, SkippedTest
-
-T = TypeVar("T")
 
 #: A function that opens a storage at a location. A new location is empty; a known one has its earlier jobs.
 OpenStorage = Callable[[str, Clock], AbstractAsyncContextManager[Storage]]
@@ -74,6 +83,33 @@ class Locations:
         offered = getattr(self.target, "connect", None)
         return None if offered is None else cast("AbstractAsyncContextManager[Any]", offered(location))
 
+    def data_folder(self, location: str) -> Path | None:
+        """Return the folder with all files of a location, or None if the target does not offer it."""
+        found = self._hook("data_folder", location)
+        return None if found is None else Path(found)
+
+    def power_loss(self, location: str) -> AbstractContextManager[Callable[[], None]] | None:
+        """Return a device for a location, or None if the target does not offer one.
+
+        The device is a context manager of a function that cuts its power.
+        """
+        found = self._hook("power_loss", location)
+        return None if found is None else cast("AbstractContextManager[Callable[[], None]]", found)
+
+    def has_hook(self, name: str) -> bool:
+        """Return whether the target offers a hook."""
+        return self._find_hook(name) is not None
+
+    def _hook(self, name: str, location: str) -> Any:
+        hook = self._find_hook(name)
+        return None if hook is None else hook(location)
+
+    def _find_hook(self, name: str) -> Callable[[str], Any] | None:
+        """Return a function beside the factory of a URL, or an attribute of a function `open_storage`."""
+        if isinstance(self.target, str):
+            return find_hook(self.target, name)
+        return getattr(self.target, name, None)
+
     def remove_all(self) -> None:
         """Remove all locations that `new` created. Call it without a running event loop."""
         asyncio.run(self.remove())
@@ -109,24 +145,21 @@ class LevelPlan:
     untested: tuple[SkippedTest, ...] = ()
     #: Called with the number of histories tested so far.
     progress: Progress = field(default=lambda _: None)
+    #: Functions that return the findings so far. They are used if the level is interrupted.
+    sources: list[Callable[[], Findings]] = field(factory=list)
+
+    def findings_so_far(self) -> Findings:
+        """Return what was tried up to now, without the failures."""
+        return counts_only(merge_findings(*(source() for source in self.sources)))
+
+
+def counts_only(found: Findings) -> Findings:
+    """Return the findings without failures and without laws, which are not complete yet."""
+    return structs.replace(found, failures=(), laws=())
 
 
 #: A function that tests a storage at one level.
 RunLevel = Callable[[LevelPlan], Findings]
-
-
-class LoopRunner:
-    """An event loop that runs coroutines for synchronous callers."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run_until_complete(work)
-
-    def close(self) -> None:
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
 
 
 class OpenedStorage:
@@ -160,10 +193,15 @@ class OpenedStorage:
             self._runner.run(_enter_context(context)) for context in self._contexts
         ]
 
-    def reopen(self) -> None:
-        """Close the storage and open a new one at the same location."""
-        self.close()
-        self._open()
+    def reopen(self, handle: int | None = None) -> None:
+        """Close all handles, or one of them, and open new ones at the same location."""
+        if handle is None:
+            self.close()
+            self._open()
+            return
+        self._runner.run(_exit_context(self._contexts[handle]))
+        self._contexts[handle] = self._locations.open(self.location, self._clock)
+        self.handles[handle] = self._runner.run(_enter_context(self._contexts[handle]))
 
     def close(self) -> None:
         for context in self._contexts:

@@ -36,7 +36,7 @@ GOOD = Findings(histories=5, events=50, laws=(KEPT,))
 
 
 def level(name: str, found: Findings) -> LevelReport:
-    return level_report(name, found, 1.0)
+    return level_report(name, found, "", 1.0)
 
 
 def report(*levels: LevelReport, **changes: object) -> Report:
@@ -51,7 +51,8 @@ def report(*levels: LevelReport, **changes: object) -> Report:
         durability="none at all",
         capabilities=(CapabilityReport(name="durable", claimed=True, found=True),),
         levels=levels,
-        kit="dibs 1",
+        kit="1.4",
+        date="2026-11-23",
     )
     return msgspec.structs.replace(whole, **changes)
 
@@ -120,7 +121,7 @@ def test_a_false_claim_is_not_certified() -> None:
     shown = report(level("L0", GOOD), capabilities=untrue, certified=False)
 
     assert ["durable"] == [failure.law for failure in shown.failures]
-    assert "DOES NOT KEEP" in shown.text()
+    assert "failed at L0" in shown.text()
 
 
 @pytest.mark.parametrize(
@@ -150,8 +151,9 @@ def test_the_lines_name_missing_tests() -> None:
         level("L0", Findings(histories=1, laws=(UNMET,), untested=(gap,), faults={"cut": 3}))
     ).text()
 
-    assert "no law is broken, but L0 was not tested completely" in text
-    assert "not tested: server restart: nobody knows how" in text
+    assert "my_storage: L0 not reached: histories 1, cut 3; not tried: server restart (L0)," in text
+    assert "NOT TRIED: server restart: nobody knows how" in text
+    assert "NOT TRIED: unmet law: no history of this run led to a check" in text
     assert "faults: cut 3" in text
 
 
@@ -161,7 +163,7 @@ def test_a_console_shows_levels_and_laws() -> None:
     shown = console.export_text()
 
     assert "kept law" in shown
-    assert "BROKEN: a law" in shown
+    assert "FAILED: a law" in shown
 
 
 class Page(HTMLParser):
@@ -189,15 +191,19 @@ def test_the_page_shows_all_findings_and_escapes_them() -> None:
     assert BROKEN.why in page.text
     assert BROKEN.story[0] in page.text
     assert all(title in page.text for title in LEVEL_TITLES.values())
-    assert "Not tested: disk full" in page.text
+    assert "disk full" in page.text
+    assert gap.why in page.text
 
 
 @pytest.mark.parametrize("found", [GOOD, Findings(), Findings(failures=(BROKEN,))])
 def test_the_badge_shows_the_verdict(found: Findings) -> None:
     badge = ET.fromstring(report(level("L0", found)).badge())
-    expected = {"reached": "L0", "not tested": "not tested", "broken": "broken"}[level("L0", found).verdict]
+    expected = {"reached": "L0", "not tested": "no level reached", "broken": "failed at L0"}
 
-    assert f"dibs contract: {expected}" == badge.attrib["aria-label"]
+    assert (
+        f"dibs · {expected[level('L0', found).verdict]} · kit 1.4 · seed 7 · 2026-11-23"
+        == badge.attrib["aria-label"]
+    )
 
 
 def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
@@ -205,5 +211,5 @@ def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
     done = invoke(verb, "memory:", "--examples", "1", "--html", str(page), "--badge", str(badge))
 
     assert 0 == done.exit_code
-    assert "keeps the contract at level L0" in page.read_text("utf-8")
-    assert "dibs contract: L0" in badge.read_text("utf-8")
+    assert "Certified at L0: histories " in page.read_text("utf-8")
+    assert "dibs · L0 · kit " in badge.read_text("utf-8")

@@ -25,6 +25,7 @@ from dibs_conformance.concurrent.log_readers import late_event, reads_of_log
 from dibs_conformance.concurrent.races import Race, hold_of_visit, random_hold
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure
+from dibs_conformance.report.exceptions import exception_failure
 
 MAX_ROUNDS = 4
 #: Runs of a shrunk example, each with another seed, before it counts as passing.
@@ -137,15 +138,21 @@ class ExampleRunner:
     def __init__(self, clients: ClientGroup) -> None:
         self._clients = clients
         self._examples_run = 0
+        #: The rounds of the newest example so far.
+        self._rounds: list[Round] = []
         self.counts = ExampleCounts()
 
     def run(self, example: Example) -> Failure | None:
         """Run an example. Return None, or a failure with the shortest failing example found."""
-        rounds, result = self._run_once(example)
-        self.counts.count(rounds, result)
-        if result.linearizable:
-            return None
-        return self._shrink(example, rounds, result)
+        try:
+            rounds, result = self._run_once(example)
+            self.counts.count(rounds, result)
+            if result.linearizable:
+                return None
+            return self._shrink(example, rounds, result)
+        except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
+            self.counts.histories += 1
+            return exception_failure(error, timeline(self._rounds))
 
     def _run_once(self, example: Example) -> tuple[list[Round], LinearizeResult]:
         queue = f"q{self._examples_run}"
@@ -158,7 +165,8 @@ class ExampleRunner:
         return rounds, linearize(rounds, queue)
 
     def _run_rounds(self, example: Example, queue: str, now: int) -> list[Round]:
-        state, rounds = ClientState(), []
+        state = ClientState()
+        rounds = self._rounds = []
         for at, round_actions in enumerate(example.rounds):
             holds = [example.hold, *(None for _ in round_actions)]
             programs = [

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec import structs
+
 from dibs_conformance.concurrent.examples import (
     ClientGroup,
     Example,
@@ -108,12 +110,12 @@ class ExampleLoop:
 
     def findings(self, clients: ClientGroup) -> Findings:
         runner = ExampleRunner(clients)
+        self._plan.sources.append(lambda: counted(runner.counts))
         failure = self._first_failure(runner)
         pairs = pair_laws(runner.counts) if self._all_pairs else ()
         laws = (order_law(runner.counts, failure), reader_law(runner.counts), *pairs)
-        return Findings(
-            histories=runner.counts.histories,
-            events=runner.counts.calls,
+        return structs.replace(
+            counted(runner.counts),
             laws=laws,
             failures=(failure,) if failure is not None else (),
             untested=undecided_gap(runner.counts),
@@ -157,6 +159,17 @@ class ExampleLoop:
         if self._plan.examples is not None:
             return done < self._plan.examples
         return time.monotonic() < self._deadline
+
+
+def counted(counts: ExampleCounts) -> Findings:
+    """Return the numbers of histories and calls, and the verbs that overlapped with another call."""
+    verbs = {verb for pair in counts.overlapping_pairs for verb in pair.split(" beside ")}
+    return Findings(
+        histories=counts.histories,
+        events=counts.calls,
+        tried={"overlapping calls": counts.overlaps},
+        raced=tuple(sorted(verbs)),
+    )
 
 
 def order_law(counts: ExampleCounts, failure: Failure | None) -> LawReport:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import frozen
 
@@ -24,10 +24,17 @@ from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.concurrent.system_calls import InjectedError, SystemCallInjector
-from dibs_conformance.target import Locations, LoopRunner, OpenedStorage, OpenStorage
+from dibs_conformance.concurrent.thread_clients import close_all
+from dibs_conformance.concurrent.timeline import call_text
+from dibs_conformance.loop_runner import LIMITS, LoopRunner
+from dibs_conformance.report import Failure
+from dibs_conformance.report.exceptions import LAW, StorageFailed, describe_exit, exception_failure
+from dibs_conformance.target import Locations, OpenedStorage, OpenStorage
 
 #: Seconds a process may take to answer.
 TIMEOUT = 60.0
+#: Seconds to wait after LIMITS.call, so that a process can report a call that hangs at an await.
+GRACE = 3.0
 #: Modules loaded once in the fork server that starts the clients.
 PRELOADED = ["__main__", __name__]
 
@@ -52,8 +59,11 @@ class ProgramStats:
     failed: str = ""
 
 
-class ClientUnresponsive(Exception):
+class ClientUnresponsive(StorageFailed):
     """A process neither answered nor exited in time."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Failure(law=LAW, why=why))
 
 
 def process_context() -> BaseContext:
@@ -88,33 +98,57 @@ class ProcessClient:
 
     def start(self, program: Program, fault: SignalPoint | InjectedError | None = None) -> None:
         """Send a program to the process. `wait` returns its calls."""
+        if self.died:
+            self.raise_death()
         self._calls, self._running = [], True
         self._pipe.send((program, fault))
 
-    def wait(self, timeout: float = TIMEOUT) -> list[Call]:
+    def wait(self, timeout: float | None = None) -> list[Call]:
         """Wait until the program is done or the process is dead, and return its calls.
 
-        Raises ClientUnresponsive if no message arrives for `timeout` seconds.
+        Raise ClientUnresponsive if no message arrives for `timeout` seconds. The default is LIMITS.call and
+        GRACE. Raise StorageFailed for an exception of the storage, and if the process ended by itself.
         """
         while self._running:
             self._receive(timeout)
         return self._calls
 
-    def _receive(self, timeout: float = TIMEOUT) -> None:
+    def _receive(self, timeout: float | None = None) -> None:
         """Receive one message: the start or the end of a call, or the counts of a finished program."""
+        timeout = LIMITS.call + GRACE if timeout is None else timeout
         if not self._pipe.poll(timeout):
-            raise ClientUnresponsive(f"client process {self.name} did not answer within {timeout:.0f} s")
+            raise ClientUnresponsive(f"{self._call_in_flight()} did not return within {timeout:g} s")
         try:
             message = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             self._running, self.died = False, True
+            self._check_exit()
             return
+        if isinstance(message, Failure):
+            self._running = False
+            raise StorageFailed(message)
         if isinstance(message, ProgramStats):
             self.stats, self._running = message, False
             return
         if self._calls and message.invoked == self._calls[-1].invoked:
             self._calls.pop()
         self._calls.append(message)
+
+    def _call_in_flight(self) -> str:
+        """Return the newest call as text, or "open" if the process has not opened its storage yet."""
+        return call_text(self._calls[-1]) if self._calls else "open"
+
+    def _check_exit(self) -> None:
+        """Raise StorageFailed if the process exited by itself. The kit kills only with SIGKILL."""
+        self._process.join(LIMITS.call)
+        if self._process.exitcode != -signal.SIGKILL:
+            self.raise_death()
+
+    def raise_death(self) -> NoReturn:
+        """Raise StorageFailed with the call during which the process ended."""
+        ending = describe_exit(self._process.exitcode)
+        why = f"{self._call_in_flight()}: the process of the client ended {ending} during the call"
+        raise StorageFailed(Failure(law=LAW, why=why))
 
     @property
     def pid(self) -> int:
@@ -172,17 +206,18 @@ class ProcessClients:
         pairs = list(zip(self.clients, programs, strict=False))
         for client, program in pairs:
             client.start(program)
-        return [call for client, _ in pairs for call in client.wait()]
+        calls = [call for client, _ in pairs for call in client.wait()]
+        for client, _ in pairs:
+            if client.died:
+                client.raise_death()
+        return calls
 
     def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
         """Read the storage while all clients are idle."""
         return self._runner.run(take_snapshot(self._opened.storage, queue, ids, now, log=log))
 
     def close(self) -> None:
-        for client in self.clients:
-            client.close()
-        self._opened.close()
-        self._runner.close()
+        close_all([*(client.close for client in self.clients), self._opened.close, self._runner.close])
 
 
 @contextmanager
@@ -215,7 +250,18 @@ class LineCounter:
 
 
 def run_client(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:
-    """Run the programs that arrive on the pipe, until the message None or the end of the pipe."""
+    """Run the programs that arrive on the pipe, until the message None or the end of the pipe.
+
+    An exception of the storage is sent to the parent as a Failure, and the process ends.
+    """
+    try:
+        run_programs(target, location, name, pipe)
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        with suppress(OSError):
+            pipe.send(exception_failure(error))
+
+
+def run_programs(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:
     counter, system, locations, runner = LineCounter(), SystemCallInjector(), Locations(target), LoopRunner()
     system.install()
     opened = OpenedStorage(locations, runner, location)

@@ -178,9 +178,14 @@ class Scheduler:
                 self._switch_client()
             self._condition.notify_all()
 
-    def watch_round(self) -> None:
-        """Watch the round from the thread that waits for its end. Raises Deadlock."""
-        deadline = time.monotonic() + ROUND_TIMEOUT
+    @property
+    def running_clients(self) -> list[str]:
+        """The clients whose program of this round has not ended, the running one first."""
+        return sorted(self._clients, key=lambda name: name != self._running)
+
+    def watch_round(self, timeout: float = ROUND_TIMEOUT) -> None:
+        """Watch the round from the thread that waits for its end. Raise Deadlock after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
         with self._condition:
             steps_before, last_step = -1, time.monotonic()
             while self._clients:
@@ -194,7 +199,7 @@ class Scheduler:
                     self._skip_waiting_client(now - last_step)
                 if now > deadline:
                     raise Deadlock(
-                        f"{', '.join(sorted(self._clients))} did not return within {ROUND_TIMEOUT:.0f} s"
+                        f"{', '.join(sorted(self._clients))} did not return within {timeout:.0f} s"
                     )
             self._running, self._ready = "", []
 

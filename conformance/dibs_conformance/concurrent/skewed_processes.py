@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Final
 
-from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.concurrent.process_clients import GRACE, process_context
+from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report.exceptions import LAW as CALL_LAW
+from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
-from dibs_conformance.target import LevelPlan, Locations, LoopRunner, OpenedStorage, OpenStorage
+from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 
 LAW: Final = "processes with skewed clocks share one time"
 SENTENCE: Final = "The time of a storage never steps back, on whatever process a caller uses."
@@ -26,8 +29,6 @@ SHIFTS: Final = (0, SHIFT, -SHIFT)
 ROUNDS: Final = 3
 #: The ms by which the time may go on faster or slower than the kit's clock.
 SLACK: Final = 1_000
-#: Seconds that a process has to answer.
-TIMEOUT: Final = 60.0
 
 
 def skewed_processes(plan: LevelPlan) -> Findings:
@@ -54,10 +55,22 @@ def read_in_turn(clients: Sequence[Connection]) -> list[tuple[int, int, int]]:
     for _ in range(ROUNDS):
         for shift, client in zip(SHIFTS, clients, strict=True):
             client.send(None)
-            if not client.poll(TIMEOUT):
-                raise TimeoutError(f"a process with a skewed clock did not answer within {TIMEOUT:.0f} s")
-            readings.append((shift, client.recv(), time.monotonic_ns() // 1_000_000))
+            readings.append((shift, receive_time(client, shift), time.monotonic_ns() // 1_000_000))
     return readings
+
+
+def receive_time(client: Connection, shift: int) -> int:
+    """Return the time that a process read. Raise StorageFailed if it raised, ended, or does not answer."""
+    who = f"grant(queues=['q']) in a process whose clock is {shift} ms off"
+    if not client.poll(LIMITS.call + GRACE):
+        raise StorageFailed(Failure(law=CALL_LAW, why=f"{who} did not return within {LIMITS.call:g} s"))
+    try:
+        answer: int | Failure = client.recv()
+    except (EOFError, ConnectionResetError):
+        raise StorageFailed(Failure(law=CALL_LAW, why=f"{who} ended the process")) from None
+    if isinstance(answer, Failure):
+        raise StorageFailed(answer)
+    return answer
 
 
 def find_wrong_reading(readings: Sequence[tuple[int, int, int]], *, server_clock: bool) -> str | None:
@@ -87,14 +100,25 @@ def skewed_client(locations: Locations, location: str, shift: int) -> Iterator[C
         yield ours
     finally:
         ours.close()
-        process.join(TIMEOUT)
+        process.join(LIMITS.call)
         if process.is_alive():
             process.kill()
             process.join()
 
 
 def answer_with_time(target: str | OpenStorage, location: str, shift: int, pipe: Connection) -> None:
-    """Answer each message on the pipe with the storage's now, until the end of the pipe."""
+    """Answer each message on the pipe with the storage's now, until the end of the pipe.
+
+    An exception of the storage is sent as a Failure, and the process ends.
+    """
+    try:
+        send_times(target, location, shift, pipe)
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        with suppress(OSError):
+            pipe.send(exception_failure(error))
+
+
+def send_times(target: str | OpenStorage, location: str, shift: int, pipe: Connection) -> None:
     runner = LoopRunner()
     with shifted_clock(shift):
         opened = OpenedStorage(Locations(target), runner, location, "system")

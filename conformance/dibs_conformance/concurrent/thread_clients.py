@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from threading import Barrier
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
+from threading import Barrier, Thread
 from typing import Any, TypeVar
 
 from dibs.storage.protocol import Storage
 from dibs_conformance.concurrent.actions import Program
 from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import Clock, run_program, take_snapshot
-from dibs_conformance.concurrent.scheduler import Scheduler
+from dibs_conformance.concurrent.scheduler import Deadlock, Scheduler
 from dibs_conformance.concurrent.source_lines import source_folders
-from dibs_conformance.target import Locations, LoopRunner, OpenedStorage
+from dibs_conformance.loop_runner import LIMITS, LoopRunner
+from dibs_conformance.report.exceptions import StorageFailed, hang_failure, thread_frames
+from dibs_conformance.target import Locations, OpenedStorage
 
 T = TypeVar("T")
-#: Seconds a round may take.
-ROUND_TIMEOUT = 60.0
 NAMES = ("ann", "bob", "cat", "dan")
+
+
+class ClientThread:
+    """A thread that runs submitted functions in order.
+
+    It is a daemon, so that a call that never returns does not keep the kit from ending, as a
+    ThreadPoolExecutor does.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def task() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - the caller gets it from the future
+                future.set_exception(error)
+
+        self._tasks.put(task)
+        return future
+
+    def shutdown(self, timeout: float) -> None:
+        """End the thread after its last function. Wait for at most `timeout` seconds."""
+        self._tasks.put(None)
+        self._thread.join(timeout)
 
 
 class ThreadClient:
@@ -27,7 +67,8 @@ class ThreadClient:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"kit-{name}")
+        self._thread = ClientThread(f"kit-{name}")
+        self._is_lost = False
         self.opened: OpenedStorage | None = None
         self._runner: LoopRunner | None = None
 
@@ -43,12 +84,39 @@ class ThreadClient:
         self._runner = self._runner or LoopRunner()
         self.opened = OpenedStorage(locations, self._runner, location)
 
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
+
+    def abandon(self) -> None:
+        """Do not use the thread again, because a call in it never returns."""
+        self._is_lost = True
+
+    def wait_for(self, future: Future[T], seconds: float | None = None) -> T:
+        """Return the result of a submitted function. Raise StorageFailed if it does not end in time.
+
+        After that, the thread is not used again, and `close` does nothing. The default is LIMITS.call and
+        a second, so that a call that waits at an await is reported by its own loop.
+        """
+        limit = LIMITS.call + 1 if seconds is None else seconds
+        try:
+            return future.result(limit)
+        except FutureTimeout:
+            if future.done():
+                raise
+            self._is_lost = True
+            raise StorageFailed(hang_failure(thread_frames(self._thread.ident), limit)) from None
+
     def close(self) -> None:
-        if self.opened is not None:
-            self.submit(self.opened.close).result()
-        if self._runner is not None:
-            self.submit(self._runner.close).result()
-        self._thread.shutdown()
+        if self._is_lost:
+            return
+        try:
+            if self.opened is not None:
+                self.wait_for(self.submit(self.opened.close))
+            if self._runner is not None:
+                self.wait_for(self.submit(self._runner.close))
+        finally:
+            self._thread.shutdown(0 if self._is_lost else LIMITS.call)
 
     def run_program(self, program: Program, clock: Clock) -> list[Call]:
         return self.run(run_program(self.storage, self.name, program, clock))
@@ -65,12 +133,12 @@ class ThreadClients:
         location = self.location = locations.new()
         self.clients = [ThreadClient(name) for name in NAMES[:size]]
         first = self.clients[0]
-        first.submit(lambda: first.open(locations, location)).result()
+        first.wait_for(first.submit(lambda: first.open(locations, location)))
         folders = source_folders(type(first.storage)) if scheduled else ()
         self.scheduler = Scheduler(folders)
         self._scheduled = scheduled
         for client in self.clients:
-            client.submit(self._open_function(client, locations, location)).result()
+            client.wait_for(client.submit(self._open_function(client, locations, location)))
 
     def _open_function(self, client: ThreadClient, locations: Locations, location: str) -> Callable[[], None]:
         def open_client() -> None:
@@ -84,15 +152,14 @@ class ThreadClients:
         return open_client
 
     def close(self) -> None:
-        for client in self.clients:
-            client.close()
+        close_all(client.close for client in self.clients)
 
     def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
         """Read the storage while all clients are idle."""
         first = self.clients[0]
-        return first.submit(
-            lambda: first.run(take_snapshot(first.storage, queue, ids, now, log=log))
-        ).result()
+        return first.wait_for(
+            first.submit(lambda: first.run(take_snapshot(first.storage, queue, ids, now, log=log)))
+        )
 
     def start(self, programs: Sequence[Program]) -> Callable[[], list[Call]]:
         """Start one program per client, all at the same time. Return a function that waits for the calls."""
@@ -102,7 +169,11 @@ class ThreadClients:
             client.submit(self._round_function(client, program.with_own_state(), start))
             for client, program in pairs
         ]
-        return lambda: [call for future in futures for call in future.result(ROUND_TIMEOUT)]
+        return lambda: [
+            call
+            for (client, _), future in zip(pairs, futures, strict=True)
+            for call in client.wait_for(future, LIMITS.call + 1)
+        ]
 
     def run_round(
         self, programs: Sequence[Program], seed: int, *, during: Callable[[], None] | None = None
@@ -113,10 +184,21 @@ class ThreadClients:
             self.scheduler.start_round(names, seed, programs[0].hold)
         calls = self.start(programs)
         if self._scheduled:
-            self.scheduler.watch_round()
+            self._watch_round()
         if during is not None:
             during()
         return calls()
+
+    def _watch_round(self) -> None:
+        """Wait for the end of the round. Without one, report the call of the first client that still runs."""
+        try:
+            self.scheduler.watch_round(LIMITS.call + 1)
+        except Deadlock:
+            stuck = [client for client in self.clients if client.name in self.scheduler.running_clients]
+            for client in stuck:
+                client.abandon()
+            frames = thread_frames(stuck[0].ident) if stuck else []
+            raise StorageFailed(hang_failure(frames, LIMITS.call)) from None
 
     def _round_function(
         self, client: ThreadClient, program: Program, start: Barrier
@@ -133,6 +215,13 @@ class ThreadClients:
                 self.scheduler.leave_round(client.name)
 
         return task
+
+
+def close_all(closings: Iterable[Callable[[], None]]) -> None:
+    """Call all functions, also after one has raised. Then raise the first exception."""
+    with ExitStack() as stack:
+        for close in reversed([*closings]):
+            stack.callback(close)
 
 
 @contextmanager

@@ -76,11 +76,11 @@ class CancellationRunner:
         history = self._campaign.new_history()
         program = history.run_setup(SCENES[name])
         client = self._survivor.client
-        call, was_cancelled = client.submit(lambda: client.run(self._cancel(program, at))).result(60)
+        call, was_cancelled = client.wait_for(client.submit(lambda: client.run(self._cancel(program, at))))
         if was_cancelled:
             self._campaign.count_fault()
         history.add([call])
-        problem = client.submit(lambda: client.run(self._check_readers(history.queue))).result(60)
+        problem = client.wait_for(client.submit(lambda: client.run(self._check_readers(history.queue))))
         if problem:
             self._campaign.failure = Failure(
                 law=self._campaign.law, why=f"{name}, cancelled at await {at}: {problem}"

@@ -27,7 +27,7 @@ from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.races import SHORT_OUTCOME
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.report import Failure, Findings, LawReport
+from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
 
@@ -90,6 +90,8 @@ class Survivor:
 
     #: Number of histories so far. Each history has its own queue and a later time.
     histories = 0
+    #: The rounds of the newest history so far.
+    newest_rounds: Sequence[Round] = ()
 
     def run(self, program: Program, timeout: float) -> list[Call] | None:
         """Run a program and return its calls, or None if it takes longer than `timeout` seconds.
@@ -189,12 +191,17 @@ class FaultCampaign(Generic[P]):
     calls: int = 0
     failure: Failure | None = None
     min_points: int = len(SCENES)
+    #: The number of points that there are, and the number of those that were tested.
+    known_points: int = 0
+    tested_points: int = 0
 
     def new_history(self) -> FaultHistory:
         self.histories += 1
         self.survivor.histories += 1
         number = self.survivor.histories
-        return FaultHistory(self.survivor, f"{self.queue_prefix}{number}", START + 10_000 * number)
+        history = FaultHistory(self.survivor, f"{self.queue_prefix}{number}", START + 10_000 * number)
+        self.survivor.newest_rounds = history.rounds
+        return history
 
     def count_fault(self, fault: str = "") -> None:
         fault = fault or self.fault
@@ -209,10 +216,12 @@ class FaultCampaign(Generic[P]):
 
         At least `min_points` are tested, even after the deadline.
         """
+        self.known_points = len(points)
         for done, point in enumerate(scenes_first(points, self.seed)):
             if self.failure is not None or (time.monotonic() > until and done >= self.min_points):
                 break
             try_point(point)
+            self.tested_points += 1
 
     def findings(self) -> Findings:
         met = self.faults.get(self.fault, 0)
@@ -223,7 +232,15 @@ class FaultCampaign(Generic[P]):
             faults=dict(self.faults),
             laws=(law,),
             failures=(self.failure,) if self.failure is not None else (),
+            partly=self._untested_points(),
         )
+
+    def _untested_points(self) -> tuple[SkippedTest, ...]:
+        """Return the number of points that the budget left out, if there are some and no point failed."""
+        if self.failure is not None or self.tested_points >= self.known_points:
+            return ()
+        why = f"{self.tested_points:,} of {self.known_points:,} points tried, then the budget ended"
+        return (SkippedTest(name=self.fault, why=why),)
 
 
 def min_points(plan: LevelPlan) -> int:

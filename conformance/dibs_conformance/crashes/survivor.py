@@ -14,7 +14,9 @@ from dibs_conformance.concurrent.actions import Program
 from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import take_snapshot
 from dibs_conformance.concurrent.thread_clients import ThreadClient
+from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import TIMEOUT, Survivor
+from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.target import Locations
 
 
@@ -23,11 +25,13 @@ class ThreadSurvivor(Survivor):
 
     def __init__(self, locations: Locations, location: str) -> None:
         self.client = ThreadClient("ann")
-        self.client.submit(lambda: self.client.open(locations, location)).result(TIMEOUT)
+        self.client.wait_for(self.client.submit(lambda: self.client.open(locations, location)))
         self._late_calls: Future[list[Call]] | None = None
 
     def run(self, program: Program, timeout: float) -> list[Call] | None:
         future = self.client.submit(lambda: self.client.run_program(program, time.monotonic))
+        if timeout >= TIMEOUT:
+            return self.client.wait_for(future)
         try:
             return future.result(timeout)
         except TimeoutError:
@@ -36,13 +40,13 @@ class ThreadSurvivor(Survivor):
 
     def wait_late(self) -> list[Call]:
         late, self._late_calls = self._late_calls, None
-        return [] if late is None else late.result(TIMEOUT)
+        return [] if late is None else self.client.wait_for(late)
 
     def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
         client = self.client
-        return client.submit(
-            lambda: client.run(take_snapshot(client.storage, queue, ids, now, log=log))
-        ).result(TIMEOUT)
+        return client.wait_for(
+            client.submit(lambda: client.run(take_snapshot(client.storage, queue, ids, now, log=log)))
+        )
 
     def close(self) -> None:
         self.client.close()
@@ -50,9 +54,14 @@ class ThreadSurvivor(Survivor):
 
 @contextmanager
 def thread_survivor(locations: Locations, location: str) -> Iterator[ThreadSurvivor]:
-    """Open a survivor at a location, and close it at the end."""
+    """Open a survivor at a location, and close it at the end.
+
+    An exception of the storage becomes a StorageFailed with the calls of the newest history.
+    """
     opened = ThreadSurvivor(locations, location)
     try:
         yield opened
+    except Exception as error:  # noqa: BLE001 - the storage may raise anything
+        raise StorageFailed(exception_failure(error, timeline(opened.newest_rounds))) from None
     finally:
         opened.close()

@@ -45,6 +45,7 @@ def servers_that_fail(plan: LevelPlan) -> Findings:
 def run_outages(server: BreakableServer, plan: LevelPlan) -> Findings:
     locations = Locations(server.url)
     found = Findings(spared=own_server_gap(server))
+    plan.sources.append(lambda: found)
     outages = [RESTART, FULL, READ_ONLY, *([SCRIPTS_FLUSHED] if server.flush_scripts() else ())]
     ends = time.monotonic() + (plan.budget if plan.examples is None else 0.0)
     for at, outage in enumerate(outages):

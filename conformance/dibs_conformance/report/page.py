@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dibs_conformance.report.text import capability_line, verdict_phrase
+from dibs_conformance.report.text import LEVEL_VERDICTS, repeat_command, verdict_phrase, verdict_sentence
 from dibs_conformance.report.values import LEVEL_TITLES, LevelReport, ReportData
 
 #: Width in px of the drawing of the levels, which looks like stairs; then width and height of one step.
@@ -37,26 +37,33 @@ def render_page(report: ReportData) -> str:
         .render(
             report=report,
             verdict=verdict_phrase(report),
+            sentence=verdict_sentence(report),
+            repeat=repeat_command(report),
             mark=report_css_class(report),
             stairs=level_steps(report),
             width=WIDTH,
             step=STEP,
             height=STEP[1] * (len(LEVEL_TITLES) + 1) + 24,
-            capabilities=[capability_line(capability) for capability in report.capabilities],
+            verdicts=LEVEL_VERDICTS,
         )
     )
 
 
 def render_badge(report: ReportData) -> str:
-    """Return an SVG of one line with the highest level reached, "not tested" or "broken"."""
-    mark = "broken" if report.failures else "reached" if report.reached else "not-tested"
-    right = report.reached if mark == "reached" else mark.replace("-", " ")
-    left = "dibs contract"
+    """Return an SVG of one line, as "dibs · L3 · kit 1.4 · seed 7 · 2026-11-23".
+
+    The level is the highest that was reached together with all below it, "failed at L1", or "no level".
+    """
+    failed = report.failed_at
+    mark = "broken" if failed else "reached" if report.reached else "not-tested"
+    level = f"failed at {failed}" if failed else report.reached or "no level reached"
+    left = "dibs"
+    right = " · ".join([level, f"kit {report.kit}", f"seed {report.seed}", report.date])
     sizes = [round(CHARACTER * len(text)) + 12 for text in (left, right)]
     return (
         templates()
         .get_template("badge.svg")
-        .render(left=left, right=right, mark=mark, a=sizes[0], b=sizes[1])
+        .render(left=left, right=right, mark=mark, title=verdict_sentence(report), a=sizes[0], b=sizes[1])
     )
 
 
@@ -88,8 +95,10 @@ def level_css_class_and_note(level: LevelReport | None) -> tuple[str, str]:
     if level is None:
         return "not-run", "not requested"
     if level.verdict in ("reached", "not tested") and level.histories:
-        return level.verdict.replace(" ", "-"), f"{level.verdict}: {level.histories:,} histories"
-    return level.verdict.replace(" ", "-"), level.verdict
+        return level.verdict.replace(
+            " ", "-"
+        ), f"{LEVEL_VERDICTS[level.verdict]}: {level.histories:,} histories"
+    return level.verdict.replace(" ", "-"), LEVEL_VERDICTS[level.verdict]
 
 
 @cache

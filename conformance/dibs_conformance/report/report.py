@@ -16,14 +16,18 @@ class Report(ReportData, frozen=True, kw_only=True):
     """The result of a certification. `text`, `html`, `render_badge`, `json` and `print` render it."""
 
     def json(self) -> str:
-        """Return the report as JSON: one key for each field."""
-        return msgspec.json.encode(self).decode()
+        """Return the report as JSON: one key for each field, and `verdict`, `failed_at` and `not_tried`."""
+        from dibs_conformance.report.text import verdict_sentence  # noqa: PLC0415 - loads rich only on request
 
-    def text(self) -> str:
-        """Return the report as plain lines of text."""
+        shown = msgspec.to_builtins(self)
+        shown |= {"verdict": verdict_sentence(self), "failed_at": self.failed_at}
+        return msgspec.json.encode(shown | {"not_tried": self.not_tried}).decode()
+
+    def text(self, width: int = 80) -> str:
+        """Return the report as plain lines of text, each at most `width` wide."""
         from dibs_conformance.report.text import report_lines  # noqa: PLC0415 - loads rich only on request
 
-        return "\n".join(report_lines(self))
+        return "\n".join(report_lines(self, width))
 
     def html(self) -> str:
         """Return the report as one HTML page without links to other files."""

@@ -154,6 +154,9 @@ class ReportData(Struct, frozen=True, kw_only=True):
     reached: str
     #: Seed of the run. The same seed with the same budget or number of examples repeats the run.
     seed: int
+    #: The requested effort: seconds for all levels, or histories on each level if `examples` is set.
+    budget: float = 60.0
+    examples: int | None = None
     seconds: float
     durability: str
     capabilities: tuple[CapabilityReport, ...]
