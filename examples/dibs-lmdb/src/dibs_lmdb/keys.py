@@ -11,7 +11,7 @@ import hashlib
 META = b"M"
 QUEUE = b"Q"  # queue -> QueueRecord
 SLOT = b"S"  # queue, id -> IdRecord
-DUE = b"D"  # queue, priority, run_at, seq -> hash of the id
+DUE = b"D"  # queue, priority, run_at, seq, id; imported jobs may have the same seq
 STATE = b"T"  # queue, state, id
 LEASE = b"L"  # queue, lease -> LeaseRecord
 LEASE_EXPIRY = b"X"  # queue, time, lease

@@ -15,6 +15,9 @@ from dibs_lmdb import keys
 from dibs_lmdb.environment import Step
 from dibs_lmdb.records import IdRecord, LeaseRecord, LogEntry, QueueRecord, RequestRecord, pack, unpack
 
+LAST_PLACE = b"\xff" * 33
+"""Sorts after each key of a priority: run_at, seq and id have 32 bytes."""
+
 RUN_LEVEL_KINDS = frozenset(
     {"completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released"}
 )
@@ -99,7 +102,7 @@ class Queue:
         entries: dict[bytes, bytes] = {}
         job, outcome = slot.current, slot.outcome
         if job is not None and job.run is None:
-            entries[self._due_key(job)] = hashed
+            entries[self._due_key(job) + hashed] = b""
         if job is not None and job.run is not None and job.run.lease is not None:
             key = self.prefix(keys.LEASE_JOB) + keys.digest(job.run.lease) + hashed
             entries[key] = b"c" if job.run.cancel_requested else b""
@@ -131,27 +134,26 @@ class Queue:
 
     def next_due_job(self) -> IdRecord | None:
         """Return the first id in the order of claims. Each priority with waiting jobs costs one look-up."""
-        for place, hashed in self._first_of_each_priority(None):
+        for place in self._first_of_each_priority(None):
             if keys.read_number(place[2:10]) <= self.step.now:
-                return self.by_hash(hashed)
+                return self.by_hash(place[-keys.HASH :])
         return None
 
     def next_run_at(self, after: int) -> int | None:
         """Return the earliest `run_at` later than `after`."""
-        times = (keys.read_number(place[2:10]) for place, _ in self._first_of_each_priority(after))
+        times = (keys.read_number(place[2:10]) for place in self._first_of_each_priority(after))
         return min(times, default=None)
 
-    def _first_of_each_priority(self, after: int | None) -> Iterator[tuple[bytes, bytes]]:
-        prefix = self.prefix(keys.DUE)
-        found = self.step.first(prefix)
-        while found is not None:
+    def _first_of_each_priority(self, after: int | None) -> Iterator[bytes]:
+        """Yield the first place of each priority, of all jobs or of those with a `run_at` later than `after`."""
+        prefix, start = self.prefix(keys.DUE), b""
+        while (found := self.step.first(prefix, start)) is not None:
             level = found[0][:2]
-            if after is not None:
-                found = self.step.first(prefix + level, keys.number(after + 1))
-                found = found and (level + found[0], found[1])
-            if found is not None:
-                yield found
-            found = self.step.first(prefix, level + b"\xff" * 17)
+            if after is None:
+                yield found[0]
+            elif (later := self.step.first(prefix + level, keys.number(after + 1))) is not None:
+                yield level + later[0]
+            start = level + LAST_PLACE
 
     def has_room(self) -> bool:
         most = self.record.settings.max_active
