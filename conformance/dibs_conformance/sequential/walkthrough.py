@@ -276,14 +276,16 @@ def finish_runs(lockstep: Lockstep) -> None:
     """
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
-    payloads = {"d": b"1", "e": b"2", "f": b"3"}
-    then = tuple(
-        FollowUp(queue=QUEUE, job=NewJob(id=id, data=JobData(payload=payload), delay=5))
-        for id, payload in payloads.items()
+    first, second = (
+        tuple(
+            FollowUp(queue=QUEUE, job=NewJob(id=id, data=JobData(payload=run + id.encode()), delay=delay))
+            for id in ("d", "e", "f")
+        )
+        for run, delay in ((b"1", 4), (b"2", 5))
     )
-    failed = Fail(error=Error(type="Oops"), handled=True, then=then)
+    failed = Fail(error=Error(type="Oops"), handled=True, then=second)
     jobs = lockstep.claim(QUEUE, lease, 3).jobs
-    for job, end in zip(jobs, (Complete(result=b"1", then=then), failed, Cancelled()), strict=False):
+    for job, end in zip(jobs, (Complete(result=b"1", then=first), failed, Cancelled()), strict=False):
         if job.run is not None:
             settle(lockstep, (job.id, job.run.fence), HandOff())
             for _ in range(2):
@@ -293,15 +295,33 @@ def finish_runs(lockstep: Lockstep) -> None:
     claim(lockstep, lease)
 
 
+def cancel_several_successors(lockstep: Lockstep) -> None:
+    """Cancel three successors of one job, which is updated after each. All stay known as cancelled."""
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    enqueue(lockstep, "a")
+    for _ in range(3):
+        [run] = claim(lockstep, lease)
+        enqueue(lockstep, "a", "a")
+        lockstep.cancel(QUEUE, ["a"], running=False)
+        settle(lockstep, run, RetryLater())
+        enqueue(lockstep, "a")
+    lockstep.compare_slots(QUEUE)
+
+
 def prune_everything(lockstep: Lockstep) -> None:
-    """Let three outcomes expire, one of an id with a new job, and prune with a limit of two."""
+    """Let three outcomes and five request_keys expire, and prune with a limit of two.
+
+    One of the ids has a new job. Before the prune, an export has only this id.
+    """
     lease = lockstep.grant([QUEUE], 3 * DAY, "kit")
-    enqueue(lockstep, "a", "b", "c")
+    keys = [EnqueueRequest(job=NewJob(id=id), request_key=str(key)) for key, id in enumerate("abcab")]
+    lockstep.enqueue(QUEUE, keys)
     runs = claim(lockstep, lease)
     for run in runs:
         settle(lockstep, run, Complete(retention=OutcomeRetention(completed=5)))
     enqueue(lockstep, "a")
     lockstep.pass_time(2 * DAY)
+    export_in_parts(lockstep, QUEUE, 2, 1)
     lockstep.prune_all(QUEUE, 2)
     for run in runs:
         settle(lockstep, run, Complete())
@@ -344,6 +364,7 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     call_with_batches,
     log_every_change,
     finish_runs,
+    cancel_several_successors,
     prune_everything,
     use_two_handles,
 )

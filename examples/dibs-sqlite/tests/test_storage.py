@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from dibs_sqlite import open_url, remove_url, temporary_url
-from dibs_sqlite.database import APPLICATION_ID, LAYOUT
+from dibs_sqlite.database import LAYOUT
 from dibs_sqlite.queries import queries, script
 
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
@@ -58,7 +58,7 @@ def test_a_file_of_layout_1_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     with sqlite3.connect(path) as connection:
         connection.executescript(Path(__file__).with_name("layout_1.sql").read_text("utf-8"))
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA application_id = {0x64696273}")
         connection.execute("PRAGMA user_version = 1")
     connection.close()
 

@@ -348,3 +348,18 @@ def a_part_ends_before_its_cursor(patch: Patch) -> None:
         return (found for found in original(listing, id, until) if found != until)
 
     patch.setattr(Listing, "ids_after", mutant)
+
+
+@breaks("export: each exported id has a job or an outcome")
+def an_export_has_ids_with_only_an_expired_outcome(patch: Patch) -> None:
+    patch.setattr(reading, "EMPTY", None)
+
+
+@breaks("prune: the answer has `more` if the limit ended the call")
+def a_prune_does_not_say_that_it_left_request_keys(patch: Patch) -> None:
+    changed(
+        patch,
+        whole_queue,
+        "prune",
+        lambda answer, _index, _queue, limit: replace(answer, more=answer.outcomes == limit),
+    )

@@ -100,6 +100,12 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "ELSIF within NOT BETWEEN j.first AND j.revision THEN",
         "ELSIF within < 0 THEN",
     ),
+    "sql_an_earlier_dropped_range_loses_its_end": (
+        "When an enqueue is done: its revision was dropped",
+        "0007_keeping",
+        "kept := kept || ranges[i] || ranges[i + 1];",
+        "kept := kept || ranges[i] || ranges[i + 2];",
+    ),
 }
 
 for name, (sentence, file, old, new) in LINES.items():

@@ -82,7 +82,7 @@ class IdVerbs(LeaseVerbs):
         until = time.monotonic() + PATIENCE
         while True:
             answer = self._prune_to_the_end(queue, limit, most)
-            left = self._find_unpruned(queue)
+            left = self._find_unpruned(queue, limit)
             if not left:
                 break
             # A storage may keep an entry that another call still needs, such as a transaction of any client
@@ -99,14 +99,19 @@ class IdVerbs(LeaseVerbs):
                 return answer
         raise Mismatch(f"prune of {queue!r} with the limit {limit} says `more` after {most} calls")
 
-    def _find_unpruned(self, queue: str) -> str | None:
-        """Return a description of an entry that has expired and is still there, or None."""
+    def _find_unpruned(self, queue: str, limit: int) -> str | None:
+        """Return a description of an entry that has expired and is still there, or None.
+
+        No verb shows an expired request_key. Only the answer of another prune tells that some were left.
+        """
         known = self.oracle.queue(queue)
         if any(one.outcome and not one.live_outcome(self.now) for one in known.ids.values()):
             for record in self.read_export(queue)[0]:
                 ended = record.slot.outcome
                 if ended is not None and ended.expires_at is not None and ended.expires_at <= self.now:
                     return f"the expired outcome of {record.id!r} is still there"
+        if keys := self.prune(queue, limit).request_keys:
+            return f"{keys} expired request_keys were still there"
         work = self.storage.events(queue, limit=1, now=self.now)
         for _, event in self.call("events", {"queue": queue, "limit": 1}, work).events:
             if event.at < self.now - known.settings.log_age:

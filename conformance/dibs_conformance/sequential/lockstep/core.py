@@ -229,12 +229,20 @@ class LockstepCore:
     def read_export(
         self, queue: str, limit: int = PAGE, part: CursorRange = (None, None)
     ) -> tuple[list[ExportRecord], Settings]:
-        """Return the records of an export, or of a part of it, and the settings of the queue."""
+        """Return the records of an export, or of a part of it, and the settings of the queue.
+
+        Raise Mismatch for a page above the limit, and for a record without a job and an outcome.
+        """
         records: list[ExportRecord] = []
         after, until = part
         for _ in range(MOST_PAGES):
             options = self.options("export", after=after, until=until, limit=limit)
             page = self._runner.run(self.storage.export(queue, **options))
+            if len(page.records) > limit:
+                raise Mismatch(f"export returned {len(page.records)} ids; expected at most {limit}")
+            empty = [one.id for one in page.records if one.slot.current is None and one.slot.outcome is None]
+            if empty:
+                raise Mismatch(f"export returned {empty}, which have no job and no outcome")
             records += page.records
             after = page.after
             if after is None:

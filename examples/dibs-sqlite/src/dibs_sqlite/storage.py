@@ -91,7 +91,6 @@ class SqliteStorage:
         self._database = Database(Path(path), name=self.url, fsync=fsync, manual=self._manual)
         self._changes = wait.ChangeNotifier(self._data_version, poll)
         self._thread: ThreadPoolExecutor | None = None
-        self._process = 0
 
     def __repr__(self) -> str:
         return f"<SqliteStorage {self.url}>"
