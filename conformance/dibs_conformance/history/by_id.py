@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from attrs import define, field
 
+from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.history.step import FOLLOWED, Step, without_superseded
 
 Key = tuple[str, str]
@@ -24,7 +25,7 @@ STEP_LISTS = {
     "enqueue": "enqueues",
     "settle": "settles",
     "get": "reads",
-    **dict.fromkeys(("finish", "cancel", "amend", "retry_failed", "forget", "reap"), "others"),
+    **dict.fromkeys(("finish", "cancel", "amend", "retry_failed", "forget", "reap", "import"), "others"),
 }
 ACCEPTED = frozenset({"queued", "updated", "blocked"})
 
@@ -36,6 +37,9 @@ class RecordedRun:
     claim: Step
     #: Steps that closed the run, or may have, each with the earliest time at which it took effect.
     closing_steps: list[tuple[int, Step]] = field(factory=list, init=False)
+
+    #: True if a settlement tried to hand the run off.
+    handed_off: bool = field(default=False, init=False)
 
     @property
     def fence(self) -> int:
@@ -77,7 +81,7 @@ class IdSteps:
     claims: list[Step] = field(factory=list)
     settles: list[Step] = field(factory=list)
     reads: list[Step] = field(factory=list)
-    #: Steps of cancel, amend, finish, retry_failed, forget and reap.
+    #: Steps of cancel, amend, finish, retry_failed, forget, reap and import.
     others: list[Step] = field(factory=list)
     runs: list[RecordedRun] = field(factory=list)
 
@@ -95,6 +99,11 @@ class IdSteps:
         return [step for step in self.enqueues if step.status in ACCEPTED and not step.repeated]
 
     @property
+    def imported(self) -> list[Step]:
+        """The imports that took effect, or may have."""
+        return [step for step in self.others_of("import") if step.status in ("imported", "unknown")]
+
+    @property
     def uncertain(self) -> list[Step]:
         """The enqueues with an unknown result: unanswered ones and follow-ups."""
         return [step for step in self.enqueues if step.unknown or step.status == FOLLOWED]
@@ -109,11 +118,15 @@ class RecordedHistory:
     short_claims: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
     #: By lease: steps of grant, renew and drop.
     leases: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
-    settings: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
+    configures: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
     #: By queue: the first reap without an answer. It may have closed any run since.
     unanswered_reaps: dict[str, Step] = field(factory=dict)
     #: By queue and lease: the first drop. It may have closed any run under the lease since.
     drops: dict[tuple[str, str], Step] = field(factory=dict)
+    #: By queue: answered pages of `list` and `export`, and answered splits, by client in the order sent.
+    pages: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
+    #: By queue: answered readings of the log.
+    log_reads: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
     counts: list[Step] = field(factory=list)
     effects: list[Step] = field(factory=list)
     faults: list[Step] = field(factory=list)
@@ -162,7 +175,11 @@ class RecordedHistory:
 
     def _add_rare(self, step: Step) -> None:
         if step.op == "configure":
-            self.settings[step.queue].append(step)
+            self.configures[step.queue].append(step)
+        elif step.op in ("list", "export", "split"):
+            self.pages[step.queue].append(step)
+        elif step.op == "events":
+            self.log_reads[step.queue].append(step)
         elif step.op == "counts":
             self.counts.append(step)
         elif step.op == "effect":
@@ -179,8 +196,10 @@ class RecordedHistory:
         id_steps.runs = sorted(map(RecordedRun, id_steps.claims), key=lambda run: run.fence)
         by_fence = {run.fence: run for run in id_steps.runs}
         for step in id_steps.settles:
-            if (run := by_fence.get(step.fence)) is not None and may_close(step):
-                run.closing_steps.append((step.began, step))
+            if (run := by_fence.get(step.fence)) is not None:
+                run.handed_off = run.handed_off or step.how == "hand_off"
+                if may_close(step):
+                    run.closing_steps.append((step.began, step))
         for step in id_steps.others:
             self._add_closing_step(id_steps, by_fence, step)
         for run in id_steps.runs:
@@ -204,6 +223,11 @@ class RecordedHistory:
             for run in id_steps.runs:
                 if run.covers(step.revision):
                     run.closing_steps.append((step.began, step))
+
+    @cached_property
+    def settings(self) -> dict[str, SettingsTimeline]:
+        """The settings of each configured queue over time."""
+        return {queue: SettingsTimeline(steps) for queue, steps in self.configures.items()}
 
     def first_unanswered_claim(self, queue: str) -> float:
         """Return the time of the first claim without an answer. It may have taken any job."""

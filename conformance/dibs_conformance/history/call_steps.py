@@ -6,8 +6,7 @@ The arguments become steps when the call is sent, and the answer is added when i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import UNSET
 
@@ -21,7 +20,6 @@ from dibs.model.requests import (
     JobPatch,
     Release,
     RetryLater,
-    SettingsPatch,
     SettleAction,
     Settlement,
     Update,
@@ -35,11 +33,15 @@ from dibs.model.results import (
     SettleAndClaimResult,
     SettleResult,
 )
+from dibs_conformance.history.queue_steps import (
+    QUEUE_ENCODINGS,
+    CallEncoding,
+    Fields,
+    StepFields,
+    digest,
+    with_status,
+)
 from dibs_conformance.history.step import FOLLOWED, RecordedOutcome, RecordedSlot
-
-#: The fields of a step known so far.
-Fields = dict[str, Any]
-StepFields = Sequence[Fields]
 
 ACTION_NAMES: Mapping[type[SettleAction], str] = {
     Complete: "complete",
@@ -49,24 +51,6 @@ ACTION_NAMES: Mapping[type[SettleAction], str] = {
     Release: "release",
     HandOff: "hand_off",
 }
-
-
-class CallEncoding(NamedTuple):
-    """Functions that convert the calls of one operation."""
-
-    #: Converts the arguments of a call to steps without an answer.
-    request: Callable[..., StepFields]
-    #: Adds an answer to these steps.
-    reply: Callable[[StepFields, Any], StepFields]
-
-
-def digest(value: bytes | None) -> str:
-    """Return a short digest of bytes, or "none" for None."""
-    return "none" if value is None else blake2b(value, digest_size=6).hexdigest()
-
-
-def with_status(requested: StepFields, answer: Sequence[str]) -> StepFields:
-    return [{**one, "status": status} for one, status in zip(requested, answer, strict=True)]
 
 
 # -- enqueue -----------------------------------------------------------------------------------------
@@ -251,11 +235,6 @@ def amend_request(queue: str, id: str, patch: JobPatch, **_: Any) -> StepFields:
     return [{"op": "amend", "queue": queue, "id": id, "payload": payload}]
 
 
-def configure_request(queue: str, patch: SettingsPatch, **_: Any) -> StepFields:
-    changes = {name: getattr(patch, name) for name in ("paused", "max_active")}
-    return [{"op": "configure", "queue": queue, **{k: v for k, v in changes.items() if v is not UNSET}}]
-
-
 def get_reply(requested: StepFields, answer: Sequence[Slot]) -> StepFields:
     return [
         {**one, "status": "read", "read": recorded_slot(slot)}
@@ -309,7 +288,7 @@ CALL_ENCODINGS: dict[str, CallEncoding] = {
     ),
     "get": CallEncoding(by_ids("get"), get_reply),
     "amend": CallEncoding(amend_request, lambda requested, answer: with_status(requested, [answer])),
-    "configure": CallEncoding(configure_request, lambda requested, _: with_status(requested, ["configured"])),
+    **QUEUE_ENCODINGS,
     "counts": CallEncoding(
         lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], counts_reply
     ),

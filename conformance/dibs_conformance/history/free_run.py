@@ -14,9 +14,11 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from dibs.model.requests import SettingsPatch
 from dibs.storage.protocol import Storage
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.history.check import CheckResult, check
+from dibs_conformance.history.queue_calls import read_whole_log
 from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient, drain
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.step import Step, read_file, write_steps
@@ -39,6 +41,7 @@ def free_run(plan: LevelPlan) -> Findings:
     """Run random clients until the budget or the number of runs is used up and every rule has applied."""
     ends = time.monotonic() + plan.budget
     found = Findings()
+    plan.sources.append(lambda: found)
     for number in range(10**6):
         is_over = time.monotonic() > ends if plan.examples is None else number >= plan.examples
         if number and is_over and (all_rules_met(found) or number > EXTRA_RUNS):
@@ -146,8 +149,9 @@ async def drain_location(locations: Locations, location: str, steps: list[Step])
 
 
 async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
-    """Drain the queues, and read all ids and counts."""
+    """Drain the queues, and read all ids, the counts and the log."""
     worker = recorder.wrap(storage, "drain")
+    await worker.configure(QUEUE, SettingsPatch(paused=False, max_active=None))
     await drain(worker)
     now = recorder.clock()
     recorder.mark(Step(op="drained", began=now, ended=now, status="drained"))
@@ -156,6 +160,7 @@ async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]
         for start in range(0, len(ids), 1000):
             await worker.get(queue, ids[start : start + 1000])
     await worker.counts([QUEUE, FAILED])
+    await read_whole_log(worker, QUEUE)
 
 
 def ids_in(steps: Iterable[Step], queue: str) -> set[str]:

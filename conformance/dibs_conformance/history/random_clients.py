@@ -25,11 +25,14 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import BlockingClaims, Storage
+from dibs_conformance.history.queue_calls import QueueCalls
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
 #: Few ids, so that clients meet. Other ids are used by one client only.
 SHARED_IDS = ("a", "b", "c")
+#: Calls of a client after which it uses another of the ids for imports.
+CALLS_PER_MET_ID = 5
 #: In ms: the lifetimes of a lease that expires during the run, and of a lease that does not.
 SHORT_TTL, LONG_TTL = 30, 600_000
 #: Seconds between two polls of a drain, and until the drain gives up.
@@ -53,11 +56,15 @@ class RandomClient:
         self._leases: list[str] = []
         self._runs: list[tuple[str, int]] = []
         self._new_ids = 0
+        self._queue_calls = QueueCalls(storage, random, QUEUE)
+        #: Number of calls so far, from which `_met_id` is made.
+        self._calls = 0
 
     async def run(self, calls: int) -> None:
         """Make this number of random calls, and then drop all leases."""
         await self.grant()
         for _ in range(calls):
+            self._calls += 1
             await self._random.choice(CALLS)(self)
             # A storage that never awaits would not let other clients run.
             await asyncio.sleep(0)
@@ -77,7 +84,8 @@ class RandomClient:
     def _request(self) -> EnqueueRequest:
         random = self._random
         self._new_ids += 1
-        id = random.choice((*SHARED_IDS, *SHARED_IDS, f"{self._name}-{self._new_ids}"))
+        own_id = f"{self._name}-{self._new_ids}"
+        id = random.choice((*SHARED_IDS, *SHARED_IDS, own_id, self._met_id()))
         data = JobData(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
         on_conflict = random.choice(
             (Update(), Update(), Update(data=False), Update(run_at="later"), Reject())
@@ -116,6 +124,18 @@ class RandomClient:
     async def settle(self) -> None:
         await self._storage.settle(QUEUE, self._settlements())
 
+    async def settle_beside_drop(self) -> None:
+        """Settle new runs while their lease is dropped and their jobs are claimed again."""
+        lease = (await self._storage.grant([QUEUE], LONG_TTL, self._name)).lease
+        claim = await self._storage.claim(QUEUE, lease, 2)
+        runs = [(job.id, job.run.fence) for job in claim.jobs if job.run]
+        settlements = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in runs]
+        await asyncio.gather(self._storage.settle(QUEUE, settlements), self._drop_and_claim(lease))
+
+    async def _drop_and_claim(self, lease: str) -> None:
+        await self._storage.drop([QUEUE], lease, 10)
+        self._keep_runs(await self._storage.claim(QUEUE, self._leases[0], 10))
+
     async def settle_and_claim(self) -> None:
         lease, limit = self._lease(), self._random.choice((1, 5))
         self._keep_runs(
@@ -139,6 +159,26 @@ class RandomClient:
     async def read(self) -> None:
         await self._storage.get(QUEUE, SHARED_IDS)
 
+    def _met_id(self) -> str:
+        """Return a new id that all clients use at about the same time, so that an import meets an enqueue."""
+        return f"m{self._calls // CALLS_PER_MET_ID}"
+
+    async def import_job(self) -> None:
+        await self._queue_calls.import_job(self._met_id())
+
+    async def call_on_queue(self) -> None:
+        await self._random.choice(QUEUE_CALLS)(self._queue_calls)
+
+
+QUEUE_CALLS: tuple[Callable[[QueueCalls], Awaitable[None]], ...] = (
+    *(QueueCalls.configure,) * 4,
+    *(QueueCalls.prune,) * 2,
+    *(QueueCalls.read_log,) * 3,
+    QueueCalls.list_ids,
+    QueueCalls.export,
+    QueueCalls.export_parts,
+    QueueCalls.counts,
+)
 
 CALLS: tuple[Callable[[RandomClient], Awaitable[None]], ...] = (
     *(RandomClient.enqueue,) * 6,
@@ -150,8 +190,11 @@ CALLS: tuple[Callable[[RandomClient], Awaitable[None]], ...] = (
     RandomClient.renew,
     RandomClient.grant,
     RandomClient.drop,
+    RandomClient.settle_beside_drop,
     RandomClient.cancel,
     RandomClient.read,
+    *(RandomClient.import_job,) * 2,
+    *(RandomClient.call_on_queue,) * 7,
 )
 
 

@@ -23,7 +23,8 @@ from attrs import field, frozen
 
 from dibs.errors import DibsError, OutcomeUnknown
 from dibs.storage.protocol import Storage
-from dibs_conformance.history.call_steps import CALL_ENCODINGS, CallEncoding
+from dibs_conformance.history.call_steps import CALL_ENCODINGS
+from dibs_conformance.history.queue_steps import CallEncoding
 from dibs_conformance.history.step import UNKNOWN, Step
 
 T = TypeVar("T")

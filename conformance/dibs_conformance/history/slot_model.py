@@ -6,7 +6,7 @@ an effect, such as `enqueued`, take a state and a call. They return each possibl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dibs_conformance.history.by_id import END_OF
@@ -45,9 +45,13 @@ class SlotModel(NamedTuple):
     outcome: RecordedOutcome | None = None
     newest_fence: int = 0
     newest_revision: int = 0
+    #: The outcome that expired or was pruned last. Until it is pruned, it may answer a repeated end.
+    expired: RecordedOutcome | None = None
 
 
 EMPTY_SLOT = SlotModel()
+#: An answer, and the state after it.
+Answer = tuple[str, SlotModel]
 
 
 def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
@@ -55,41 +59,26 @@ def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
 
     An outcome may expire or be pruned at any time.
     """
-    for state in (slot, slot._replace(outcome=None)) if slot.outcome else (slot,):
+    for state in (slot, slot._replace(outcome=None, expired=slot.outcome)) if slot.outcome else (slot,):
         for status, after in possible_answers(state, step):
             if step.unknown or status == step.status:
                 yield after
 
 
-def possible_answers(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def possible_answers(slot: SlotModel, step: Step) -> Iterator[Answer]:
     """Yield the possible answers of a call in this state, each with the state after it."""
-    match step.op:
-        case "enqueue":
-            yield from enqueued(slot, step)
-        case "claim":
-            yield from claimed(slot, step)
-        case "settle":
-            yield settled(slot, step)
-        case "finish":
-            yield finished(slot, step)
-        case "reap" | "drop":
-            yield from reaped_or_dropped(slot, step)
-        case "cancel":
-            yield cancelled(slot, step)
-        case "forget":
-            known = slot.current is not None or slot.outcome is not None
-            yield (
-                "forgotten" if known else "not_found",
-                SlotModel(newest_fence=slot.newest_fence, newest_revision=slot.newest_revision),
-            )
-        case "get":
-            if step.read is not None and matches_read(slot, step.read):
-                yield "read", slot
-        case _:
-            yield from amended(slot, step)
+    if step.op in EFFECTS:
+        yield EFFECTS[step.op](slot, step)
+    elif step.op in CHOICES:
+        yield from CHOICES[step.op](slot, step)
+    elif step.op == "get":
+        if step.read is not None and matches_read(slot, step.read):
+            yield "read", slot
+    else:
+        yield from amended(slot, step)
 
 
-def enqueued(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def enqueued(slot: SlotModel, step: Step) -> Iterator[Answer]:
     current = slot.current
     if step.repeated:
         yield step.status, slot
@@ -134,7 +123,21 @@ def current_with_update(current: CurrentModel, step: Step) -> CurrentModel:
     )
 
 
-def claimed(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def forgotten(slot: SlotModel, _: Step) -> Answer:
+    known = slot.current is not None or slot.outcome is not None
+    empty = SlotModel(newest_fence=slot.newest_fence, newest_revision=slot.newest_revision)
+    return ("forgotten" if known else "not_found"), empty
+
+
+def imported(slot: SlotModel, step: Step) -> Answer:
+    if slot.current is not None or slot.outcome is not None:
+        return "exists", slot
+    newest = max(slot.newest_revision, step.revision)
+    job = CurrentModel(step.first, step.revision, step.payload)
+    return "imported", slot._replace(current=job, newest_revision=newest)
+
+
+def claimed(slot: SlotModel, step: Step) -> Iterator[Answer]:
     current = slot.current
     if current is None or current.fence or step.fence <= slot.newest_fence:
         return
@@ -144,10 +147,16 @@ def claimed(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
         yield "taken", slot._replace(current=running, newest_fence=step.fence)
 
 
-def settled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
-    current, end = slot.current, END_OF.get(step.how)
-    if current is None or current.fence != step.fence:
-        return late_answer(slot, step, end), slot
+def settled(slot: SlotModel, step: Step) -> Iterator[Answer]:
+    if slot.current is not None and slot.current.fence == step.fence:
+        yield settled_by_holder(slot, slot.current, step)
+        return
+    for outcome in (slot.outcome, slot.expired):
+        yield late_answer(outcome, step), slot
+
+
+def settled_by_holder(slot: SlotModel, current: CurrentModel, step: Step) -> Answer:
+    end = END_OF.get(step.how)
     if end is not None:
         return "done", with_outcome(slot, end, step.result)
     if current.handed_off:
@@ -159,9 +168,9 @@ def settled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     return "returned", returned(slot, released=step.how == "release")
 
 
-def late_answer(slot: SlotModel, step: Step, end: str | None) -> str:
+def late_answer(outcome: RecordedOutcome | None, step: Step) -> str:
     """Return the answer to a settlement of a run that is no longer active."""
-    outcome = slot.outcome
+    end = END_OF.get(step.how)
     if outcome is None or not outcome.fence or outcome.fence != step.fence:
         return "lost"
     if end is None:
@@ -169,10 +178,17 @@ def late_answer(slot: SlotModel, step: Step, end: str | None) -> str:
     return "done" if outcome.kind == end else "lost"
 
 
-def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
-    current, outcome, end = slot.current, slot.outcome, END_OF[step.how]
-    if outcome is not None and outcome.first <= step.revision <= outcome.revision:
-        return ("done" if outcome.kind == end else "lost"), slot
+def finished(slot: SlotModel, step: Step) -> Iterator[Answer]:
+    for outcome in (slot.outcome, slot.expired):
+        if outcome is not None and outcome.first <= step.revision <= outcome.revision:
+            yield ("done" if outcome.kind == END_OF[step.how] else "lost"), slot
+            if outcome is slot.outcome:
+                return
+    yield finished_without_outcome(slot, step)
+
+
+def finished_without_outcome(slot: SlotModel, step: Step) -> Answer:
+    current, end = slot.current, END_OF[step.how]
     if current is None:
         return "not_found", slot
     if not current.first <= step.revision <= current.revision:
@@ -182,7 +198,7 @@ def finished(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     return "done", with_outcome(slot, end, step.result)
 
 
-def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[Answer]:
     """Yield the effects of a reap or a drop.
 
     A drop names only a lease, so it may have no effect on this run yet.
@@ -202,7 +218,7 @@ def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotMo
         yield "stalled", returned(slot, released=False)
 
 
-def cancelled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
+def cancelled(slot: SlotModel, step: Step) -> Answer:
     current = slot.current
     if current is None:
         return (slot.outcome.kind if slot.outcome else "not_found"), slot
@@ -216,7 +232,7 @@ def cancelled(slot: SlotModel, step: Step) -> tuple[str, SlotModel]:
     return "requested", without_successor._replace(current=current._replace(cancel_requested=True))
 
 
-def amended(slot: SlotModel, step: Step) -> Iterator[tuple[str, SlotModel]]:
+def amended(slot: SlotModel, step: Step) -> Iterator[Answer]:
     """Yield the effects of an amend, or of a retry_failed that changed no data."""
     current = slot.current
     if step.op == "retry_failed" or current is None:
@@ -270,3 +286,20 @@ def matches_read(slot: SlotModel, read: RecordedSlot) -> bool:
     )
     result = end.result if end and end.kind == "completed" else ""
     return actual == expected and (not result or (outcome is not None and outcome.result == result))
+
+
+#: The effect of each operation that has one possible answer in a state.
+EFFECTS: dict[str, Callable[[SlotModel, Step], Answer]] = {
+    "cancel": cancelled,
+    "forget": forgotten,
+    "import": imported,
+}
+#: The effects of the other operations that change a slot.
+CHOICES: dict[str, Callable[[SlotModel, Step], Iterator[Answer]]] = {
+    "enqueue": enqueued,
+    "claim": claimed,
+    "settle": settled,
+    "finish": finished,
+    "reap": reaped_or_dropped,
+    "drop": reaped_or_dropped,
+}

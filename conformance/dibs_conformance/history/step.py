@@ -34,6 +34,12 @@ Op = Literal[
     "configure",
     "get",
     "counts",
+    "import",
+    "prune",
+    "list",
+    "export",
+    "split",
+    "events",
     "effect",
     "drained",
     "partial",
@@ -69,6 +75,15 @@ class RecordedSlot(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     dropped: tuple[Range, ...] = ()
 
 
+class LoggedEntry(Struct, frozen=True, gc=False, array_like=True):
+    """An event as a reader of the log got it."""
+
+    offset: str
+    kind: str
+    id: str = ""
+    fence: int = 0
+
+
 class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The effect of one call on one id. Values are those of the contract; bytes are replaced by digests."""
 
@@ -99,6 +114,11 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     paused: bool | None = None
     max_active: int | None = None
     result: str = ""
+    #: Of a configure: the settings in the patch, each with its value as JSON text.
+    patch: dict[str, str] | None = None
+    #: Of a page: the cursor or offset it begins after, and the cursor it ends at.
+    after: str | None = None
+    upto: str | None = None
 
     # -- the answer
     fence: int = 0
@@ -116,6 +136,15 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     origin: tuple[str, str, int] | None = None
     read: RecordedSlot | None = None
     counts: dict[str, int] | None = None
+    #: Of a configure: all settings of the queue, each with its value as JSON text.
+    settings: dict[str, str] | None = None
+    #: Of a page: the cursor or offset at which the next page begins; None on the last page.
+    next: str | None = None
+    #: The ids on a page of `list` or `export`.
+    ids: tuple[str, ...] = ()
+    #: The events on a page of the log, and whether the log was trimmed behind `after`.
+    logged: tuple[LoggedEntry, ...] = ()
+    fell_off: bool = False
 
     def __post_init__(self) -> None:
         if self.ended is None and self.status != UNKNOWN:

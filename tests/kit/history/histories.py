@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from attrs import define, field
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.job import Error, JobData, NewJob
+from dibs.model.job import Error, Job, JobData, NewJob, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -29,14 +30,16 @@ from dibs.model.requests import (
     Settlement,
     Update,
 )
-from dibs.model.results import ClaimResult
+from dibs.model.results import ClaimResult, ExportRecord
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance.history import Step
+from dibs_conformance.history.queue_calls import PATCHES
 from dibs_conformance.history.recorder import Recorder
 
 QUEUE, FAILED = "q", "q!fail"
 IDS = ("a", "b", "c")
+KEEPS_LOG_LEVEL = [patch for patch in PATCHES if patch.log_level is UNSET]
 #: Time between two calls. `with_overlaps` stretches a call by up to four of them on each side.
 TIME_STEP = 100
 
@@ -155,6 +158,25 @@ class RandomHistory:
     async def read(self) -> None:
         await self.storage.get(QUEUE, IDS, now=self.now)
 
+    async def call_on_queue(self) -> None:
+        """Change a setting, import an id, or read the queue."""
+        random, storage = self.random, self.storage
+        choice = random.randrange(6)
+        if choice < 3:
+            await storage.configure(QUEUE, random.choice(KEEPS_LOG_LEVEL), now=self.now)
+        elif choice == 3:
+            number = self.now * 1000
+            job = Job(
+                id=random.choice(IDS), data=JobData(payload=b"imported"), run_at=self.now,
+                enqueued_at=self.now, seq=number, first=number, revision=number,
+            )  # fmt: skip
+            record = ExportRecord(id=job.id, slot=Slot(current=job))
+            await storage.import_(QUEUE, [record], now=self.now)
+        elif choice == 4:
+            await storage.list(QUEUE, random.choice(("waiting", "active")), now=self.now)
+        else:
+            await storage.export(QUEUE)
+
     async def pass_time(self) -> None:
         self.now += self.random.choice((1, 5, 20, 40))
 
@@ -162,7 +184,7 @@ class RandomHistory:
 #: Fields of a step that are known before the answer.
 REQUEST_FIELDS = (
     *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "handled"),
-    *("running", "lease", "limit", "result"),
+    *("running", "lease", "limit", "result", "patch", "after"),
 )
 
 CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
@@ -179,6 +201,7 @@ CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
     RandomHistory.cancel,
     RandomHistory.finish,
     RandomHistory.rare_call,
+    *(RandomHistory.call_on_queue,) * 2,
     RandomHistory.read,
 )
 
@@ -224,6 +247,8 @@ def without_answer(step: Step) -> Step:
         fields["fence"] = step.fence
     if step.op == "finish":
         fields["revision"] = step.revision
+    if step.op == "import":
+        fields |= {"first": step.first, "revision": step.revision}
     if step.op in ("claim", "reap"):
         fields |= {"id": "", "payload": ""}
     if step.op == "grant":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dibs_conformance.history import Step
-from dibs_conformance.history.step import RecordedOutcome, RecordedSlot
+from dibs_conformance.history.step import LoggedEntry, RecordedOutcome, RecordedSlot
 
 Steps = list[Step]
 
@@ -141,7 +141,8 @@ def r15(*, bad: bool) -> HistoryBuilder:
 def r16(*, bad: bool) -> HistoryBuilder:
     history = HistoryBuilder().enqueued(1)
     history = history if bad else history.add("configure", "configured", id="", paused=True)
-    return history.add("claim", "short", id="", lease="l", limit=1, now=5).claimed(10, 1, 1)
+    history = history.add("claim", "short", id="", lease="l", limit=1, now=5)
+    return history.add("configure", "configured", id="", paused=False).claimed(10, 1, 1)
 
 
 def r17(*, bad: bool) -> HistoryBuilder:
@@ -168,6 +169,55 @@ def r21(*, bad: bool) -> HistoryBuilder:
         HistoryBuilder().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked").settled("retry", 10, "returned")
     )
     return history.claimed(11, 1, 1, attempt=2) if bad else history.claimed(11, 1, 2, attempt=1)
+
+
+def r23(*, bad: bool) -> HistoryBuilder:
+    """The second claim begins before max_active is configured, or after."""
+    history = HistoryBuilder().enqueued(1).enqueued(2, id="b").claimed(20, 1, 1, limit=1)
+    history = history.add("configure", "configured", id="", max_active=1, at=40)
+    return history.claimed(21, 2, 2, id="b", at=50 if bad else 38, ended=60)
+
+
+def r24(*, bad: bool) -> HistoryBuilder:
+    history = HistoryBuilder().enqueued(1).add("configure", "configured", id="", paused=True)
+    return history.claimed(20, 1, 1, at=30 if bad else 24)
+
+
+def r25(*, bad: bool) -> HistoryBuilder:
+    """Two overlapping configures: the later answer has both patches, or only its own."""
+    history = HistoryBuilder().add("configure", "configured", id="", patch={"paused": "false"}, at=10)
+    history = history.add("configure", "configured", id="", patch={"log_age": "9"}, at=12)
+    settings = {"log_age": "86400000" if bad else "9"}
+    return history.add("configure", "configured", id="", patch={}, settings=settings, at=20)
+
+
+def log_page(history: HistoryBuilder, after: str | None, end: str, *entries: LoggedEntry) -> HistoryBuilder:
+    return history.add("events", "read", id="", after=after, next=end, logged=entries)
+
+
+def r26(*, bad: bool) -> HistoryBuilder:
+    """A reader gets the offset 3, and an event appears at the offset 2, or at 4."""
+    first, second = LoggedEntry("1", "queued", "a"), LoggedEntry("3", "queued", "b")
+    late = LoggedEntry("2" if bad else "4", "queued", "c")
+    history = log_page(HistoryBuilder(), None, "3", first, second).drained()
+    log = sorted((first, second, late), key=lambda entry: entry.offset)
+    return log_page(log_page(history, None, log[-1].offset, *log), log[-1].offset, log[-1].offset)
+
+
+def r27(*, bad: bool) -> HistoryBuilder:
+    end = LoggedEntry("1", "completed", "a", 10)
+    history = completed_once().drained()
+    history = log_page(history, None, "1", *(() if bad else (end,)))
+    return history if bad else log_page(history, "1", "1")
+
+
+def r28(*, bad: bool) -> HistoryBuilder:
+    """The second page of a listing repeats an id of the first, or another that waits as well."""
+    history = HistoryBuilder().enqueued(1).enqueued(2, id="b")
+    history = history.add("list", "listed", id="", how="waiting", ids=("a", "b"), next="1")
+    ids = ("a",) if bad else ()
+    history = history.add("list", "listed", id="", how="waiting", ids=ids, after="1")
+    return history.claimed(20, 1, 1).claimed(21, 2, 2, id="b")
 
 
 PLANTED: dict[str, Callable[..., HistoryBuilder]] = {

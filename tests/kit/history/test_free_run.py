@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from dibs.storage.capabilities import Capabilities
+from dibs.storage.memory import MemoryStorage
 from dibs_conformance.history import random_clients
 from dibs_conformance.history.free_run import free_run
 from dibs_conformance.report import Findings
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.mutants import MUTANTS
+from tests.kit.mutants.races import RACES
 
 #: Bugs planted in the memory storage, and a rule that finds each.
 CAUGHT = {
@@ -67,6 +72,47 @@ def test_a_bug_is_found_in_recorded_calls(bug: str, rule: str, monkeypatch: pyte
     """The calls are only recorded, and not compared with an oracle."""
     monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
     MUTANTS[bug].plant(monkeypatch)
+
+    assert any(rule in broken(run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
+
+
+#: Races planted in the memory storage, and the rule that finds each.
+CAUGHT_RACES = {
+    "max_active_is_counted_in_a_step_of_its_own": "R23",
+    "settings_are_cached_for_a_second": "R24",
+    "a_configure_writes_all_settings_that_it_read": "R25",
+    "an_import_checks_then_writes": "R1",
+    "a_prune_checks_then_removes": "R22",
+    "a_settle_checks_its_fence_then_writes": "R22",
+    "an_entry_has_a_number_that_was_drawn_in_an_earlier_step": "R26",
+}
+
+
+def stop_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other clients run after each reading step, as on a storage with a server. This alone is no bug."""
+    run_read, random = MemoryStorage._run_read, Random(1)
+
+    async def stopping(self: MemoryStorage, *args: Any) -> Any:
+        answer = await run_read(self, *args)
+        for _ in range(random.randrange(12)):
+            await asyncio.sleep(0)
+        return answer
+
+    monkeypatch.setattr(MemoryStorage, "_run_read", stopping)
+
+
+def test_a_storage_that_stops_between_steps_breaks_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_between_steps(monkeypatch)
+    found = run("memory:", 5, shared=False)
+
+    assert not found.failures, failure_text(found)
+
+
+@pytest.mark.parametrize(("race", "rule"), CAUGHT_RACES.items(), ids=CAUGHT_RACES)
+def test_a_race_is_found_in_recorded_calls(race: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
+    stop_between_steps(monkeypatch)
+    RACES[race].plant(monkeypatch)
 
     assert any(rule in broken(run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from dibs_conformance.history.rules import accepted, counting, ending, failing, leases, order, ownership
+from dibs_conformance.history.rules import (
+    accepted,
+    configuring,
+    counting,
+    ending,
+    event_log,
+    failing,
+    leases,
+    order,
+    ownership,
+    reading,
+)
 from dibs_conformance.history.rules.linearizable import LinearizableRule
 from dibs_conformance.history.rules.rule import Rule as Rule
 from dibs_conformance.history.rules.rule import Violation as Violation
 
-_MODULES = (accepted, ownership, ending, counting, order, leases, failing)
+_MODULES = (accepted, ownership, ending, counting, order, leases, failing, configuring, event_log, reading)
 
 #: All rules, by number.
 RULES: Final[tuple[type[Rule], ...]] = tuple(

@@ -28,7 +28,7 @@ class KeptRule(Rule):
 
     def _check_read(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
         removals, ended_ranges = Removals(id_steps), EndedRanges(id_steps)
-        for step in id_steps.accepted:
+        for step in (*id_steps.accepted, *(s for s in id_steps.imported if not s.unknown)):
             if not before(step, read):
                 continue
             self.met += 1
@@ -109,8 +109,8 @@ class PayloadCandidates:
         self._removals = Removals(id_steps)
         uncertain = id_steps.uncertain
         amends = [step for step in id_steps.others_of("amend") if step.payload]
-        changes = [*amends, *id_steps.others_of("retry_failed")]
-        sources = [*id_steps.accepted, *uncertain, *amends]
+        changes = [*amends, *id_steps.others_of("retry_failed"), *id_steps.imported]
+        sources = [*id_steps.accepted, *uncertain, *amends, *id_steps.imported]
         self.payloads = {step.payload for step in sources}
         self.earliest = min((step.began for step in (*sources, *changes)), default=inf)
         uncertain_times = [
@@ -147,7 +147,8 @@ class NothingSkippedRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
-            if len(id_steps.accepted) > 1 and id_steps.runs:
+            # The revision of an imported job may be below those of earlier enqueues.
+            if len(id_steps.accepted) > 1 and id_steps.runs and not id_steps.imported:
                 removals = Removals(id_steps)
                 yield from self._check_skipped(id_steps, removals)
                 yield from self._check_left_behind(id_steps, removals)

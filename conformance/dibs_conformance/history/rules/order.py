@@ -9,6 +9,7 @@ from math import inf
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.accepted import began
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.history.step import Step
 
 #: Negated priority, run_at and seq. The smallest is claimed first.
@@ -58,9 +59,12 @@ class NothingLeftRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
-            if is_limited(history.settings.get(queue, [])):
-                continue
-            short_claims = [step for step in history.short_claims.get(queue, ()) if step.status == "short"]
+            settings = history.settings.get(queue)
+            short_claims = [
+                step
+                for step in history.short_claims.get(queue, ())
+                if step.status == "short" and (settings is None or is_unlimited(settings, step))
+            ]
             for step, job in skipped_jobs(ids, history.first_unanswered_claim(queue), short_claims):
                 if job is None:
                     self.met += 1
@@ -69,9 +73,12 @@ class NothingLeftRule(Rule):
                     yield self.violation((queue, job.id), why, step, job)
 
 
-def is_limited(settings: list[Step]) -> bool:
-    """Return whether a queue was ever paused or had max_active set."""
-    return any(step.paused or step.max_active is not None for step in settings)
+def is_unlimited(settings: SettingsTimeline, claim: Step) -> bool:
+    """Return whether the queue certainly was not paused and had no max_active during a claim."""
+    interval = (claim.began, ended(claim))
+    return settings.certain("paused", *interval) == "false" and (
+        settings.certain("max_active", *interval) == "null"
+    )
 
 
 class WaitingJob:
