@@ -53,6 +53,7 @@ async def test_the_rate_is_measured_for_each_backlog(
 ) -> None:
     """There is a row for each length, and one with the longest backlog scheduled for later."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(backlog, "PAUSE", 0)
 
     rows = await backlog.measure([url], [200, 400], seconds=0.05, show_step=lambda _: None)
 

@@ -23,8 +23,8 @@ class Row:
     test: str = ""
     #: Exit codes after SIGTERM. -15 is the signal itself, of servers that do not handle it.
     exits: tuple[int, ...] = (0,)
-    #: True for rows that also run on Redis and on Postgres by default; False: on files only.
-    on_servers: bool = False
+    #: The storages on which the test runs by default. On the others it runs with the marker `chaos`.
+    by_default: tuple[str, ...] = ("file",)
 
     @property
     def test_id(self) -> str:
@@ -54,16 +54,20 @@ SERVERS = (
         f"{BOTH}; lifespan",
         words=(*UVICORN, "--loop", "asyncio", FASTAPI),
         exits=(0, -15),
-        on_servers=True,
+        by_default=("file", "redis", "postgresql"),
     ),
     Row(
-        "FastAPI, uvicorn with two workers", f"{BOTH}; lifespan", words=(*UVICORN, "--workers", "2", FASTAPI)
+        "FastAPI, uvicorn with two workers",
+        f"{BOTH}; lifespan",
+        words=(*UVICORN, "--workers", "2", FASTAPI),
+        by_default=(),
     ),
     Row(
         "FastAPI, uvicorn on uvloop",
         f"{BOTH}; lifespan",
         words=(*UVICORN, "--loop", "uvloop", FASTAPI),
         exits=(0, -15),
+        by_default=(),
     ),
     Row("Starlette, hypercorn", f"{BOTH}; opens at first use", words=(*HYPERCORN, STARLETTE)),
     Row(
@@ -89,7 +93,7 @@ SERVERS = (
         "Flask, gunicorn gthread",
         SYNC,
         words=gunicorn("gthread", FLASK, "--threads", "4"),
-        on_servers=True,
+        by_default=("file", "postgresql"),
     ),
     Row(
         "Flask, gunicorn gevent",
@@ -98,7 +102,7 @@ SERVERS = (
         "no worker in a patched process; files poll: [gevent](#gevent)",
         words=gunicorn("gevent", FLASK, *GRACE),
         paths=("/sync/",),
-        on_servers=True,
+        by_default=("file", "redis"),
     ),
     Row(
         "Flask, gunicorn gevent, preloaded",
@@ -107,6 +111,7 @@ SERVERS = (
         "no worker in a patched process; files poll: [gevent](#gevent)",
         words=gunicorn("gevent", FLASK, "--preload", *GRACE),
         paths=("/sync/",),
+        by_default=(),
     ),
     Row(
         "Flask, waitress", SYNC, words=("-m", "waitress", "--listen=127.0.0.1:{port}", FLASK), exits=(0, -15)
@@ -116,6 +121,7 @@ SERVERS = (
         SYNC,
         words=("-m", "flask", "--app", FLASK, "run", "-p", "{port}"),
         exits=(0, -15),
+        by_default=(),
     ),
     Row(
         "Quart, hypercorn",

@@ -34,7 +34,7 @@ def check_run(site: Site, *words: str, left: tuple[str, ...] = ()) -> str:
     ("settings", "words"),
     [
         pytest.param({}, (), id="plain"),
-        pytest.param({}, ("--parallel", "2"), id="parallel"),
+        pytest.param({}, ("--parallel", "2"), id="parallel", marks=pytest.mark.chaos),
         pytest.param({"CONN_MAX_AGE": 600}, (), id="persistent", marks=pytest.mark.chaos),
         pytest.param({"OPTIONS": {"pool": True}}, (), id="pool", marks=pytest.mark.chaos),
     ],

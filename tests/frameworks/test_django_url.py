@@ -101,7 +101,7 @@ print(report.total("failed"), report.total("completed"))
 """
 
 
-@pytest.mark.parametrize("age", [None, 60])
+@pytest.mark.parametrize("age", [None, pytest.param(60, marks=pytest.mark.chaos)])
 def test_a_lost_session_fails_only_the_run_that_used_it(
     postgres_server: PostgresServer, age: int | None
 ) -> None:

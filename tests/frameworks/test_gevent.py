@@ -176,16 +176,18 @@ def run_program(source: str, url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-#: Programs that run by default on every storage. The others do so with the marker `chaos`, and by default on
-#: file and Postgres.
-ON_EVERY_STORAGE = ("verbs", "crowd")
+#: The programs that run by default on each storage. The others do so with the marker `chaos`.
+BY_DEFAULT = {
+    "memory": ("verbs",),
+    "file": tuple(PROGRAMS),
+    "redis": ("verbs", "crowd"),
+    "postgresql": ("verbs", "crowd", "forked"),
+}
 
 
 def program_on(scheme: str, name: str) -> Any:
-    short = name in ON_EVERY_STORAGE or scheme in ("file", "postgresql")
-    return pytest.param(
-        scheme, *PROGRAMS[name], id=f"{scheme}-{name}", marks=() if short else pytest.mark.chaos
-    )
+    marks = () if name in BY_DEFAULT[scheme] else pytest.mark.chaos
+    return pytest.param(scheme, *PROGRAMS[name], id=f"{scheme}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("command", ["dibs worker", "dibs worker --processes 0", "app.sync.work"])
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize(
+    ("library", "command"),
+    [
+        ("gevent", "dibs worker"),
+        ("gevent", "app.sync.work"),
+        pytest.param("gevent", "dibs worker --processes 0", marks=pytest.mark.chaos),
+        ("eventlet", "dibs worker"),
+        pytest.param("eventlet", "dibs worker --processes 0", marks=pytest.mark.chaos),
+        pytest.param("eventlet", "app.sync.work", marks=pytest.mark.chaos),
+    ],
+)
 def test_a_worker_in_a_patched_process_is_refused(command: str, library: str, tmp_path: Path) -> None:
     patch = PATCH if library == "gevent" else EVENTLET.partition("from dibs")[0]
     (tmp_path / "shop.py").write_text(patch + WORKER, "utf-8")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,7 +98,18 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("source", "printed"), PROGRAMS.values(), ids=PROGRAMS)
+#: Cases that only `nox -s chaos` runs, because another case uses the same code of dibs.
+LONG = ("multiprocessing forkserver", "asyncio class", "asyncio module", "asyncio package")
+
+
+def cases(table: Mapping[str, tuple[str, list[str]]]) -> list[Any]:
+    return [
+        pytest.param(*values, id=name, marks=pytest.mark.chaos if name in LONG else ())
+        for name, values in table.items()
+    ]
+
+
+@pytest.mark.parametrize(("source", "printed"), cases(PROGRAMS))
 def test_a_program_uses_one_app(worked_url: str, source: str, printed: list[str], tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(START + source + END, "utf-8")
@@ -156,7 +169,7 @@ PLUGINS = {
 }
 
 
-@pytest.mark.parametrize(("source", "words"), PLUGINS.values(), ids=PLUGINS)
+@pytest.mark.parametrize(("source", "words"), cases(PLUGINS))
 def test_async_tests_of_a_user_pass(worked_url: str, source: str, words: list[str], tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(source, "utf-8")
     (tmp_path / "pytest.ini").write_text(INI if "mark.asyncio" in source else ANYIO_INI, "utf-8")

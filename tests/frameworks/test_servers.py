@@ -18,7 +18,7 @@ SCHEMES = ("file", "redis", "postgresql")
 
 def marks(scheme: str, row: Row) -> list[pytest.MarkDecorator]:
     """Return the mark of the cases that only `nox -s chaos` runs."""
-    return [] if scheme == "file" or row.on_servers else [pytest.mark.chaos]
+    return [] if scheme in row.by_default else [pytest.mark.chaos]
 
 
 CASES = [
