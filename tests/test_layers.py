@@ -26,6 +26,7 @@ LAYERS = {
         "dibs.storage.protocol",
         "dibs.storage.addresses",
         "dibs.storage.capabilities",
+        "dibs.storage.compaction",
         "dibs.storage.checks",
         "dibs.storage.clock",
         "dibs.storage.monkey_patches",

@@ -37,6 +37,7 @@ def play(
         checker=checker,
         runner=runner,
         durable=durable,
+        compacts=durable,
         cross_queue=True,
         handles=True,
     )

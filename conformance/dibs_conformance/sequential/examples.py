@@ -16,6 +16,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
+from dibs_conformance.report.exceptions import exception_failure
+from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
 from dibs_conformance.sequential.unimplemented import missing_verb_failure
 from dibs_conformance.sequential.walkthrough import walk_through
@@ -56,7 +58,12 @@ def run_examples(
 
 def run_walkthrough(session: ExampleSession) -> Failure | None:
     """Run the fixed histories that check every law once. Return the first failure, or None."""
-    return run_until_failure(session, lambda: walk_through(session))
+    return run_until_failure(session, lambda: walk_through_all(session))
+
+
+def walk_through_all(session: ExampleSession) -> None:
+    walk_through(session)
+    walk_through_restarts(session)
 
 
 def run_chunk(
@@ -80,7 +87,7 @@ def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Fail
     try:
         play()
     except BudgetSpent:
-        return None
+        return None if session.broken is None else to_failure(*session.broken)
     except Flaky:
         return None if session.broken is None else to_failure(*session.broken)
     except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
@@ -90,7 +97,9 @@ def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Fail
 
 def to_failure(error: Exception, story: tuple[str, ...]) -> Failure:
     """Return the failure for an error, with the calls that lead to it."""
-    return missing_verb_failure(error, story) or Failure(law=law_name(error), why=str(error), story=story)
+    if isinstance(error, LawBroken | Mismatch):
+        return Failure(law=law_name(error), why=str(error), story=story)
+    return missing_verb_failure(error, story) or exception_failure(error, story)
 
 
 def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
@@ -108,8 +117,5 @@ def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
     )
 
 
-def law_name(error: Exception) -> str:
-    """Return the name of the broken law for an error, or the name of its class."""
-    if isinstance(error, LawBroken):
-        return error.law
-    return "same result as the oracle" if isinstance(error, Mismatch) else type(error).__name__
+def law_name(error: LawBroken | Mismatch) -> str:
+    return error.law if isinstance(error, LawBroken) else "same result as the oracle"

@@ -6,8 +6,11 @@ The walkthrough comes first, then the probes, then random examples.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Final
 
 from dibs_conformance.laws import LAWS, Law
+from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.report.story import CallRecorder
@@ -16,8 +19,15 @@ from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.handles import find_reason_to_skip
 from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.probes import PROBES, Probe
+from dibs_conformance.sequential.restarts import offers_compaction
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.target import LevelPlan, Locations, LoopRunner
+from dibs_conformance.target import LevelPlan, Locations
+
+#: The laws of probes whose checks the report counts together, by the name of what they tried.
+COUNTED_PROBES: Final = {
+    "bad calls": ("invalid input is refused completely", "every verb refuses bad arguments"),
+    "waits": ("an idle wait does not end", "a wake-up carries the stored outcome"),
+}
 
 
 def one_call_at_a_time(plan: LevelPlan) -> Findings:
@@ -44,6 +54,7 @@ class SequentialRun:
 
     def findings(self) -> Findings:
         session = self._create_session()
+        self._plan.sources.append(lambda: Findings(histories=session.examples, events=session.calls))
         self._add_failure(run_walkthrough(session))
         walked, ran_examples = session.examples, True
         # The failure of an unfinished storage is its next verb; probes of limits would only add noise.
@@ -56,6 +67,7 @@ class SequentialRun:
         return Findings(
             histories=session.examples,
             events=session.calls,
+            tried=tried_by_probes(probed),
             laws=(*map(self._report_law, self._laws), *probed),
             failures=tuple(self._failures),
             untested=(*self._plan.untested, *(() if ran_examples else (no_example_gap(self._plan.budget),))),
@@ -77,9 +89,18 @@ class SequentialRun:
             checker=checker,
             runner=self._runner,
             durable=claims.durable,
+            compacts=self._offers_compaction(),
             cross_queue=claims.cross_queue,
             handles=skipped is None,
         )
+
+    def _offers_compaction(self) -> bool:
+        """Return whether the storage offers its rare work. If not, add a skipped test to the report."""
+        offered = self._runner.run(offers_compaction(self._plan.locations))
+        if not offered:
+            why = "the storage offers no method `compact` that does its rare work at once"
+            self._spared.append(SkippedTest(name="rare work on demand", why=why))
+        return offered
 
     def _run_examples(self, session: ExampleSession) -> Failure | None:
         return run_examples(
@@ -92,20 +113,20 @@ class SequentialRun:
         )
 
     def _run_probe(self, probe: Probe) -> LawReport:
-        met, wrong = self._runner.run(run_probe(self._plan.locations, probe))
+        met, wrong = self._runner.run(run_probe(self._plan.locations, probe), LIMITS.test)
         self._failures += [Failure(law=probe.name, why=text) for text in wrong]
         return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
 
     def _check_clock_steps(self, handles: int) -> LawReport:
         checking = clock_steps.check_clock_steps(self._plan.locations, handles=handles)
-        met, wrong = self._runner.run(checking)
+        met, wrong = self._runner.run(checking, LIMITS.test)
         self._failures += [Failure(law=clock_steps.NAME, why=text) for text in wrong]
         law = (clock_steps.NAME, clock_steps.SECTION, clock_steps.SENTENCE)
         return law_report(*law, met, broken=bool(wrong))
 
     def _check_jumped_clock(self) -> list[LawReport]:
         checking = jumped_clock.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
-        checked = self._runner.run(checking)
+        checked = self._runner.run(checking, LIMITS.test)
         if checked is None:
             why = "a second opening of a location has a time of its own"
             self._spared.append(SkippedTest(name=jumped_clock.NAME, why=why))
@@ -118,6 +139,13 @@ class SequentialRun:
     def _report_law(self, law: Law) -> LawReport:
         broken = any(failure.law == law.name for failure in self._failures)
         return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
+
+
+def tried_by_probes(laws: Sequence[LawReport]) -> dict[str, int]:
+    """Return how many bad calls and waits the probes made."""
+    met = {law.name: law.met for law in laws}
+    numbers = {kind: sum(met.get(name, 0) for name in names) for kind, names in COUNTED_PROBES.items()}
+    return {kind: number for kind, number in numbers.items() if number}
 
 
 async def run_probe(locations: Locations, probe: Probe) -> tuple[int, list[str]]:

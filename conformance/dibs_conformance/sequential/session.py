@@ -9,8 +9,11 @@ from attrs import define, field
 from hypothesis.errors import HypothesisException
 
 from dibs.model.results import ClaimResult
+from dibs_conformance.loop_runner import LoopRunner
+from dibs_conformance.report.exceptions import StorageFailed
 from dibs_conformance.sequential.lockstep import LawChecker
-from dibs_conformance.target import Locations, LoopRunner
+from dibs_conformance.sequential.lockstep.interruptions import Interruptions, interruption_kinds
+from dibs_conformance.target import Locations
 
 
 @define
@@ -45,19 +48,27 @@ class ExampleSession:
     checker: LawChecker
     runner: LoopRunner
     durable: bool = False
+    #: True if the storage offers its rare work (dibs.storage.compaction).
+    compacts: bool = False
     cross_queue: bool = False
     #: True if several handles, each a storage object of its own, show the same jobs of a location.
     handles: bool = False
     examples: int = 0
     calls: int = 0
+    #: True after a call that never returned or ended its process. The example is not replayed then.
+    hangs: bool = False
     #: Time (`time.monotonic()`) after which no other example starts.
     until: float = math.inf
     #: The first error, with the shortest sequence of calls that led to it.
     broken: tuple[Exception, tuple[str, ...]] | None = None
 
+    def interruptions(self, every: int) -> Interruptions:
+        """Return a plan of restarts and compactions, as far as the storage claims to survive them."""
+        return Interruptions(interruption_kinds(durable=self.durable, compacts=self.compacts), every)
+
     def begin(self) -> None:
         """Start an example. Raises BudgetSpent after `until`, except while a failure is being shrunk."""
-        if self.broken is None and time.monotonic() > self.until:
+        if self.hangs or (self.broken is None and time.monotonic() > self.until):
             raise BudgetSpent
         self.examples += 1
         self.checker.begin()
@@ -69,6 +80,7 @@ class ExampleSession:
         """
         if not isinstance(error, Exception) or isinstance(error, HypothesisException):
             return
+        self.hangs = isinstance(error, StorageFailed)
         story = tuple(self.checker.story.lines())
         if self.broken is None or len(story) <= len(self.broken[1]):
             self.broken = error, story

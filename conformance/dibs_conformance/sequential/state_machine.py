@@ -18,6 +18,7 @@ from dibs.model.results import State
 from dibs_conformance.oracle.storage import STATES
 from dibs_conformance.sequential import strategies as some
 from dibs_conformance.sequential.lockstep import LawChecker, Lockstep, Reader, copy_and_compare
+from dibs_conformance.sequential.lockstep.interruptions import RARELY
 from dibs_conformance.sequential.session import ExampleSession, Issued
 from dibs_conformance.target import OpenedStorage
 
@@ -50,8 +51,9 @@ class LockstepMachine(RuleBasedStateMachine):
         level=levels,
         age=some.ttls,
         handles=st.sampled_from((1, 2, 1)),
+        interrupted=st.sampled_from((False, True, False)),
     )
-    def open(self, *, compare_each: bool, level: LogLevel, age: int, handles: int) -> None:
+    def open(self, *, compare_each: bool, level: LogLevel, age: int, handles: int, interrupted: bool) -> None:
         session = self.session
         session.begin()
         opened = OpenedStorage(
@@ -61,7 +63,12 @@ class LockstepMachine(RuleBasedStateMachine):
             handles=handles if session.handles else 1,
         )
         self._lockstep = Lockstep(
-            opened, session.runner, session.checker, now=START, compare_each=compare_each
+            opened,
+            session.runner,
+            session.checker,
+            now=START,
+            compare_each=compare_each,
+            interruptions=session.interruptions(RARELY) if interrupted else None,
         )
         if (level, age) != ("runs", some.HOUR):
             patch = SettingsPatch(log_level=level, request_key_age=age, log_age=24 * age)
@@ -72,12 +79,13 @@ class LockstepMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self._lockstep is None:
             return
+        error = sys.exc_info()[1]
         try:
-            if sys.exc_info()[0] is None:
+            if error is None:
                 self.compare_everything(self._lockstep)
             self._lockstep.opened.close()
         finally:
-            self.session.remember(sys.exc_info()[1])
+            self.session.remember(error or sys.exc_info()[1])
             self.session.calls += self._lockstep.oracle.numbers.call
 
     def compare_everything(self, lockstep: Lockstep) -> None:
@@ -269,8 +277,20 @@ class LockstepMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         """Close the storage, open it again, and compare all slots."""
+        kept = [self.lockstep.log_offsets(queue) for queue in some.QUEUES]
         self.lockstep.opened.reopen()
         self.lockstep.record("reopen", {}, "opened again")
+        self.lockstep.compare_slots(*EVERYWHERE)
+        for queue, offsets in zip(some.QUEUES, kept, strict=True):
+            self.lockstep.check_offsets(queue, offsets)
+
+    @precondition(lambda self: self.session.compacts)
+    @rule(restarts=st.booleans())
+    def compact(self, *, restarts: bool) -> None:
+        """Let the storage do its rare work, open it again in half of the cases, and compare all slots."""
+        self.lockstep.interrupt("compact")
+        if restarts and self.session.durable:
+            self.reopen()
         self.lockstep.compare_slots(*EVERYWHERE)
 
 

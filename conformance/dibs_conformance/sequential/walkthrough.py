@@ -7,7 +7,6 @@ checks every law, and a simple bug is reported with few calls. Each history runs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
@@ -26,10 +25,9 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs_conformance.sequential.lockstep import Lockstep, Reader, export_in_parts
+from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.strategies import DAY, HOUR
-from dibs_conformance.target import OpenedStorage
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
@@ -38,23 +36,7 @@ FAILED = QUEUE + FAIL_SUFFIX
 def walk_through(session: ExampleSession) -> None:
     """Run every history. Raise LawBroken or Mismatch for the first wrong result."""
     for play in HISTORIES:
-        session.examples += 1
-        session.checker.begin()
-        handles = 2 if session.handles and play is use_two_handles else 1
-        location = session.locations.new()
-        opened = OpenedStorage(session.locations, session.runner, location, handles=handles)
-        lockstep = Lockstep(opened, session.runner, session.checker, now=START, compare_each=True)
-        try:
-            play(lockstep)
-        except BaseException:
-            # An error from `close` would hide the error of the history.
-            with suppress(Exception):
-                lockstep.opened.close()
-            raise
-        else:
-            lockstep.opened.close()
-        finally:
-            session.calls += lockstep.oracle.numbers.call
+        play_history(session, play, handles=2 if play is use_two_handles else 1)
 
 
 def update_during_a_run(lockstep: Lockstep) -> None:

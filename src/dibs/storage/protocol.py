@@ -83,7 +83,10 @@ class Storage(Protocol):
 
     @property
     def durability(self) -> str:
-        """A sentence for people about the crashes and power losses that accepted jobs survive."""
+        """A sentence for people about the crashes and power losses that accepted jobs survive.
+
+        It begins with "power loss" if they survive a power loss. The conformance kit tries this claim.
+        """
         ...
 
     async def __aenter__(self) -> Self:

@@ -9,7 +9,9 @@ code.
 
 from tests.kit.mutants import by_contract as by_contract
 from tests.kit.mutants import commit_log as commit_log
+from tests.kit.mutants import durability as durability
 from tests.kit.mutants import engine as engine
+from tests.kit.mutants import fences as fences
 from tests.kit.mutants import handles as handles
 from tests.kit.mutants import lua as lua
 from tests.kit.mutants import sql as sql

@@ -18,13 +18,15 @@ from dibs.model.requests import Settings
 from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Storage
 from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
+from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
 from dibs_conformance.report.story import CallRecorder
+from dibs_conformance.sequential.lockstep.interruptions import Interruptions, Kind, compact_handle
 from dibs_conformance.sequential.strategies import IDS
 from dibs_conformance.sequential.unimplemented import VERBS, check_result
-from dibs_conformance.target import LoopRunner, OpenedStorage
+from dibs_conformance.target import OpenedStorage
 
 T = TypeVar("T")
 #: The cursors between which a part of a read lies. None is the start or the end of the whole.
@@ -79,7 +81,14 @@ class LockstepCore:
     """
 
     def __init__(
-        self, opened: OpenedStorage, runner: LoopRunner, checker: LawChecker, *, now: int, compare_each: bool
+        self,
+        opened: OpenedStorage,
+        runner: LoopRunner,
+        checker: LawChecker,
+        *,
+        now: int,
+        compare_each: bool,
+        interruptions: Interruptions | None = None,
     ) -> None:
         self.opened = opened
         self.oracle = Oracle()
@@ -92,6 +101,7 @@ class LockstepCore:
         # The same sequence of calls uses the same handles, so that a replay repeats a failure.
         self._turns = Random(0)
         self._handle = 0
+        self._interruptions = interruptions or Interruptions()
         #: The queue, the number of the call and the slots of the newest read.
         self._newest: tuple[str, int, dict[str, Slot]] = ("", 0, {})
         #: The id whose numbers the result of a request_key carries, by queue and key.
@@ -99,11 +109,24 @@ class LockstepCore:
 
     @property
     def storage(self) -> Storage:
-        """The handle for the next call. With several handles, each call uses one of them."""
-        handles = self.opened.handles
-        if len(handles) > 1:
-            self._handle = self._turns.randrange(len(handles))
-        return handles[self._handle]
+        """The handle for the next call. With several handles, each call uses one of them.
+
+        Before the call, the handle may be closed and opened again, or do its rare work.
+        """
+        if len(self.opened.handles) > 1:
+            self._handle = self._turns.randrange(len(self.opened.handles))
+        interruption = self._interruptions.next()
+        if interruption is not None:
+            self.interrupt(interruption)
+        return self.opened.handles[self._handle]
+
+    def interrupt(self, kind: Kind) -> None:
+        """Close the current handle and open it again, or let it do its rare work."""
+        self.record(kind, {"handle": self._handle + 1} if len(self.opened.handles) > 1 else {}, None)
+        if kind == "restart":
+            self.opened.reopen(self._handle)
+        else:
+            compact_handle(self.opened, self._runner, self._handle)
 
     def options(self, verb: str, **given: Any) -> dict[str, Any]:
         """Return the arguments to pass. In every other call, leave out those equal to their defaults."""

@@ -11,7 +11,7 @@ from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import LoggedEvent
 from dibs_conformance.sequential.lockstep.by_id import IdVerbs
-from dibs_conformance.sequential.lockstep.core import MOST_PAGES
+from dibs_conformance.sequential.lockstep.core import MOST_PAGES, PAGE
 
 #: Kinds of event that are not compared, because the contract leaves open how often they occur.
 LEFT_OPEN = frozenset({"cancel_requested", "paused", "resumed", "configured"})
@@ -57,6 +57,25 @@ class Lockstep(IdVerbs):
         if len(page.events) > limit:
             raise Mismatch(f"{len(page.events)} events on a page, the limit is {limit}")
         return page
+
+    def log_offsets(self, queue: str) -> list[str]:
+        """Read the whole log, and return the offset of each event."""
+        found: list[str] = []
+        for _ in range(MOST_PAGES):
+            after = found[-1] if found else None
+            page = self.run_coroutine(self.storage.events(queue, after=after, limit=PAGE, now=self.now))
+            found += [offset for offset, _ in page.events]
+            if not page.events:
+                return found
+        raise Mismatch(f"the log of {queue!r} does not end after {MOST_PAGES} pages")
+
+    def check_offsets(self, queue: str, before: list[str]) -> None:
+        """Raise Mismatch unless the log has the same events as before a restart or a compaction."""
+        after = self.log_offsets(queue)
+        if lost := set(before) - set(after):
+            raise Mismatch(f"the log of {queue!r} lost {len(lost)} events, at {sorted(lost)[:3]}")
+        if back := set(after) - set(before):
+            raise Mismatch(f"{len(back)} removed events are back in the log of {queue!r}")
 
     def skip_to_latest(self, queue: str, reader: Reader) -> None:
         """Move a reader to the present end of the log."""

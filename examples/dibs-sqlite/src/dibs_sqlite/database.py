@@ -163,6 +163,13 @@ class Database:
         with self._translated_errors():
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
+    def checkpoint(self) -> None:
+        """Copy the write-ahead log into the file. PASSIVE waits for no other connection."""
+        connection = self._connection
+        assert connection is not None, "bug in dibs-sqlite: the database is not open"  # noqa: S101
+        with self._translated_errors():
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         """Convert the errors of SQLite and of the system in a `with` block to errors of dibs."""

@@ -124,6 +124,10 @@ class SqliteStorage:
             raise NotRunning(f"{self.url} was opened before a fork: open it again in this process")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    async def compact(self) -> None:
+        """Copy the write-ahead log into the file now, as far as no reader needs the log."""
+        await self._run_on_thread(self._database.checkpoint)
+
     async def _data_version(self) -> int:
         return await self._run_on_thread(self._database.version)
 

@@ -244,6 +244,21 @@ class FileStorage(IndexedStorage):
             return
         replay.record_checkpoint(size)
 
+    async def compact(self) -> None:
+        """Write a checkpoint now, and remove the commits that it replaces."""
+        turn = Turn()
+        try:
+            await self._run_on_thread(lambda: self._compact(turn))
+        except asyncio.CancelledError as error:
+            if turn.take():
+                mark_unsent(error, self._lock.waits_for)
+            raise
+
+    def _compact(self, turn: Turn) -> None:
+        with self._lock.hold(turn):
+            self._catch_up(locked=True)
+            self._write_checkpoint()
+
     def _catch_up(self, *, locked: bool = False) -> None:
         """Replay the commits of other processes, and wake the waiters that they concern."""
         self._last_catch_up = time.monotonic()

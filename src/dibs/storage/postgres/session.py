@@ -60,6 +60,11 @@ class PostgresSession:
         await self._vacuum.close()
         await self._server.close()
 
+    async def compact(self) -> None:
+        """Vacuum the table of the waiting and active jobs now."""
+        self._server.check_open()
+        await self._vacuum.run()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 

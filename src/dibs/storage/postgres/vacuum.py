@@ -36,9 +36,10 @@ class Vacuum:
         self._claimed += claimed
         if self._claimed >= CLAIMS_PER_VACUUM and (self._task is None or self._task.done()):
             self._claimed = 0
-            self._task = asyncio.create_task(self._vacuum(), name="dibs-vacuum")
+            self._task = asyncio.create_task(self.run(), name="dibs-vacuum")
 
-    async def _vacuum(self) -> None:
+    async def run(self) -> None:
+        """Vacuum the table, or log why the server refused it."""
         try:
             connection = await self._server.connect()
             async with connection:
