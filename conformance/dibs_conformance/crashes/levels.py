@@ -10,12 +10,14 @@ from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.cut_connections import try_cut_connections
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
 from dibs_conformance.crashes.os_errors import try_os_errors
-from dibs_conformance.crashes.power_loss import try_power_loss
+from dibs_conformance.crashes.power_loss import claims_power_loss, try_power_loss, untried_gap
 from dibs_conformance.crashes.proxy import has_server
+from dibs_conformance.crashes.restart_kills import try_power_cuts, try_restarts
 from dibs_conformance.crashes.system_call_kills import try_system_call_kills
+from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, SkippedTest
 from dibs_conformance.report.findings import merge_findings
-from dibs_conformance.target import LevelPlan, LoopRunner, OpenedStorage
+from dibs_conformance.target import LevelPlan, OpenedStorage
 
 #: Tests one kind of fault until a deadline of `time.monotonic()`.
 FaultTest = Callable[[LevelPlan, float], Findings]
@@ -26,6 +28,7 @@ def clients_that_die(plan: LevelPlan) -> Findings:
     if not plan.claims.manual_clock:
         return Findings(untested=(manual_clock_gap(),))
     tests, found = tests_for(plan)
+    plan.sources.append(lambda: found)
     ends = time.monotonic() + (plan.budget if plan.examples is None else 0.0)
     for at, test in enumerate(tests):
         left = max(0.0, ends - time.monotonic()) / (len(tests) - at)
@@ -42,19 +45,21 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
     if plan.claims.shared:
         tests.append(try_kills_and_stops)
     else:
-        why = "the storage exists only within one process (it does not claim `shared`)"
-        spared += [SkippedTest(name=name, why=why) for name in ("kill -9", "stop and continue")]
+        spared += unshared_gaps(plan)
+    if plan.claims.durable:
+        tests.append(try_restarts)
     url, durability = storage_info(plan)
+    power_test, power_gap = power_loss_test(plan, durability)
+    if power_test is not None:
+        tests.append(power_test)
+    elif claims_power_loss(durability):
+        untested.append(power_gap)
     if not has_server(url):
         spared.append(SkippedTest(name="cut connections", why="the storage has no server"))
         if plan.claims.durable and plan.claims.shared:
             tests += [try_os_errors, try_system_call_kills]
-        if durability.startswith("power loss") and url.startswith("file:"):
-            tests.append(try_power_loss)
-        else:
-            spared.append(
-                SkippedTest(name="power loss", why=f"the storage does not claim to survive it: {durability}")
-            )
+        if not claims_power_loss(durability):
+            spared.append(power_gap)
     elif isinstance(plan.locations.target, str):
         tests.append(try_cut_connections)
     else:
@@ -62,6 +67,23 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
             SkippedTest(name="cut connections", why="certify a URL, so that the kit can insert a proxy")
         )
     return tests, Findings(spared=tuple(spared), untested=tuple(untested))
+
+
+def unshared_gaps(plan: LevelPlan) -> list[SkippedTest]:
+    """Return the tests that need a storage which several processes may use at once."""
+    why = "the storage exists only within one process (it does not claim `shared`)"
+    names = ("stop and continue",) if plan.claims.durable else ("kill -9", "stop and continue")
+    return [SkippedTest(name=name, why=why) for name in names]
+
+
+def power_loss_test(plan: LevelPlan, durability: str) -> tuple[FaultTest | None, SkippedTest]:
+    """Return the test of a claim to survive power loss, or None, and the reason if there is none."""
+    if not claims_power_loss(durability):
+        why = f"the storage does not claim to survive it: {durability}"
+        return None, SkippedTest(name="power loss", why=why)
+    if plan.locations.has_hook("power_loss"):
+        return try_power_cuts, untried_gap()
+    return (try_power_loss if plan.locations.has_hook("data_folder") else None), untried_gap()
 
 
 def storage_info(plan: LevelPlan) -> tuple[str, str]:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from copy import copy
 from math import inf
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from attrs import frozen
 
-from dibs.storage.registry import open_storage
 from dibs_conformance.concurrent.actions import GRANTS, IDS, LARGE_DATA, START, Action, ClientState, Program
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.client import run_program, take_snapshot
@@ -24,8 +24,9 @@ from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
-from dibs_conformance.report import Failure, Findings
-from dibs_conformance.target import LevelPlan
+from dibs_conformance.report import Failure, Findings, SkippedTest
+from dibs_conformance.report.exceptions import StorageFailed, describe_exit, exception_failure
+from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 
 LAW = (
     "what was answered survives power loss",
@@ -66,8 +67,9 @@ class PowerLossPoint:
 
 def try_power_loss(plan: LevelPlan, until: float) -> Findings:
     """Record the file operations of a process, and check every disk state a power loss may leave."""
-    url = plan.locations.new()
-    calls, operations = record_process(url)
+    calls, operations = record_process(plan.locations, plan.locations.new())
+    if not any(operation.kind == "sync" or operation.data for operation in operations):
+        return Findings(untested=(unrecorded_gap(),))
     min_points = max(MIN_POINTS, plan.examples or 0)
     campaign: FaultCampaign[PowerLossPoint] = FaultCampaign(
         *LAW, Survivor(), QUEUE, plan.seed, min_points=min_points
@@ -75,6 +77,29 @@ def try_power_loss(plan: LevelPlan, until: float) -> Findings:
     checker = PowerLossChecker(plan, campaign, calls, operations)
     campaign.run(checker.points(), checker.check_point, until)
     return campaign.findings()
+
+
+def claims_power_loss(durability: str) -> bool:
+    """Return whether a sentence of a storage about its durability claims that jobs survive a power loss."""
+    return durability.lower().startswith("power loss")
+
+
+def untried_gap() -> SkippedTest:
+    """Return the gap of a storage that claims to survive a power loss and offers no way to try it."""
+    why = (
+        "claimed, not tried: offer data_folder(location), the folder with the files that Python code writes, "
+        "or power_loss(location), a device whose power can be cut (docs: Write a storage)"
+    )
+    return SkippedTest(name="power loss", why=why)
+
+
+def unrecorded_gap() -> SkippedTest:
+    """Return the gap of a storage whose file operations Python cannot record."""
+    why = (
+        "claimed, not tried: Python code writes no file in the folder of data_folder(location), so the kit "
+        "cannot record the writes; offer power_loss(location)"
+    )
+    return SkippedTest(name="power loss", why=why)
 
 
 @frozen
@@ -97,18 +122,20 @@ class PowerLossChecker:
         return found
 
     def check_point(self, point: PowerLossPoint) -> None:
-        campaign, url = self._campaign, self._plan.locations.new()
+        campaign, location = self._campaign, self._plan.locations.new()
         campaign.histories += 1
         campaign.count_fault()
         disk = DiskModel()
         for operation in self._operations[: point.operations]:
             disk.apply(operation)
-        write_disk(list(disk.after_power_loss())[point.disk], disk.folders, folder_of(url))
+        write_disk(
+            list(disk.after_power_loss())[point.disk], disk.folders, folder_of(self._plan.locations, location)
+        )
         answered = sum(operation.kind == "mark" for operation in self._operations[: point.operations])
         rounds = self._rounds(answered)
         campaign.calls += len(rounds)
         try:
-            rounds[-1].snapshot = asyncio.run(read_disk(url, self._calls[-1].now))
+            rounds[-1].snapshot = asyncio.run(read_disk(self._plan.locations, location, self._calls[-1].now))
         except Exception as error:  # noqa: BLE001 - any exception means that answered calls cannot be read
             why = f"after {answered} answered calls it does not open: {type(error).__name__}: {error}"
             campaign.failure = Failure(law=campaign.law, why=why, story=timeline(rounds))
@@ -128,9 +155,9 @@ class PowerLossChecker:
         return [*rounds, Round(calls=in_flight)]
 
 
-async def read_disk(url: str, now: int) -> Snapshot:
-    """Open the storage at `url` and return its content. Also make some calls, which must work."""
-    async with open_storage(url, "manual") as storage:
+async def read_disk(locations: Locations, location: str, now: int) -> Snapshot:
+    """Open the storage at a location and return its content. Also make some calls, which must work."""
+    async with locations.open(location, "manual") as storage:
         found = await take_snapshot(storage, QUEUE, IDS, now, log=False)
         await run_program(
             storage, "ann", Program(ACTIONS[:4], f"{QUEUE} again", ClientState(), now), time.monotonic
@@ -138,38 +165,66 @@ async def read_disk(url: str, now: int) -> Snapshot:
         return found
 
 
-def folder_of(url: str) -> Path:
-    return Path(url.partition(":")[2].partition("?")[0])
+def folder_of(locations: Locations, location: str) -> Path:
+    """Return the folder of a location. The target must offer the hook `data_folder`."""
+    folder = locations.data_folder(location)
+    assert folder is not None, f"no data_folder for {location}"  # noqa: S101 - the level asked for it before
+    return folder
 
 
-def record_process(url: str) -> tuple[list[Call], list[DiskOperation]]:
-    """Run the actions in a new process. Return its calls and its file operations."""
+def record_process(locations: Locations, location: str) -> tuple[list[Call], list[DiskOperation]]:
+    """Run the actions in a new process. Return its calls and its file operations.
+
+    Raise StorageFailed if the storage raised an exception or ended the process.
+    """
     parent_end, child_end = process_context().Pipe()
-    process = process_context().Process(target=record_in_process, args=(url, child_end), daemon=True)  # type: ignore[attr-defined]
+    args = (locations.target, location, child_end)
+    process = process_context().Process(target=record_in_process, args=args, daemon=True)  # type: ignore[attr-defined]
     process.start()
     child_end.close()
-    if not parent_end.poll(TIMEOUT):
+    try:
+        return received(parent_end, process)
+    finally:
         process.kill()
-        raise TimeoutError("the process whose disk is recorded does not answer")
-    calls, operations = parent_end.recv()
-    process.join(TIMEOUT)
-    parent_end.close()
+        process.join(TIMEOUT)
+        parent_end.close()
+
+
+def received(pipe: Connection, process: BaseProcess) -> tuple[list[Call], list[DiskOperation]]:
+    """Return the recording that the process sends. Raise StorageFailed if it sends none."""
+    if not pipe.poll(TIMEOUT):
+        why = f"the process whose file operations are recorded sent nothing for {TIMEOUT:.0f} s"
+        raise StorageFailed(Failure(law=LAW[0], why=why))
+    try:
+        message = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        process.join(TIMEOUT)
+        why = f"the process whose file operations are recorded ended {describe_exit(process.exitcode)}"
+        raise StorageFailed(Failure(law=LAW[0], why=why)) from None
+    if isinstance(message, Failure):
+        raise StorageFailed(message)
+    calls, operations = message
     return calls, operations
 
 
-def record_in_process(url: str, pipe: Connection) -> None:
-    recorder = DiskRecorder(folder_of(url))
+def record_in_process(target: str | OpenStorage, location: str, pipe: Connection) -> None:
+    locations = Locations(target)
+    recorder = DiskRecorder(folder_of(locations, location))
     recorder.install()
-    calls = asyncio.run(run_recorded(url, ACTIONS, recorder))
-    pipe.send((calls, recorder.operations))
+    try:
+        calls = asyncio.run(run_recorded(locations, location, ACTIONS, recorder))
+        pipe.send((calls, recorder.operations))
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        pipe.send(exception_failure(error))
 
 
-async def run_recorded(url: str, actions: Sequence[Action], recorder: DiskRecorder) -> list[Call]:
+async def run_recorded(
+    locations: Locations, location: str, actions: Sequence[Action], recorder: DiskRecorder
+) -> list[Call]:
     def on_call(call: Call) -> None:
         if call.completion != "unknown":
             recorder.mark()
 
-    async with open_storage(url, "manual") as storage:
-        return await run_program(
-            storage, "bob", Program(tuple(actions), QUEUE, ClientState(), START), time.monotonic, on_call
-        )
+    async with locations.open(location, "manual") as storage:
+        program = Program(tuple(actions), QUEUE, ClientState(), START)
+        return await run_program(storage, "bob", program, time.monotonic, on_call)

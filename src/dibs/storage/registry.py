@@ -133,6 +133,15 @@ def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
     return None if connect_url is None else cast("AbstractAsyncContextManager[Any]", connect_url(url))
 
 
+def find_hook(url: str, name: str) -> Callable[[str], Any] | None:
+    """Return a function of a storage for the conformance kit, which takes a URL; None if there is none.
+
+    The functions `data_folder` and `power_loss` stand beside the factory. docs/howto/write_a_storage.md
+    describes them.
+    """
+    return _function_beside_factory(url, name)
+
+
 def _function_beside_factory(url: str, name: str) -> Callable[..., Any] | None:
     module, _ = _find_target(parse_scheme(url))
     return getattr(import_module(module), name, None)

@@ -56,7 +56,8 @@ def test_a_removed_name_may_come_back() -> None:
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[DiskOperation]]:
     """Calls and file operations of the file storage with fsync=1."""
-    return record_process(f"file:{tmp_path_factory.mktemp('recorded')}/jobs?fsync=1")
+    url = f"file:{tmp_path_factory.mktemp('recorded')}/jobs?fsync=1"
+    return record_process(Locations(url), url)
 
 
 def failure(

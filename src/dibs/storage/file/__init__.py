@@ -5,6 +5,6 @@ files before it.
 """
 
 from dibs.storage.file.storage import FileStorage, open_url
-from dibs.storage.file.temporary import remove_url, temporary_url
+from dibs.storage.file.temporary import data_folder, remove_url, temporary_url
 
-__all__ = ["FileStorage", "open_url", "remove_url", "temporary_url"]
+__all__ = ["FileStorage", "data_folder", "open_url", "remove_url", "temporary_url"]

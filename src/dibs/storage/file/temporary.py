@@ -18,6 +18,11 @@ def temporary_url(url: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}{mark}{query}"
 
 
+def data_folder(url: str) -> Path:
+    """Return the folder of a URL, which holds all files of the storage."""
+    return Path(parse_file_path(url.partition("?")[0]))
+
+
 async def remove_url(url: str) -> None:
     """Delete the folder of a URL with all its files. Keep it if it is not the directory of a file storage."""
     path = Path(parse_file_path(url))

@@ -1,0 +1,266 @@
+"""Tests that kill the only process of a storage, and open the storage again in another process.
+
+Each history has a process of its own. It prepares a scene, closes the storage, opens it again, and is killed
+in the disturbed action or right after it. Then this process opens the storage, and nobody else has it open.
+So the tests also fit a storage that only one process may use. With a device whose power can be cut, the power
+fails at the moment of the kill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection
+from random import Random
+
+from attrs import frozen
+
+from dibs.storage.compaction import Compaction
+from dibs_conformance.concurrent.actions import ClientState, Program
+from dibs_conformance.concurrent.calls import Call, Round, Snapshot
+from dibs_conformance.concurrent.client import run_program, take_snapshot
+from dibs_conformance.concurrent.process_clients import (
+    TIMEOUT,
+    LineCounter,
+    SignalPoint,
+    process_context,
+)
+from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
+from dibs_conformance.concurrent.timeline import timeline
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Scene, Survivor
+from dibs_conformance.loop_runner import LoopRunner
+from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report.exceptions import StorageFailed, exception_failure
+from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
+
+RESTARTED = (
+    "a restart finds what was answered",
+    "After the death of its only process, a storage opens with all answered calls, and none by half.",
+    "kill -9 of the only process",
+)
+POWER_CUT = (
+    "what was answered survives power loss",
+    "After a power loss at any point, every possible disk state holds all answered calls, and none by half.",
+    "power loss",
+)
+#: Kills of each scene that `points` lists. The time limit decides how many of them are tried.
+KILLS_PER_SCENE = 40
+
+
+@frozen
+class RestartPoint:
+    """The moment of a kill, as the share of the lines of storage code that the action needs.
+
+    With `compacts`, the storage also does its rare work after the action, and its lines count, too.
+    """
+
+    share: float
+    compacts: bool
+
+
+#: The name of a scene, and the moment of the kill.
+NamedPoint = tuple[str, RestartPoint]
+#: A function that cuts the power of a device. A power cut drops what was not synced.
+CutPower = Callable[[], None]
+
+
+@frozen
+class DoomedClient:
+    """The orders to a process that is killed: what it runs, where, and when it dies."""
+
+    target: str | OpenStorage
+    location: str
+    queue: str
+    now: int
+    scene: Scene
+    point: RestartPoint
+
+    def run(self) -> tuple[list[Call], list[Call]]:
+        """Run a process until it is killed. Return the calls of the setup and those of the action.
+
+        Raise StorageFailed for an exception of the storage, and if the process does not answer.
+        """
+        ours, theirs = process_context().Pipe()
+        process = process_context().Process(target=run_until_killed, args=(self, theirs), daemon=True)  # type: ignore[attr-defined]
+        process.start()
+        theirs.close()
+        calls: list[Call] = []
+        try:
+            while ours.poll(TIMEOUT):
+                message = ours.recv()
+                if isinstance(message, Failure):
+                    raise StorageFailed(message)
+                if calls and message.invoked == calls[-1].invoked:
+                    calls.pop()
+                calls.append(message)
+            raise TimeoutError(f"a client of the {self.scene.action.operation} scene got no answer")
+        except (EOFError, ConnectionResetError):
+            pass
+        finally:
+            process.kill()
+            process.join(TIMEOUT)
+            ours.close()
+        at = len(self.scene.setup)
+        return calls[:at], calls[at:]
+
+
+class RestartingSurvivor(Survivor):
+    """A survivor that opens the storage for each program and each snapshot, and closes it after."""
+
+    def __init__(self, locations: Locations, location: str) -> None:
+        self.location = location
+        self._locations = locations
+
+    def run(self, program: Program, timeout: float) -> list[Call] | None:
+        del timeout
+        with opened_here(self._locations, self.location) as (opened, runner):
+            return runner.run(run_program(opened.storage, "ann", program, time.monotonic))
+
+    def snapshot(self, queue: str, ids: Sequence[str], now: int, *, log: bool) -> Snapshot:
+        with opened_here(self._locations, self.location) as (opened, runner):
+            return runner.run(take_snapshot(opened.storage, queue, ids, now, log=log))
+
+
+class opened_here(AbstractContextManager[tuple[OpenedStorage, LoopRunner]]):  # noqa: N801 - used as a function
+    """A storage that is open in this process during a `with` block."""
+
+    def __init__(self, locations: Locations, location: str) -> None:
+        self._runner = LoopRunner()
+        self._opened = OpenedStorage(locations, self._runner, location)
+
+    def __enter__(self) -> tuple[OpenedStorage, LoopRunner]:
+        return self._opened, self._runner
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._opened.close()
+        finally:
+            self._runner.close()
+
+
+@frozen
+class RestartKiller:
+    """The runner of scenes in processes that are killed while nobody else has the storage open."""
+
+    _plan: LevelPlan
+    _campaign: FaultCampaign[NamedPoint]
+    _survivor: RestartingSurvivor
+    _cut: CutPower | None = None
+
+    def kill(self, named: NamedPoint) -> None:
+        """Kill a process at a point, cut the power if that is possible, and check the history."""
+        name, point = named
+        history = self._campaign.new_history()
+        try:
+            self._run(history, SCENES[name], point)
+        except Exception as error:  # noqa: BLE001 - the storage may raise anything
+            law = self._campaign.law
+            found = exception_failure(error, timeline(history.rounds), law)
+            self._campaign.failure = Failure(law=law, why=f"{name}: {found.why}", story=found.story)
+            return
+        self._campaign.check(history)
+
+    def _run(self, history: FaultHistory, scene: Scene, point: RestartPoint) -> None:
+        plan = self._plan
+        client = DoomedClient(
+            plan.locations.target, self._survivor.location, history.queue, history.now, scene, point
+        )
+        setup, calls = client.run()
+        if self._cut is not None:
+            self._cut()
+        self._campaign.count_fault()
+        history.rounds.append(Round(calls=setup))
+        for call in setup:
+            history.state.record(call)
+        history.add(calls)
+        history.finish()
+
+
+def restart_points(seed: int) -> list[NamedPoint]:
+    """Return kills of every scene at random moments."""
+    random = Random(seed)
+    return [
+        (name, RestartPoint(random.random(), random.random() < 0.5))
+        for name in SCENES
+        for _ in range(KILLS_PER_SCENE)
+    ]
+
+
+def try_restarts(plan: LevelPlan, until: float) -> Findings:
+    """Kill the only process of a storage, in each scene, and open the storage again."""
+    return run_campaign(plan, until, RESTARTED, plan.locations.new(), None)
+
+
+def try_power_cuts(plan: LevelPlan, until: float) -> Findings:
+    """Cut the power of a device of the storage in each scene, and open the storage again."""
+    location = plan.locations.new()
+    device = plan.locations.power_loss(location)
+    assert device is not None, f"no power_loss for {location}"  # noqa: S101 - the level asked for it before
+    with device as cut:
+        return run_campaign(plan, until, POWER_CUT, location, cut)
+
+
+def run_campaign(
+    plan: LevelPlan, until: float, texts: tuple[str, str, str], location: str, cut: CutPower | None
+) -> Findings:
+    survivor = RestartingSurvivor(plan.locations, location)
+    prefix = "cut" if cut else "restarted"
+    campaign: FaultCampaign[NamedPoint] = FaultCampaign(
+        *texts, survivor, prefix, plan.seed, min_points=plan.examples or len(SCENES)
+    )
+    killer = RestartKiller(plan, campaign, survivor, cut)
+    campaign.run(restart_points(plan.seed), killer.kill, until)
+    return campaign.findings()
+
+
+# -- in the process ----------------------------------------------------------------------------------
+
+
+def run_until_killed(client: DoomedClient, pipe: Connection) -> None:
+    """Run the setup, open the storage again, run the action, and die."""
+    try:
+        run_doomed(client, pipe)
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        pipe.send(exception_failure(error))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_doomed(client: DoomedClient, pipe: Connection) -> None:
+    runner, counter = LoopRunner(), LineCounter()
+    opened = OpenedStorage(Locations(client.target), runner, client.location)
+    lines = LineTracer(source_folders(type(opened.storage)), counter.on_line)
+    opened.close()
+    with lines.trace():
+        opened = OpenedStorage(Locations(client.target), runner, client.location)
+    state = ClientState()
+    scene = client.scene
+
+    def run(actions: Sequence[object], queue: str, own: ClientState, *, sent: bool) -> None:
+        program = Program(tuple(actions), queue, own, client.now)  # type: ignore[arg-type]
+        on_call = pipe.send if sent else _ignore
+        runner.run(run_program(opened.storage, "vic", program, time.monotonic, on_call))
+
+    def act(queue: str, own: ClientState, *, sent: bool) -> None:
+        run((scene.action,), queue, own, sent=sent)
+        if client.point.compacts and isinstance(opened.storage, Compaction):
+            runner.run(opened.storage.compact())
+
+    # The rehearsal in another queue counts the lines of the action.
+    rehearsed = ClientState()
+    run(scene.setup, f"{client.queue} rehearsed", rehearsed, sent=False)
+    counter.reset(None)
+    with lines.trace():
+        act(f"{client.queue} rehearsed", rehearsed, sent=False)
+    needed = counter.lines
+    run(scene.setup, client.queue, state, sent=True)
+    with lines.trace():
+        opened.reopen()
+    counter.reset(SignalPoint(signal.SIGKILL, 1 + int(needed * client.point.share)))
+    with lines.trace():
+        act(client.queue, state, sent=True)
+
+
+def _ignore(_: Call) -> None: ...
