@@ -1,4 +1,4 @@
-"""The memory storage keeps the contract: 160 examples by default, 2,000 with the marker `certify`."""
+"""The memory storage keeps the contract: 40 examples by default, 2,000 with the marker `certify`."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dibs_conformance import Report, certify
 
 
 def test_certify_memory() -> None:
-    report = certify("memory:", examples=160, seed=20_261_120)
+    report = certify("memory:", examples=40, seed=20_261_120)
 
     assert report.certified, report.text()
     assert untested(report) == []
