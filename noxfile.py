@@ -31,8 +31,9 @@ SERVER_SOURCES = ("wheel", "system")
 # run.
 RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
 
-#: Two processes. The tests of one xdist group, such as those on Spark, run in the same process.
-TWO_PROCESSES = ("-n", "2", "--dist", "loadgroup")
+#: Three processes, also on two cores, because tests wait half of their time for servers and child processes.
+#: The tests of one xdist group, such as those on Spark, run in the same process.
+TEST_PROCESSES = ("-n", "3", "--dist", "loadgroup")
 
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
 
@@ -63,7 +64,7 @@ def run_marked(session: nox.Session, marker: str, *options: str) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests without their long forms; arguments after `--` go to pytest."""
     install(session)
-    session.run("pytest", *TWO_PROCESSES, *RERUNS, *session.posargs)
+    session.run("pytest", *TEST_PROCESSES, *RERUNS, *session.posargs)
 
 
 @nox.session
@@ -75,7 +76,7 @@ def tests_servers(session: nox.Session) -> None:
         # As in .ci/run: without its server a test fails; it is not skipped.
         env = {"DIBS_REDIS_SERVER": source, "DIBS_POSTGRES_BIN": source, "DIBS_TEST_SERVERS": "required"}
         rest = [word for word in session.posargs if word not in SERVER_SOURCES]
-        session.run("pytest", *TWO_PROCESSES, *RERUNS, *rest, env=env)
+        session.run("pytest", *TEST_PROCESSES, *RERUNS, *rest, env=env)
 
 
 @nox.session
