@@ -23,9 +23,12 @@ class Equivalent:
     #: The mutation as the report prints it, such as "< -> <=".
     change: str
     reason: str
+    #: The number of the line, for one of several equal lines; 0 for all of them.
+    number: int = 0
 
     def matches(self, site: Site) -> bool:
-        return (self.file, self.line, self.change) == (site.file, site.line_text, site.change)
+        same_line = (self.file, self.line, self.change) == (site.file, site.line_text, site.change)
+        return same_line and self.number in {0, site.line}
 
 
 def read_equivalents(file: Path = FILE) -> list[Equivalent]:

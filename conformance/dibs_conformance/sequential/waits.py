@@ -99,7 +99,10 @@ class WaitRounds:
         return [CASES[number] for number in left]
 
     async def _run_round(self, numbers: Sequence[int]) -> list[int]:
-        """Wait for all cases at once, and return those that were not woken."""
+        """Wait for all cases at once, and return those that were not woken.
+
+        After the changes, wait again with the old tokens: each of these waits must return at once.
+        """
         turn = next(self._rounds)
         states = [Prepared(f"{self.client} {turn} {number}".replace(" ", "-")) for number in numbers]
         await asyncio.gather(*map(self._prepare, numbers, states))
@@ -112,7 +115,17 @@ class WaitRounds:
             await asyncio.sleep(BEFORE_CHANGES)
             await self.make_changes(list(zip(numbers, states, strict=True)))
             await asyncio.wait(waits, timeout=max(PROMPT_SECONDS, 2 * SOON / 1000))
-            return [number for number, wait in zip(numbers, waits, strict=True) if not was_woken(wait)]
+            late = await asyncio.gather(
+                *(
+                    self._wait(number, state, token.since, PROMPT_SECONDS)
+                    for number, state, token in zip(numbers, states, begun, strict=True)
+                )
+            )
+            return [
+                number
+                for number, wait, again in zip(numbers, waits, late, strict=True)
+                if not (was_woken(wait) and again.woken)
+            ]
         finally:
             for wait in waits:
                 wait.cancel()
@@ -124,10 +137,10 @@ class WaitRounds:
     async def _read_token(self, number: int, state: Prepared) -> WaitResult:
         return await begin_wait(self.waiting, CASES[number].watch, state.queue)
 
-    async def _wait(self, number: int, state: Prepared, since: Any) -> WaitResult:
+    async def _wait(self, number: int, state: Prepared, since: Any, timeout: float = TIMEOUT) -> WaitResult:
         case = CASES[number]
         ids = ["a"] if case.watch == "ids" else []
-        return await self.waiting.wait([state.queue], for_=case.watch, ids=ids, since=since, timeout=TIMEOUT)
+        return await self.waiting.wait([state.queue], for_=case.watch, ids=ids, since=since, timeout=timeout)
 
 
 def was_woken(wait: asyncio.Task[WaitResult]) -> bool:

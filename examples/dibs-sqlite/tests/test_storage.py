@@ -10,11 +10,12 @@ import pytest
 from dibs_sqlite import open_url, remove_url, temporary_url
 from dibs_sqlite.database import LAYOUT
 from dibs_sqlite.queries import queries, script
+from dibs_sqlite.wait import ChangeNotifier
 
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
-from dibs.model.results import Counts
+from dibs.model.results import Counts, State
 
 JOB = EnqueueRequest(job=NewJob(id="a"))
 PARAMS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
@@ -187,3 +188,42 @@ def test_a_damaged_job_is_named(tmp_path: Path, body: bytes) -> None:
                     await verb
 
     asyncio.run(read_damaged())
+
+
+@pytest.mark.parametrize("state", [None, "waiting", "scheduled"])
+def test_split_makes_parts_of_equal_size(tmp_path: Path, state: State | None) -> None:
+    """The contract allows fewer parts; this storage knows the sizes."""
+
+    async def parts() -> list[str]:
+        async with open_url(f"sqlite:{tmp_path / 'jobs.db'}") as storage:
+            jobs = [NewJob(id=str(number), delay=60_000) for number in range(6)]
+            await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs])
+            return list(await storage.split("q", 3, state=state))
+
+    assert asyncio.run(parts()) == ["1", "3"]
+
+
+@pytest.mark.parametrize("state", ["active", "handed_off", "blocked", "completed"])
+def test_split_divides_only_the_ids_in_the_state(tmp_path: Path, state: State) -> None:
+    async def parts() -> list[str]:
+        async with open_url(f"sqlite:{tmp_path / 'jobs.db'}") as storage:
+            await storage.enqueue("q", [JOB])
+            return list(await storage.split("q", 3, state=state))
+
+    assert asyncio.run(parts()) == []
+
+
+def test_the_first_poll_wakes_the_waits() -> None:
+    """Another connection may commit between the first read of a wait and the first poll."""
+
+    async def is_woken() -> bool:
+        async def version() -> int:
+            return 1
+
+        changes = ChangeNotifier(version, poll=60.0)
+        with changes:
+            change = changes.next_change
+            await asyncio.sleep(0.01)
+            return change.is_set()
+
+    assert asyncio.run(is_woken())

@@ -12,6 +12,7 @@ import pytest
 
 from dibs.storage import memory
 from dibs.storage.file.storage import FileStorage
+from dibs.storage.indexed.waiters import Wakeups
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
@@ -74,6 +75,14 @@ def test_a_due_time_that_ends_no_wait_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(memory, "seconds_until_due", lambda *_: None)
 
     assert ["a wait for work after a due time by the same client"] == missing(opening(lambda one: one))[:1]
+
+
+@pytest.mark.usefixtures("one_attempt")
+def test_a_wait_that_ignores_its_old_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a wait is woken by changes, but misses those before it began."""
+    monkeypatch.setattr(Wakeups, "has_changed", lambda *_: False)
+
+    assert "a wait for ids after complete by the same client" in missing(opening(lambda one: one))
 
 
 @pytest.mark.usefixtures("one_attempt")

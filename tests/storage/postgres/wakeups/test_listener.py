@@ -155,3 +155,16 @@ async def test_no_notification_is_sent_without_a_listener(
     await storage.settle("q", [done(job) for job in await claimed(storage)])
 
     assert [] == [notice async for notice in mine.notifies(timeout=0.1)]
+
+
+async def test_lost_notifications_may_have_ended_any_id(opening: Opening, options: dict[str, float]) -> None:
+    """The caller of a wait for ids then reads the state of all its ids."""
+    async with opening(**options) as here:
+        await here.enqueue("q", [asked("a")])
+        since = (await here.wait(["q"], for_="ids", ids=["a"], timeout=0)).since
+        waiting = await begun(here, for_="ids", ids=["a"], since=since)
+        here._waits.notifications.wake_all()
+        found = await waiting
+
+        assert found.woken
+        assert found.ended is None
