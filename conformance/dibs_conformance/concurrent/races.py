@@ -21,6 +21,7 @@ ENQUEUE_OTHER = Action(operation="enqueue", ids=IDS[1:])
 RUNNING = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 REAP = Action(operation="reap", clock_offset=PAST_SHORT_TTL)
 COMPLETE = Action(operation="settle", clock_offset=PAST_SHORT_TTL)
+TURN = Action(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL)
 READ_LOG = Action(operation="events")
 ALL_EVENTS = Action(operation="configure", configure_to="all events")
 #: An outcome of `a` that expires as soon as a client adds `PAST_SHORT_TTL` to its time.
@@ -75,7 +76,24 @@ RACES: Final = (
     race("claim", "reap", "3, leases"),
     race("settle", "reap", "3, leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
     race("report", "reap", "3, leases", second_actions=(REAP, CLAIM)),
+    race("settle_and_claim", "reap", "3, leases", first_action=TURN, second_actions=(REAP, CLAIM)),
     race("renew", "reap", "3, leases"),
+    race(
+        "renew",
+        "drop",
+        "3, leases",
+        first_action=Action(operation="renew", lease=1),
+        second_actions=(Action(operation="drop", lease=1),),
+        after=(Action(operation="claim", lease=1),),
+    ),
+    race(
+        "finish",
+        "cancel",
+        "3, finish",
+        setup=(*RUNNING, Action(operation="settle", settle_as="hand off")),
+        first_action=Action(operation="finish"),
+        second_actions=(Action(operation="cancel", flag=True), ENQUEUE, CLAIM),
+    ),
     race("cancel", "claim", setup=(*GRANTS, ENQUEUE)),
     race("amend", "claim", setup=(*GRANTS, ENQUEUE)),
     race("forget", "claim", setup=(*GRANTS, ENQUEUE)),

@@ -15,7 +15,12 @@ from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import ALONE, run_level
+from tests.kit.mutants import fences
 from tests.kit.mutants.races import RACES, Race
+
+
+#: The races that the module `fences` plants.
+FENCES = [name for name, race in RACES.items() if race.plant.__module__ == fences.__name__]
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,16 @@ def test_a_race_in_memory_is_found(race: Race, monkeypatch: pytest.MonkeyPatch) 
     found = run_level(interleaved, "memory:", ALONE, race.examples)
 
     assert "broken" == level_verdict(found), f"not found in {found.histories} examples: {race.breaks}"
+
+
+@pytest.mark.certify
+@pytest.mark.parametrize("seed", range(11, 16))
+@pytest.mark.parametrize("name", ["a_settle_checks_its_fence_then_writes", *FENCES])
+def test_a_late_write_is_found_with_every_seed(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    RACES[name].plant(monkeypatch)
+    monkeypatch.setattr(examples, "SHRINK_SECONDS", 0.0)
+
+    assert "broken" == level_verdict(run_level(interleaved, "memory:", ALONE, 100, seed))
 
 
 def late_commit(postgres_server: PostgresServer) -> str:
