@@ -48,6 +48,8 @@ POWER_CUT = (
 )
 #: Kills of each scene that `points` lists. The time limit decides how many of them are tried.
 KILLS_PER_SCENE = 40
+#: The ms between a rehearsal and its history: a rehearsal must not set the clock of the history ahead.
+REHEARSED_BEFORE = 5_000
 
 
 @frozen
@@ -239,7 +241,8 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
     scene = client.scene
 
     def run(actions: Sequence[object], queue: str, own: ClientState, *, sent: bool) -> None:
-        program = Program(tuple(actions), queue, own, client.now)  # type: ignore[arg-type]
+        now = client.now if sent else client.now - REHEARSED_BEFORE
+        program = Program(tuple(actions), queue, own, now)  # type: ignore[arg-type]
         on_call = pipe.send if sent else _ignore
         runner.run(run_program(opened.storage, "vic", program, time.monotonic, on_call))
 
