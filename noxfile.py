@@ -22,7 +22,7 @@ TYPED = (
     "tools",
     "noxfile.py",
 )
-STORAGES = ("memory", "file", "redis", "postgres", "sqlite")
+STORAGES = ("memory", "file", "redis", "postgres", "sqlite", "lmdb")
 #: Sources of Redis and Postgres: the wheels of pip, or the packages of the system.
 SERVER_SOURCES = ("wheel", "system")
 

@@ -50,6 +50,7 @@ class Area:
 _REDIS: Final = "src/dibs/storage/redis"
 _POSTGRES: Final = "src/dibs/storage/postgres"
 _SQLITE: Final = "examples/dibs-sqlite/src/dibs_sqlite"
+_LMDB: Final = "examples/dibs-lmdb/src/dibs_lmdb"
 
 # The URLs, settings and network errors of clients have their own tests in tests/storage; the contract does
 # not name them. The same holds for the functions and views of Postgres for callers of SQL, and for the parts
@@ -118,6 +119,13 @@ _AREAS: Final = (
         files=(f"{_SQLITE}/*.py", f"{_SQLITE}/sql/queries.sql"),
         kit=("sqlite",),
         tests="tests/examples/test_sqlite.py",
+    ),
+    Area(
+        name="lmdb",
+        files=(f"{_LMDB}/*.py",),
+        without=(f"{_LMDB}/location.py",),
+        kit=("lmdb",),
+        tests="tests/examples/test_lmdb.py",
     ),
     Area(name="worker", files=("src/dibs/worker/**/*.py",), tests="tests/worker"),
     Area(

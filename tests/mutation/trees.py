@@ -12,6 +12,9 @@ from typing import Final
 
 from tests.mutation.site import Site
 
+#: The storages in examples/, by the scheme of their URLs.
+EXAMPLES: Final = ("sqlite", "lmdb")
+
 #: What the kit and the tests need of the project.
 _PARTS: Final = ("src", "conformance", "examples", "tests", "tools", "docs", "benchmarks")
 _FILES: Final = ("pyproject.toml", "noxfile.py", "README.md", "mkdocs.yml", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -27,7 +30,8 @@ def snapshot(project: Path) -> Iterator[Path]:
             shutil.copytree(project / part, tree / part, ignore=_IGNORED)
         for file in _FILES:
             shutil.copy2(project / file, tree / file)
-        _write_sqlite_entry_point(tree)
+        for name in EXAMPLES:
+            _write_entry_point(tree, name)
         yield tree
 
 
@@ -48,15 +52,16 @@ def mutated(tree: Path, site: Site | None) -> Iterator[Path]:
 
 def environment(tree: Path) -> dict[str, str]:
     """Return the environment in which Python imports dibs and its tests from this tree."""
-    folders = [tree / "src", tree / "conformance", tree / "examples/dibs-sqlite/src", tree]
+    examples = [tree / f"examples/dibs-{name}/src" for name in EXAMPLES]
+    folders = [tree / "src", tree / "conformance", *examples, tree]
     path = os.pathsep.join(map(str, folders))
     return {**os.environ, "PYTHONPATH": path, "DIBS_TEST_SERVERS": "required"}
 
 
-def _write_sqlite_entry_point(tree: Path) -> None:
-    """Write the metadata by which dibs finds the SQLite storage, as pip would write it."""
-    info = tree / "examples/dibs-sqlite/src/dibs_sqlite-0.1.0.dist-info"
+def _write_entry_point(tree: Path, name: str) -> None:
+    """Write the metadata by which dibs finds the storage of an example, as pip would write it."""
+    info = tree / f"examples/dibs-{name}/src/dibs_{name}-0.1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dibs-sqlite\nVersion: 0.1.0\n", "utf-8")
-    points = "[dibs.storages]\nsqlite = dibs_sqlite:open_url\n"
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dibs-{name}\nVersion: 0.1.0\n", "utf-8")
+    points = f"[dibs.storages]\n{name} = dibs_{name}:open_url\n"
     (info / "entry_points.txt").write_text(points, "utf-8")

@@ -145,7 +145,7 @@ class Queue:
         return min(times, default=None)
 
     def _first_of_each_priority(self, after: int | None) -> Iterator[bytes]:
-        """Yield the first place of each priority, of all jobs or of those with a `run_at` later than `after`."""
+        """Yield the first place of each priority, of all jobs or of those with a `run_at` above `after`."""
         prefix, start = self.prefix(keys.DUE), b""
         while (found := self.step.first(prefix, start)) is not None:
             level = found[0][:2]
