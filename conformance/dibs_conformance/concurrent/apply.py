@@ -19,7 +19,7 @@ from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle import holding
 from dibs_conformance.oracle.enqueueing import activate
 from dibs_conformance.oracle.matching import match
-from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 from dibs_conformance.oracle.queue import OracleQueue
 
 
@@ -83,7 +83,7 @@ def _claim(world: PossibleWorld, part: CallPart, now: int) -> None:
             )
         return
     if answer.now != now:
-        raise Mismatch(f"claim answered now={answer.now}; expected {now}")
+        raise WrongTime(f"claim answered now={answer.now}; expected {now}")
     _activate_claimed_jobs(world, part, queue, answer, lease, holder.holder)
 
 

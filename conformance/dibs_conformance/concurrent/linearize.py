@@ -18,7 +18,7 @@ from dibs_conformance.concurrent.call_parts import ANY_ID, READS, CallPart, spli
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.check_snapshot import check_snapshot
 from dibs_conformance.concurrent.possible_world import PossibleWorld
-from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 
 MAX_TRIES = 8_000
 #: Readings whose answer has no numbers. If one explains the world now, no other moment need be tried.
@@ -58,7 +58,8 @@ class Search:
     queue: str
     tries: int = 0
     why: str = "no order explains it"
-    furthest: tuple[int, int] = (-1, -1)
+    #: The round and the number of its parts that are explained, and False if only the tried time was wrong.
+    furthest: tuple[int, int, bool] = (-1, -1, False)
 
     def explains(
         self,
@@ -104,7 +105,8 @@ class Search:
         try:
             apply_part(after, part, time)
         except Mismatch as error:
-            self._record_progress(round_number, -left, f"{part.call.client}: {part.operation}: {error}")
+            why = f"{part.call.client}: {part.operation}: {error}"
+            self._record_progress(round_number, -left, why, right_time=not isinstance(error, WrongTime))
             return None
         return after
 
@@ -119,9 +121,10 @@ class Search:
             return False
         return True
 
-    def _record_progress(self, round_number: int, done: int, why: str) -> None:
-        if (round_number, done) > self.furthest:
-            self.furthest, self.why = (round_number, done), why
+    def _record_progress(self, round_number: int, done: int, why: str, *, right_time: bool = True) -> None:
+        progress = round_number, done, right_time
+        if progress > self.furthest:
+            self.furthest, self.why = progress, why
 
 
 def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:

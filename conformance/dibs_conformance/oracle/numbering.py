@@ -23,6 +23,10 @@ class Mismatch(AssertionError):
     """The storage returned a result that differs from that of the oracle."""
 
 
+class WrongTime(Mismatch):
+    """The call took effect at another time than the one that the search tried."""
+
+
 class NumberSource:
     """Draws the seqs, revisions and fences of the oracle.
 

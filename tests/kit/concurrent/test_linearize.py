@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 import msgspec
+from attrs import evolve
 
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest
@@ -96,6 +97,15 @@ def test_two_claims_of_one_run_are_rejected() -> None:
 def test_a_claim_may_skip_only_ids_that_another_call_touches() -> None:
     assert not why(enqueued("bob", 1, 4, 10), claimed("cat", 2, 3))
     assert "skipped" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
+
+
+def test_the_reason_is_not_the_time_of_a_call_if_another_time_is_right() -> None:
+    """A claim may take effect at the time of an earlier call. At this time, it skipped a job."""
+    later = NOW + 11
+    reaped = evolve(call("bob", "reap", 2.1, 2.2, [], limit=10), now=later)
+    skipping = call("cat", "claim", 3, 4, ClaimResult(jobs=(), now=later), lease=LEASE, limit=10)
+
+    assert "cat: claim: claim skipped 'a', which was due" == why(enqueued("bob", 1, 2, 10), reaped, skipping)
 
 
 def test_an_unanswered_call_took_effect_or_did_not() -> None:
