@@ -1,7 +1,7 @@
 """The kit must find each planted bug within a bounded number of examples.
 
-The default run plants all bugs in the engine, and the first few of each other group; the marker `certify`
-adds the rest.
+The default run plants the bugs in the engine, except one that is found late, and the first few of each other
+group; the marker `certify` adds the rest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ from tests.source import PROJECT
 NAMES = {law.name for law in LAWS}
 #: Number of bugs of each other group that the default run tries.
 FEW = 3
+#: Bugs in the engine that are found late, and take as long as twenty others.
+LATE = ("a_manual_now_has_a_floor_for_each_handle",)
 
 
 def planted_in(where: str) -> list[Mutant]:
     return [mutant for mutant in MUTANTS.values() if mutant.where == where]
+
+
+def in_the_engine() -> list[object]:
+    return [
+        pytest.param(mutant, marks=pytest.mark.certify if mutant.name in LATE else ())
+        for mutant in planted_in("memory")
+    ]
 
 
 def some_of(where: str) -> list[object]:
@@ -46,7 +55,7 @@ def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *
         assert failure is not None, f"not found in {session.examples} histories: breaks {mutant.breaks}"
 
 
-@pytest.mark.parametrize("mutant", planted_in("memory"), ids=lambda one: one.name)
+@pytest.mark.parametrize("mutant", in_the_engine(), ids=lambda one: one.name)
 def test_a_bug_in_memory_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     find(mutant, monkeypatch, "memory:", durable=False)
 
@@ -71,11 +80,14 @@ def test_a_bug_in_postgres_is_found(
         find(mutant, monkeypatch, locations, durable=True)
 
 
-def test_a_checkpoint_after_every_commit_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.certify)])
+def test_a_checkpoint_after_every_commit_is_no_bug(
+    examples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two mutants make more checkpoints; the kit must not find these checkpoints alone."""
     commit_log.often(monkeypatch)
 
-    failure, _ = play(20, target=f"file:{tmp_path}", durable=True, walkthrough=True)
+    failure, _ = play(examples, target=f"file:{tmp_path}", durable=True, walkthrough=True)
 
     assert failure is None
 
