@@ -31,7 +31,7 @@ SERVER_SOURCES = ("wheel", "system")
 # run.
 RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI") else ()
 
-#: Three processes, also on two cores, because tests wait half of their time for servers and child processes.
+#: Three processes, also on two cores, because tests wait for about a third of their time.
 #: The tests of one xdist group, such as those on Spark, run in the same process.
 TEST_PROCESSES = ("-n", "3", "--dist", "loadgroup")
 
