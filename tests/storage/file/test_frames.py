@@ -21,6 +21,7 @@ from dibs.storage.file.frames import (
     read_frames,
     write_atomically,
 )
+from tests.storage.file.folder import names
 
 BODY = b"a commit"
 
@@ -169,3 +170,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         )
 
     assert b"old" == (tmp_path / "f").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs a list of open files")
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = names(Path("/proc/self/fd"))
+    for _ in range(20):
+        write_atomically(str(tmp_path / "f"), str(tmp_path / "t"), [b"new"], fsync=True)
+
+    assert len(before) + 20 > len(names(Path("/proc/self/fd")))

@@ -25,12 +25,10 @@ from dibs.storage.indexed.records import Changes, Lease, RequestKey
 #: Slots in one frame of a checkpoint.
 SLOTS_PER_FRAME: Final = 5_000
 
-#: Sources of the data (payload, attributes ...) of a job in a commit. WRITTEN: the commit has the data. The
-#: others: the current, successor or outcome that the slot had before the step.
+#: Sources of the data (payload, attributes ...) of a job in a commit. WRITTEN: the commit has the data.
+#: OF_CURRENT and the next two numbers: the current, successor or outcome that the slot had before the step.
 WRITTEN: Final = 0
 OF_CURRENT: Final = 1
-OF_SUCCESSOR: Final = 2
-OF_OUTCOME: Final = 3
 _NO_DATA: Final = JobData()
 
 
@@ -40,7 +38,7 @@ class SlotImage(Struct, frozen=True, gc=False, array_like=True):
     id: str
     #: None if the step removed the id.
     slot: Slot | None
-    #: Sources of the data of current, successor and outcome (WRITTEN, OF_CURRENT ...).
+    #: Sources of the data of current, successor and outcome (WRITTEN, OF_CURRENT, ...).
     sources: tuple[int, int, int] = (WRITTEN, WRITTEN, WRITTEN)
 
 

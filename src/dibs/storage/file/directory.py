@@ -143,9 +143,8 @@ class Directory:
         # The process id alone is not unique: several threads of a process may open a new directory at the
         # same time.
         temporary = self.tmp / f"format.{os.getpid()}.{secrets.token_hex(4)}"
-        with open(temporary, "w", opener=_open_private) as file:
-            file.write(text)
-            file.flush()
+        with open(temporary, "wb", buffering=0, opener=_open_private) as file:
+            file.write(text.encode())
             # Sync this file in every case, once in the life of a directory. If a power loss removed it, the
             # commits beside it could not be read.
             os.fsync(file.fileno())

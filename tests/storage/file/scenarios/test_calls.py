@@ -86,6 +86,20 @@ async def test_close_ends_pending_waits(tmp_path: Path) -> None:
     assert [NotRunning, NotRunning] == [type(result) for result in results]
 
 
+async def test_close_ends_waits_before_their_poll_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    storage = opened(tmp_path, poll=600.0)
+    await storage.open()
+    task = await joined(storage)
+    await storage.get("q", ["a"])
+    async with asyncio.timeout(45):
+        await storage.close()
+        with pytest.raises(NotRunning):
+            await task
+        while set(threading.enumerate()) - before:  # noqa: ASYNC110 - the thread of the storage sends no event
+            await asyncio.sleep(0.01)
+
+
 async def test_a_call_that_has_not_started_when_the_storage_closes_is_refused(tmp_path: Path) -> None:
     """It raises NotRunning, whether it was made before or after close()."""
     storage = opened(tmp_path)
