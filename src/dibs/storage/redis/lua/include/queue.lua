@@ -106,14 +106,20 @@ local function plan(queue, kind, name, member, value)
   planned_members(queue, kind, name)[member] = value
 end
 
--- Return the value of an id in a hash, with the changes that this step has planned; false if the id is absent.
-local function read_field(queue, name, id)
-  reading.prefix = queue.prefix
+-- Return the values of a hash that this step has read or planned, by id.
+local function known_values(queue, name)
   local values = queue.fields[name]
   if not values then
     values = {}
     queue.fields[name] = values
   end
+  return values
+end
+
+-- Return the value of an id in a hash, with the changes that this step has planned; false if the id is absent.
+local function read_field(queue, name, id)
+  reading.prefix = queue.prefix
+  local values = known_values(queue, name)
   local value = values[id]
   if value == nil then
     value = call('HGET', queue.prefix .. name, id)
@@ -124,8 +130,7 @@ end
 
 -- Read the values of many ids in a hash with few commands, for later calls of read_field.
 local function prefetch(queue, name, ids)
-  local values = queue.fields[name] or {}
-  queue.fields[name] = values
+  local values = known_values(queue, name)
   for from = 1, #ids, CHUNK do
     local part = {unpack(ids, from, math.min(from + CHUNK - 1, #ids))}
     for i, value in ipairs(call('HMGET', queue.prefix .. name, unpack(part))) do values[part[i]] = value end
@@ -134,8 +139,7 @@ end
 
 -- Plan to set the value of an id in a hash; `value` false removes the id.
 local function set_field(queue, name, id, value)
-  queue.fields[name] = queue.fields[name] or {}
-  queue.fields[name][id] = value
+  known_values(queue, name)[id] = value
   plan(queue, 'hash', name, id, value)
 end
 
