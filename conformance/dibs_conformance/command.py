@@ -40,9 +40,26 @@ class Duration(click.FloatRange):
         return bounded
 
 
-@click.command(
-    "certify", epilog="Example: dibs certify file:./scratch --level L3 --budget 5m --out report.html"
-)
+#: "\b" keeps the lines of the next paragraph apart.
+HELP: Final = """Test a storage against the contract, and print what was tried.
+
+\b
+L0  one call at a time, compared with a simple model
+L1  calls interleaved, in an order drawn from the seed
+L2  threads, and processes if they may share the storage
+L3  clients killed, stopped, cancelled, disconnected; power loss
+L4  servers killed, full, read-only (started for the test)
+
+A level is reached if it and all levels below it ran completely, and no law of the contract was broken. The
+report names what was tried, and what was not with the reason. The tests run in locations that are created for
+them (a prefix, schema or folder) and removed at the end. Ctrl-C ends the run with a report.
+
+Exit codes: 0 the level is reached, 1 it is not, 2 invalid arguments, 130 interrupted.
+"""
+EXAMPLE: Final = "Example: dibs certify file:./scratch --level L3 --budget 5m --out report.html"
+
+
+@click.command("certify", help=HELP, epilog=EXAMPLE)
 @click.argument("url", metavar="URL", help="The storage to test. Its own jobs are never touched.")
 @click.option("--level", metavar="LEVEL", default="L0", help=f"Highest level to test: {', '.join(LEVELS)}.")
 @click.option(

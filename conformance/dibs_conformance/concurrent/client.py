@@ -8,10 +8,12 @@ from typing import Any
 from dibs.errors import OutcomeUnknown, Refused, StorageError
 from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
+from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.concurrent.actions import Program
 from dibs_conformance.concurrent.arguments import build_arguments
 from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.page_reads import PAGE_READS, read_events, read_list
+from dibs_conformance.report.exceptions import raised_text
 
 #: Operations that take a list of queues.
 TAKES_QUEUES = frozenset({"grant", "renew", "drop", "counts"})
@@ -59,12 +61,14 @@ async def make_call(storage: Storage, call: Call) -> None:
     try:
         call.answer = await _start_call(storage, call)
         call.completion = "answered"
+        if call.operation not in PAGE_READS and (wrong := wrong_answer(call.operation, call.answer)):
+            call.completion, call.answer = "raised", wrong
     except OutcomeUnknown as error:
         call.answer = str(error)
     except (StorageError, Refused) as error:
         call.completion, call.answer = "refused", str(error)
     except Exception as error:  # noqa: BLE001 - the contract allows no other exception
-        call.completion, call.answer = "raised", f"{type(error).__name__}: {error}"
+        call.completion, call.answer = "raised", raised_text(error)
 
 
 def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:

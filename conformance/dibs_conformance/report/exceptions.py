@@ -27,8 +27,14 @@ LONGEST_TEXT: Final = 2000
 KIT: Final = str(Path(__file__).parents[1])
 STANDARD_LIBRARY: Final = str(Path(inspect.__file__).parent)
 VERBS: Final = frozenset(name for name in vars(Storage) if not name.startswith("_"))
-#: Functions of the kit that open or close a storage.
-STEPS: Final = {"_enter_context": "open", "_exit_context": "close"}
+#: Functions in which a storage is opened or closed, by the kit or by `async with`.
+STEPS: Final = {
+    "_enter_context": "open",
+    "__aenter__": "open",
+    "_exit_context": "close",
+    "__aexit__": "close",
+}
+UNKNOWN_CALL: Final = "a call"
 
 Frames = Sequence[tuple[FrameType, int]]
 
@@ -58,10 +64,15 @@ def exception_failure(error: BaseException, story: tuple[str, ...] = (), law: st
         return Failure(law=found.law, why=found.why, story=found.story or story)
     frames = list(traceback.walk_tb(error.__traceback__))
     where = describe_call(frames)
-    lines = storage_lines(frames)
-    if not lines:
-        where = "an answer that the kit cannot read" if where == "a call" else where
-    return Failure(law=law, why="\n".join([f"{where} raised {error_text(error)}", *lines]), story=story)
+    if where == UNKNOWN_CALL and not storage_frames(frames):
+        where = "an answer that the kit cannot read"
+    return Failure(law=law, why=f"{where} raised {raised_text(error)}", story=story)
+
+
+def raised_text(error: BaseException) -> str:
+    """Return an exception with the last lines of its traceback that are code of the storage."""
+    lines = storage_lines(list(traceback.walk_tb(error.__traceback__)))
+    return "\n".join([error_text(error), *lines])
 
 
 def hang_failure(frames: Frames, seconds: float, story: tuple[str, ...] = ()) -> Failure:
@@ -78,13 +89,13 @@ def error_text(error: BaseException) -> str:
 
 
 def describe_call(frames: Frames) -> str:
-    """Return the verb with its arguments, "open", "close", or "a call" if the frames show none."""
+    """Return the verb with its arguments, "open", "close", or UNKNOWN_CALL if the frames show none."""
     for frame, _ in frames:
         name = frame.f_code.co_name
         if name in VERBS and not is_kit(frame):
             return f"{name}({', '.join(arguments(frame))})"
     steps = [STEPS[frame.f_code.co_name] for frame, _ in frames if frame.f_code.co_name in STEPS]
-    return steps[-1] if steps else "a call"
+    return steps[-1] if steps else UNKNOWN_CALL
 
 
 def arguments(frame: FrameType) -> Iterator[str]:
@@ -103,13 +114,8 @@ def shown_value(value: object) -> str:
 
 
 def storage_lines(frames: Frames) -> list[str]:
-    """Return the last lines of the traceback, from the first frame of the storage on."""
-    kept = [
-        (frame, line)
-        for frame, line in frames
-        if not is_kit(frame) and not frame.f_code.co_filename.startswith(STANDARD_LIBRARY)
-    ]
-    summary = traceback.StackSummary.extract(iter(kept), limit=-(TRACEBACK_LINES // 2))
+    """Return the last lines of the traceback that are code of the storage."""
+    summary = traceback.StackSummary.extract(iter(storage_frames(frames)), limit=-(TRACEBACK_LINES // 2))
     return [
         line
         for entry in summary
@@ -117,6 +123,16 @@ def storage_lines(frames: Frames) -> list[str]:
             f"  {Path(entry.filename).name}, line {entry.lineno}, in {entry.name}",
             f"    {entry.line}",
         )
+    ]
+
+
+def storage_frames(frames: Frames) -> Frames:
+    """Return the frames after the last one of the kit, without those of the standard library."""
+    calls = max((at for at, (frame, _) in enumerate(frames) if is_kit(frame)), default=-1)
+    return [
+        (frame, line)
+        for frame, line in frames[calls + 1 :]
+        if not frame.f_code.co_filename.startswith(STANDARD_LIBRARY)
     ]
 
 

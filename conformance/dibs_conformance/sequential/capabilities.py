@@ -21,7 +21,9 @@ from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
 from dibs_conformance.report import CapabilityReport
+from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.sequential.waits import missing_wake_ups
@@ -56,14 +58,13 @@ async def report_capability(
 ) -> CapabilityReport:
     """Run one probe and return its report. If the probe raises, the capability counts as not found."""
     try:
-        found = await probe(locations)
+        async with asyncio.timeout(LIMITS.test / 2):
+            found = await probe(locations)
         return CapabilityReport(name=name, claimed=claimed, found=found, note=NOTES.get((name, found), ""))
-    except Exception as error:  # noqa: BLE001 - an exception means that the capability does not work
+    except (Exception, *NO_EXCEPTIONS) as error:  # noqa: BLE001 - so the capability does not work
         if (verb := missing_verb(error)) is not None:
             return CapabilityReport(name=name, claimed=claimed, found=None, note=f"{verb}() is missing")
-        return CapabilityReport(
-            name=name, claimed=claimed, found=False, note=f"{type(error).__name__}: {error}"
-        )
+        return CapabilityReport(name=name, claimed=claimed, found=False, note=error_text(error))
 
 
 async def is_durable(locations: Locations) -> bool | None:

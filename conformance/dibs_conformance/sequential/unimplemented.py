@@ -6,6 +6,7 @@ import inspect
 from typing import Final
 
 from dibs.storage.protocol import Storage
+from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
 
@@ -53,6 +54,8 @@ def result_type(verb: str) -> str:
 
 
 def check_result(verb: str, result: object) -> None:
-    """Raise Mismatch if a verb returned None, as an unfinished method does. No verb returns None."""
+    """Raise Mismatch for a result of a wrong type, such as None, which an unfinished method returns."""
     if result is None and verb in VERBS:
         raise Mismatch(f"{verb}() returned None. {describe_verb(verb)}")
+    if (wrong := wrong_answer(verb, result)) is not None:
+        raise Mismatch(wrong)
