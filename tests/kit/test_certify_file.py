@@ -1,4 +1,4 @@
-"""The file storage keeps the contract: 40 examples by default, 2,000 with the marker `certify`."""
+"""The file storage keeps the contract: 20 examples by default, 2,000 with the marker `certify`."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from dibs_conformance import Report, certify
 
 
 def test_certify_file(tmp_path: Path) -> None:
-    report = certify(f"file:{tmp_path}", examples=40, seed=20_261_120)
+    report = certify(f"file:{tmp_path}", examples=20, seed=20_261_120)
 
     assert report.certified, report.text()
     assert untested(report) == []
