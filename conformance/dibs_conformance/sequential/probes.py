@@ -29,6 +29,7 @@ from dibs_conformance.sequential.bad_input import check_invalid_input, check_val
 from dibs_conformance.sequential.log_pages import check_log_pages
 from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
+from dibs_conformance.sequential.queue_names import check_queue_names
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.subclasses import check_subclasses
 from dibs_conformance.sequential.waits import check_idle_waits
@@ -194,6 +195,12 @@ PROBES = (
         "3, Events",
         "Beyond log_bytes the oldest events are removed, and a reader that missed events gets fell_off.",
         bounded_log,
+    ),
+    Probe(
+        "every queue with a job is listed",
+        "3, Queues as a whole",
+        "queues() names each queue that got a job, at the latest some seconds later.",
+        check_queue_names,
     ),
     Probe(
         "a reader of the log gets each event once",
