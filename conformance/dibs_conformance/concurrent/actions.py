@@ -89,6 +89,7 @@ WEIGHTS = {
     "enqueue": 10, "claim": 9, "settle": 10, "settle_and_claim": 3, "finish": 2, "renew": 2, "drop": 2,
     "reap": 4, "cancel": 4, "amend": 2, "retry_failed": 2, "forget": 2, "report": 1, "get": 2, "grant": 1,
     "configure": 2, "prune": 2, "import_": 2, "export": 1, "split": 1, "list": 1, "counts": 1, "events": 3,
+    "compact": 1,
 }
 # fmt: on
 

@@ -145,6 +145,7 @@ ARGUMENTS: dict[str, ArgumentBuilder] = {
     "split": lambda action, _, __, ___: {"limit": action.limit},
     "list": lambda action, _, __, ___: {"state": action.state, "limit": action.limit},
     "counts": lambda _, __, ___, ____: {},
+    "compact": lambda _, __, ___, ____: {},
     "events": _events,
     "amend": lambda action, _, __, ___: {"id": action.ids[0], "patch": PATCHES[action.flag]},
 }

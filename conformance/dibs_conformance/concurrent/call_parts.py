@@ -15,9 +15,9 @@ from dibs_conformance.concurrent.calls import Call
 ANY_ID = "*"
 #: Operations that change no id.
 READS = frozenset({"get", "list", "export", "split", "counts", "events"})
-#: Operations that the check of an order leaves out. `prune` removes only what each read already hides;
-#: concurrent/log_readers.py checks `events`.
-UNORDERED = frozenset({"prune", "events"})
+#: Operations that the check of an order leaves out. `prune` removes only what each read already hides,
+#: `compact` changes nothing that a call can see, and concurrent/log_readers.py checks `events`.
+UNORDERED = frozenset({"prune", "compact", "events"})
 #: Readings of single ids, whose parts may take effect in any order.
 READS_OF_IDS = frozenset({"get", "list", "export", "split"})
 #: For each batch operation, the argument that holds the items.

@@ -1,4 +1,7 @@
-"""Readings of several pages: a whole listing, a whole export, and the log from an offset to its end."""
+"""Operations of the test clients that are not one call of a verb.
+
+Most are readings of several pages: a whole listing, a whole export, and the log from an offset to its end.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.model.results import EventPage, State
+from dibs.storage.compaction import Compaction
 from dibs.storage.protocol import Storage
 
 #: Limit on the pages of a reading, so that a storage whose pages never end cannot hang the tests. No example
@@ -70,14 +74,22 @@ async def read_events(
     raise EndlessPages(f"the log of {queue!r} does not end after {MAX_PAGES} pages")
 
 
+async def compact(storage: Storage, _: str, *, now: int) -> None:
+    """Let the storage do its rare work, if it offers that."""
+    del now
+    if isinstance(storage, Compaction):
+        await storage.compact()
+
+
 class EndlessPages(Exception):
     """Raised if a reading has more than `MAX_PAGES` pages."""
 
 
-#: Operations of the test clients that are more than one call of the storage.
+#: Operations of the test clients that are not one call of a verb.
 PAGE_READS: dict[str, Any] = {
     "list": read_list,
     "export": read_export,
     "split": read_split,
     "events": read_events,
+    "compact": compact,
 }

@@ -1,7 +1,7 @@
 """Tests that kill the only process of a storage, and open the storage again in another process.
 
 Each history has a process of its own. It prepares a scene, closes the storage, opens it again, and is killed
-in the disturbed action or right after it. Then this process opens the storage, and nobody else has it open.
+in the disturbed action or right after it. Then the parent opens the storage, which no other process has open.
 So the tests also fit a storage that only one process may use. With a device whose power can be cut, the power
 fails at the moment of the kill.
 """
@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from random import Random
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from dibs.storage.compaction import Compaction
-from dibs_conformance.concurrent.actions import ClientState, Program
+from dibs_conformance.concurrent.actions import Action, ClientState, Program
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
-from dibs_conformance.concurrent.client import run_program, take_snapshot
+from dibs_conformance.concurrent.client import OnCall, ignore, run_program, take_snapshot
 from dibs_conformance.concurrent.process_clients import (
     TIMEOUT,
     LineCounter,
@@ -65,13 +65,13 @@ class RestartPoint:
 
 #: The name of a scene, and the moment of the kill.
 NamedPoint = tuple[str, RestartPoint]
-#: A function that cuts the power of a device. A power cut drops what was not synced.
+#: A function that cuts the power of a device. A power cut drops all unsynced data.
 CutPower = Callable[[], None]
 
 
 @frozen
 class DoomedClient:
-    """The orders to a process that is killed: what it runs, where, and when it dies."""
+    """The orders to a process that is killed: its scene, its location and the moment of its death."""
 
     target: str | OpenStorage
     location: str
@@ -145,7 +145,7 @@ class opened_here(AbstractContextManager[tuple[OpenedStorage, LoopRunner]]):  # 
 
 @frozen
 class RestartKiller:
-    """The runner of scenes in processes that are killed while nobody else has the storage open."""
+    """The runner of scenes in processes that are killed. No other process has the storage open."""
 
     _plan: LevelPlan
     _campaign: FaultCampaign[NamedPoint]
@@ -237,33 +237,26 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
     opened.close()
     with lines.trace():
         opened = OpenedStorage(Locations(client.target), runner, client.location)
-    state = ClientState()
-    scene = client.scene
 
-    def run(actions: Sequence[object], queue: str, own: ClientState, *, sent: bool) -> None:
-        now = client.now if sent else client.now - REHEARSED_BEFORE
-        program = Program(tuple(actions), queue, own, now)  # type: ignore[arg-type]
-        on_call = pipe.send if sent else _ignore
-        runner.run(run_program(opened.storage, "vic", program, time.monotonic, on_call))
+    def run(actions: Sequence[Action], program: Program, on_call: OnCall) -> None:
+        doing = evolve(program, actions=tuple(actions))
+        runner.run(run_program(opened.storage, "vic", doing, time.monotonic, on_call))
 
-    def act(queue: str, own: ClientState, *, sent: bool) -> None:
-        run((scene.action,), queue, own, sent=sent)
-        if client.point.compacts and isinstance(opened.storage, Compaction):
-            runner.run(opened.storage.compact())
+    def act(program: Program, on_call: OnCall) -> None:
+        with lines.trace():
+            run((client.scene.action,), program, on_call)
+            if client.point.compacts and isinstance(opened.storage, Compaction):
+                runner.run(opened.storage.compact())
 
-    # The rehearsal in another queue counts the lines of the action.
-    rehearsed = ClientState()
-    run(scene.setup, f"{client.queue} rehearsed", rehearsed, sent=False)
+    # Earlier and in another queue, to count the lines of the action.
+    rehearsal = Program((), f"{client.queue} rehearsed", ClientState(), client.now - REHEARSED_BEFORE)
+    run(client.scene.setup, rehearsal, ignore)
     counter.reset(None)
-    with lines.trace():
-        act(f"{client.queue} rehearsed", rehearsed, sent=False)
+    act(rehearsal, ignore)
     needed = counter.lines
-    run(scene.setup, client.queue, state, sent=True)
+    program = Program((), client.queue, ClientState(), client.now)
+    run(client.scene.setup, program, pipe.send)
     with lines.trace():
         opened.reopen()
     counter.reset(SignalPoint(signal.SIGKILL, 1 + int(needed * client.point.share)))
-    with lines.trace():
-        act(client.queue, state, sent=True)
-
-
-def _ignore(_: Call) -> None: ...
+    act(program, pipe.send)

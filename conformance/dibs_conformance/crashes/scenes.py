@@ -74,6 +74,7 @@ SCENES: dict[str, Scene] = {
     "configure": Scene(GRANTS, Action(operation="configure", configure_to="log size")),
     "prune": Scene(SHORT_OUTCOME, Action(operation="prune", clock_offset=PAST_SHORT_TTL)),
     "import_": Scene(GRANTS, Action(operation="import_", ids=IDS)),
+    "compact": Scene(WITH_SUCCESSOR, Action(operation="compact")),
 }
 
 #: Actions of another client after the fault, which show that the storage still works.

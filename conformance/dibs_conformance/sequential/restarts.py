@@ -1,7 +1,7 @@
 """Fixed histories with restarts and compactions, for a storage that claims more than memory.
 
 Some histories of the walkthrough run again, with a restart or a compaction before one call in OFTEN. Others
-write so much that a storage compacts its data without being told, and trim a log before a restart.
+write so much that a storage compacts its data by itself, and trim a log before a restart.
 """
 
 from __future__ import annotations

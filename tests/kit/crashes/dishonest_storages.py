@@ -57,7 +57,7 @@ class LateStorage(UnsharedStorage):
 
 
 class CachedStorage(UnsharedStorage):
-    """A file storage on a device with a cache: `cache` has what was written, `disk` what was synced.
+    """A file storage on a device with a cache: `cache` has all written files, `disk` the synced ones.
 
     With `forgetful`, a planted bug, it does not sync every fourth commit.
     """

@@ -45,7 +45,7 @@ def interruption_kinds(*, durable: bool, compacts: bool) -> tuple[Kind, ...]:
 
 
 def compact_handle(opened: OpenedStorage, runner: LoopRunner, handle: int) -> None:
-    """Let a handle do its rare work, if its storage offers that."""
+    """Call the method `compact` of a handle, if its storage offers it."""
     storage = opened.handles[handle]
     if isinstance(storage, Compaction):
         runner.run(storage.compact())
