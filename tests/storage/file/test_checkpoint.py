@@ -81,6 +81,17 @@ async def test_the_first_commit_after_a_checkpoint_has_only_its_own_step(tmp_pat
     assert 201 == len(await ids_in(tmp_path))
 
 
+async def test_a_process_that_reads_a_checkpoint_knows_its_size(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await storage.enqueue("q", [request(f"{n:03}") for n in range(200)])
+        await storage.compact()
+        written = storage._replay.checkpoint_trigger.checkpoint_bytes
+    async with opened(tmp_path) as storage:
+        read = storage._replay.checkpoint_trigger.checkpoint_bytes
+
+    assert (tmp_path / "checkpoint").stat().st_size == written == read
+
+
 async def test_a_checkpoint_of_another_process_wakes_each_wait_once(tmp_path: Path) -> None:
     """The index is replaced, so a wait may have missed a change; the next wait has a new token."""
     async with opened(tmp_path, poll=0.01) as storage, opened(tmp_path) as other:

@@ -18,7 +18,7 @@ from attrs import define
 from dibs.storage.file import commits
 from dibs.storage.file.access import CorruptFile, fsync_folder
 from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import HEADER, encode_frame, read_frames, write_atomically
+from dibs.storage.file.frames import encode_frame, read_frames, write_atomically
 from dibs.storage.indexed.index import Index
 
 #: A checkpoint is due once the commits since the last checkpoint exceed both this size and the size of that
@@ -110,13 +110,11 @@ def remove_commits(directory: Directory, through: int) -> None:
                     os.unlink(directory.commit_path(number))
 
 
-def read(directory: Directory) -> tuple[Index, int, int]:
-    """Return the checkpoint's index, its commit number and its size in bytes. Raises CorruptFile."""
-    index, path = Index(), str(directory.checkpoint)
-    number, size = 0, 0
+def read(directory: Directory) -> tuple[Index, int]:
+    """Return the checkpoint's index and its commit number. Raises CorruptFile."""
+    index, path, number = Index(), str(directory.checkpoint), 0
     frames = read_frames(path)
     for number, body in frames:  # noqa: B007 - each frame carries the same number
-        size += HEADER.size + len(body)
         if body == END:
             break
         _apply_body(index, body, path)
@@ -125,7 +123,7 @@ def read(directory: Directory) -> tuple[Index, int, int]:
     if next(frames, None) is not None:
         raise CorruptFile(path, "there is data after its last frame")
     index.end_step()
-    return index, number, size
+    return index, number
 
 
 def _apply_body(index: Index, body: bytes, path: str) -> None:

@@ -125,8 +125,9 @@ class Replay:
         found = checkpoint.file_identity(self._directory)
         if found is None or found == self._checkpoint_identity:
             return False
-        index, number, size = checkpoint.read(self._directory)
+        index, number = checkpoint.read(self._directory)
         self._checkpoint_identity = found
+        _, _, size = found
         self.checkpoint_trigger.reset(size)
         if number <= self.number:
             return False
