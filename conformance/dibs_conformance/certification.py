@@ -40,6 +40,9 @@ from dibs_conformance.target import LevelPlan, Locations, OpenStorage, Progress
 KNOWN_ERRORS = (Refused, ConfigurationError, NotImplementedError)
 INTERRUPTED = "the user interrupted the run"
 
+#: The smallest part that a level gets of an equal share of the budget, however long others took.
+SMALLEST_SHARE = 0.5
+
 
 def certify(
     target: str | OpenStorage,
@@ -165,10 +168,14 @@ class Certification:
             runner.close()
 
     def _share(self, name: str) -> float:
-        """Return the seconds for a level. It and the levels above it share the rest of the budget equally."""
+        """Return the seconds for a level. It and the levels above it share the rest of the budget equally.
+
+        Lower levels may take longer than their share. Each level gets at least `SMALLEST_SHARE` of its own.
+        """
         names = levels_up_to(self._level)
         left = self._began + self._budget - time.monotonic()
-        return max(0.0, left) / (len(names) - names.index(name))
+        smallest = SMALLEST_SHARE * self._budget / len(names)
+        return max(smallest, left / (len(names) - names.index(name)))
 
 
 def untested_claims(capabilities: Iterable[CapabilityReport]) -> tuple[SkippedTest, ...]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.story import CallRecorder
+from dibs_conformance.sequential import levels as sequential_levels
 from dibs_conformance.sequential.bad_input import check_invalid_input
 from dibs_conformance.sequential.examples import run_examples
 from dibs_conformance.sequential.lockstep import LawChecker
@@ -131,6 +133,19 @@ def test_an_invalid_budget_or_number_is_a_usage_error(words: str) -> None:
     assert (2, "") == (result.exit_code, result.stdout)
     assert option in result.stderr
     assert value in result.stderr
+
+
+def test_a_small_budget_has_a_share_for_random_histories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probes of capabilities, the walkthrough and the probes of L0 take longer than 0.01 s."""
+    shares = []
+
+    def record(session: ExampleSession, **options: Any) -> None:
+        shares.append(options["budget"])
+
+    monkeypatch.setattr(sequential_levels, "run_examples", record)
+    certify("memory:", budget=0.01, seed=1)
+
+    assert [0.0025] == shares
 
 
 def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ class ExampleLoop:
         """
         seed = self._plan.seed + done
         missing = self._missing_races(runner)
-        if done < len(RACES):
+        if done < len(RACES) and self._has_time(done):
             race = RACES[done]
         elif missing:
             race = missing[0]
@@ -150,8 +150,13 @@ class ExampleLoop:
         return race_example(seed, CLIENTS, race, self._visits[race] - 1)
 
     def _missing_races(self, runner: ExampleRunner) -> list[Race]:
-        """Return the races whose operations have not overlapped yet. On L2 any overlap is enough."""
+        """Return the races whose operations have not overlapped yet.
+
+        On L2 any overlap is enough, and any reading of the log.
+        """
         if not self._all_pairs:
+            if not runner.counts.log_reads:
+                return [race for race in RACES if race.second == "events"]
             return [] if runner.counts.overlaps else list(RACES)
         return [race for race in RACES if not runner.counts.overlapping_pairs.get(race.name)]
 

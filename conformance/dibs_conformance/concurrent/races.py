@@ -169,6 +169,8 @@ RACES: Final = (
 SECTIONS: Final = {one.name: one.section for one in reversed(RACES)}
 #: The longest hold, in coroutines that a call enters or resumes, and in lines.
 MAX_COROUTINES, MAX_LINES = 8, 300
+#: The coroutines at which the first visits of a race stop. In its first coroutine a call has done nothing yet.
+FIRST_HOLDS: Final = (2, 3, 4, 1)
 
 
 def random_hold(random: Random) -> Hold:
@@ -180,4 +182,4 @@ def random_hold(random: Random) -> Hold:
 
 def hold_of_visit(random: Random, visit: int) -> Hold:
     """Return the hold of a race that was tried `visit` times before: the first coroutines, then any point."""
-    return Hold(visit + 1) if visit < 4 else random_hold(random)
+    return Hold(FIRST_HOLDS[visit]) if visit < len(FIRST_HOLDS) else random_hold(random)

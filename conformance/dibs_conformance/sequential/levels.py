@@ -30,6 +30,11 @@ COUNTED_PROBES: Final = {
 }
 
 
+#: The smallest share of the budget for random examples. The walkthrough and the probes always run, and may
+#: use up a small budget.
+EXAMPLES_SHARE = 0.5
+
+
 def one_call_at_a_time(plan: LevelPlan) -> Findings:
     """Run L0 until the budget or the number of examples is used up. Without a manual clock, run no test."""
     if not plan.claims.manual_clock:
@@ -103,11 +108,13 @@ class SequentialRun:
         return offered
 
     def _run_examples(self, session: ExampleSession) -> Failure | None:
+        """Run random examples for the rest of the budget, and for at least `EXAMPLES_SHARE` of it."""
+        rest = self._ends - time.monotonic()
         return run_examples(
             session,
             first_seed=self._plan.seed,
             examples=self._plan.examples,
-            budget=self._ends - time.monotonic(),
+            budget=max(rest, self._plan.budget * EXAMPLES_SHARE),
             steps=self._plan.steps,
             progress=self._plan.progress,
         )

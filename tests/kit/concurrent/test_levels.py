@@ -13,7 +13,7 @@ import pytest
 from dibs.storage import memory
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file.locks import CommitLock
-from dibs_conformance.concurrent.levels import interleaved
+from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.target import LevelPlan, Locations, RunLevel
@@ -58,3 +58,9 @@ def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.Mon
     found = run_level(interleaved, f"file:{tmp_path}", SHARED, MAX_EXAMPLES)
 
     assert "broken" == level_verdict(found)
+
+
+def test_a_short_run_of_threads_reads_the_log() -> None:
+    found = run_level(unscheduled, "memory:", ALONE, 0)
+
+    assert [] == [law.name for law in found.laws if not law.met]

@@ -18,7 +18,6 @@ from tests.kit.concurrent.test_levels import ALONE, run_level
 from tests.kit.mutants import fences
 from tests.kit.mutants.races import RACES, Race
 
-
 #: The races that the module `fences` plants.
 FENCES = [name for name, race in RACES.items() if race.plant.__module__ == fences.__name__]
 
