@@ -255,3 +255,21 @@ async def test_two_storages_on_one_directory_in_one_process_see_each_other(tmp_p
 
         assert 2 == (await one.counts(["q"]))["q"].waiting
         assert 2 == (await two.counts(["q"]))["q"].waiting
+
+
+async def test_two_processes_may_create_the_folders_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process creates each folder right after this one has found it missing."""
+    is_dir = Path.is_dir
+
+    def is_dir_before_the_other(path: Path) -> bool:
+        found = is_dir(path)
+        if not found and path.parent == tmp_path / "jobs":
+            path.mkdir(0o700)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_before_the_other)
+    await fill(tmp_path / "jobs", "a")
+
+    assert ["a"] == await ids_in(tmp_path / "jobs")
