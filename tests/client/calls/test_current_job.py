@@ -36,6 +36,7 @@ async def progress_of(app: Dibs) -> Any:
 
 async def test_it_says_what_it_is(job: CurrentJob, claim: Claim) -> None:
     assert (job.queue, job.id, job.fence, job.attempt) == ("q", "a", claim.fence, 1)
+    assert (job.retries, job.stalls) == (0, 0)
     assert (job.deadline, job.attributes, job.resources) == (12.5, {"who": ["me"]}, "pool")
 
 
