@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import UNSET, structs
-
 from dibs.errors import StorageDamaged
 from dibs.model.events import LogEvent
-from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Job, OutcomeRetention, Slot
+from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.results import EnqueueResult
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
@@ -43,14 +41,6 @@ class Queue:
             QueueRecord(name) if packed is None else unpack(QueueRecord, packed, f"the queue {name!r}")
         )
         self._events: list[LogEvent] = []
-
-    @property
-    def retention(self) -> OutcomeRetention:
-        """The retention of the queue. By default, a fail queue keeps its failed outcomes for ever."""
-        retention = self.record.settings.retention
-        if self.name.endswith(FAIL_SUFFIX) and retention.failed is UNSET:
-            return structs.replace(retention, failed=FOREVER)
-        return retention
 
     def prefix(self, tag: bytes) -> bytes:
         return tag + self.key

@@ -75,9 +75,9 @@ class LmdbStorage:
         self.url = url
         self.capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
         self.durability = (
-            "accepted jobs survive the crash of every process and a loss of power"
+            "power loss: LMDB syncs each commit to the disk"
             if fsync
-            else "accepted jobs survive the crash of every process; a loss of power may destroy the storage"
+            else "the crash of every process; a power loss may damage the folder"
         )
         self._folder, self._manual, self._poll = folder, clock == "manual", poll
         self._fsync, self._map_size = fsync, map_size

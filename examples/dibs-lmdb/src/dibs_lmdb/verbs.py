@@ -11,7 +11,18 @@ from msgspec import UNSET, structs
 from dibs.model import events, rules, transitions
 from dibs.model.check_values import check_attributes
 from dibs.model.error_text import to_storable_error
-from dibs.model.job import EMPTY, FAIL_SUFFIX, ActiveRun, Job, JobData, NewJob, Outcome, Slot
+from dibs.model.job import (
+    EMPTY,
+    FAIL_SUFFIX,
+    FOREVER,
+    ActiveRun,
+    Job,
+    JobData,
+    NewJob,
+    Outcome,
+    OutcomeRetention,
+    Slot,
+)
 from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
@@ -52,6 +63,9 @@ from dibs_lmdb.records import LeaseRecord, LogEntry, unpack
 End = Complete | Fail | Cancelled
 
 ENTRIES_PER_PRUNE = 1000
+
+KEPT_FOR_EVER = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
+"""The retention of the jobs that fail in a fail queue, whatever the queue and the job ask for."""
 
 
 def token(queues: Queues) -> str:
@@ -166,7 +180,9 @@ def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
     """End the current job of an id, and enqueue what follows."""
     before, now = queue.get(id), queue.step.now
     job = _current(before)
-    after = transitions.end(before, job, action, now, queue.retention)
+    if isinstance(action, Fail) and queue.name.endswith(FAIL_SUFFIX):
+        action = structs.replace(action, retention=KEPT_FOR_EVER)
+    after = transitions.end(before, job, action, now, queue.record.settings.retention)
     error = action.error if isinstance(action, Fail) else None
     queue.put(id, before, after)
     queue.log(events.attempt_event(transitions.outcome_kind(action), job, now, error))
@@ -370,6 +386,6 @@ def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStat
     if rules.hide_expired_outcome(before, step.now) != EMPTY:
         return "exists"
     step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
-    after = rules.imported_slot(record.slot, step.now, queue.retention)
+    after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention)
     queue.put(record.id, before, after)
     return "imported"
