@@ -129,6 +129,6 @@ class OpenRaising:
         if self.verb == "open" and not harmless:
             await MISDEEDS[self.misdeed][0]()
         async with open_storage(f"{self.url}{location}", clock) as storage:
-            yield storage if harmless else RaisingStorage(storage, self.verb, self.misdeed)  # type: ignore[misc]
+            yield storage if harmless else RaisingStorage(storage, self.verb, self.misdeed)
         if self.verb == "close" and not harmless:
             await MISDEEDS[self.misdeed][0]()

@@ -25,6 +25,7 @@ from dibs_conformance.report import (
     Report,
     SkippedTest,
 )
+from dibs_conformance.report.passwords import without_passwords
 from dibs_conformance.report.values import LevelVerdict
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.shell import invoke
@@ -213,3 +214,83 @@ def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
     assert 0 == done.exit_code
     assert "Certified at L0: histories " in page.read_text("utf-8")
     assert "dibs · L0 · kit " in badge.read_text("utf-8")
+
+
+def test_each_line_of_the_text_fits_into_80_columns() -> None:
+    """Long names of laws, findings and histories are wrapped; control characters are escaped."""
+    name = "a law with a very long name " * 4
+    long = LawReport(name=name, section="1", sentence="It is.", met=1, verdict="kept")
+    wide = Failure(law=name, why="word " * 60 + "\x1b[31m", story=("claim(" + "x" * 200 + ")",))
+    gap = SkippedTest(name="power loss", why="claimed, not tried: " + "no hook " * 20)
+    found = Findings(histories=1, laws=(KEPT, long), failures=(wide,), untested=(gap,), raced=("claim",) * 40)
+    text = report(level("L0", GOOD), level("L1", found)).text()
+
+    assert 80 >= max(map(len, text.splitlines()))
+    assert "x" * 200 in text.replace("\n", "").replace(" ", "")
+    assert "\x1b" not in text
+
+
+def test_certified_stands_only_beside_level_and_coverage() -> None:
+    gap = SkippedTest(name="power loss", why="claimed, not tried")
+    reached = report(level("L0", GOOD), level("L1", GOOD))
+    missing = report(level("L0", GOOD), level("L1", msgspec.structs.replace(GOOD, untested=(gap,))))
+    failed = report(level("L0", GOOD), level("L1", Findings(histories=1, failures=(BROKEN,))))
+
+    assert "my_storage: certified at L1: histories 10, calls 100; not tried: L2, L3, L4" in reached.text()
+    assert not missing.certified
+    assert "L1 not reached, L0 reached: histories 10, calls 100; not tried: power loss" in missing.text(200)
+    assert "failed at L1: " in failed.text()
+    assert failed.text().count("certified") + missing.text().count("certified") == 0
+    assert "certify(my_storage, " in failed.text()
+
+
+@pytest.mark.parametrize("url", ["redis://ann:hunter2@host:1/0", "postgresql://ann:h%75nter2@host/db"])
+def test_no_password_of_the_url_is_in_any_form(url: str) -> None:
+    """An error of a driver may repeat the URL or the decoded password."""
+    broken = Failure(law="a law", why=f"cannot connect to {url}: bad password hunter2", story=(url,))
+    shown = without_passwords(report(level("L0", Findings(histories=1, failures=(broken,)))), url)
+
+    for form in (shown.text(), shown.json(), shown.html(), shown.badge()):
+        assert "nter2" not in form
+    assert "bad password ***" in shown.text()
+
+
+def test_the_json_names_what_was_not_tried() -> None:
+    shown = msgspec.json.decode(report(level("L0", GOOD)).json())
+
+    row = {"level": "L3", "what": "the whole level", "reason": "not requested", "needed": False}
+    assert row in shown["not_tried"]
+    assert "certified at L0: histories 5, calls 50; not tried: L1, L2, L3, L4" == shown["verdict"]
+
+
+def test_the_page_has_no_external_resources() -> None:
+    html = report(level("L0", GOOD)).html()
+
+    assert not {"script", "link", "img", "iframe"} & {*Page(html).tags}
+    assert "prefers-color-scheme: dark" in html
+    assert "http" not in html.replace("http-equiv", "")
+
+
+def test_the_command_writes_each_form_by_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795400000")
+    for name in LEVELS:
+        monkeypatch.setitem(LEVELS, name, lambda _: GOOD)
+    files = [tmp_path / name for name in ("r.html", "r.json", "r.svg", "r.txt")]
+    words = [word for file in files for word in ("--out", str(file))]
+
+    assert 0 == invoke(verb, "memory:", "--level", "L4", "--seed", "7", *words).exit_code
+    html, json, svg, text = (file.read_text("utf-8") for file in files)
+    assert "Certified at L4" in html
+    assert "2026-11-23" == msgspec.json.decode(json)["date"]
+    assert "· seed 7 · 2026-11-23" in svg
+    assert "certified at L4" in text
+
+
+@pytest.mark.parametrize(("name", "error"), [("r.pdf", ".svg"), ("none/r.html", "folder")])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(
+    name: str, error: str, tmp_path: Path
+) -> None:
+    done = invoke(verb, "memory:", "--out", str(tmp_path / name))
+
+    assert 2 == done.exit_code
+    assert error in done.stderr

@@ -48,4 +48,6 @@ def replace_texts(value: Any, texts: dict[str, str]) -> Any:
         return value
     if isinstance(value, dict):
         return {key: replace_texts(inside, texts) for key, inside in value.items()}
-    return [replace_texts(inside, texts) for inside in value] if isinstance(value, list) else value
+    if isinstance(value, list | tuple):
+        return [replace_texts(inside, texts) for inside in value]
+    return value

@@ -34,7 +34,7 @@ def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | 
     return Failure(law=LAW, why=why, story=story)
 
 
-def missing_verb(error: Exception) -> str | None:
+def missing_verb(error: BaseException) -> str | None:
     """Return the name of the storage method whose absence caused the error, or None for any other error."""
     if not isinstance(error, AttributeError) or error.name not in VERBS:
         return None
