@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+import psycopg
+
 from dibs.storage.postgres.network.address import PostgresAddress, parse_url
 from dibs.storage.postgres.network.connections import ConnectionPool
 from dibs.storage.postgres.network.errors import DriverErrors
@@ -41,9 +43,13 @@ class PostgresLocations:
         #: The number of storages that are open at each location.
         self._open: Counter[str] = Counter()
         self._connections: ConnectionPool | None = None
+        #: True if another process has a copy, and may make schemas.
+        self._is_shared = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**PostgresLocations(self._url).__dict__}
+        """Keep the names of the schemas. The other process makes connections of its own."""
+        self._is_shared = True
+        return {**PostgresLocations(self._url).__dict__, "_schemas": dict(self._schemas)}
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +85,8 @@ class PostgresLocations:
             pass
         elif location in self._closed:
             self._closed.remove(location)
+        elif location in self._schemas or (self._is_shared and self._is_made(location)):
+            self._schemas.setdefault(location, location)
         elif len(self._closed) > RESERVE:
             schema = self._schemas[location] = self._schemas.pop(self._closed.pop(0))
             async with self._connections.borrow() as connection:
@@ -88,6 +96,12 @@ class PostgresLocations:
             async with open_storage(self._url, "manual", schema=location):
                 pass
         return self._connections
+
+    def _is_made(self, location: str) -> bool:
+        """Return whether another process has made a schema for this location."""
+        with psycopg.connect(self._url) as connection:
+            query = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
+            return connection.execute(query, [location]).fetchone() == (1,)
 
     def leave(self, location: str) -> None:
         self._open[location] -= 1
@@ -107,11 +121,13 @@ class Kept:
         storage = PostgresStorage(address, clock="manual")
         server = storage._server = storage._waits.server = WarmServer(address, connections)
         storage._waits.listener._connect = server.connect
+        self._storage = storage
         return await storage.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._storage.__aexit__(kind, error, trace)
         self._locations.leave(self._location)
 
 
@@ -124,3 +140,7 @@ class WarmServer(PostgresDatabase):
 
     async def open(self) -> None:
         self._connections = self._warm
+
+    async def close(self) -> None:
+        """Keep the connections open for the next storage."""
+        self._connections = None
