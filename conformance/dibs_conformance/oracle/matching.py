@@ -14,6 +14,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets_counts
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
+from dibs_conformance.report.story import format_value
 
 #: The fields whose numbers the storage draws itself, with the kind of number.
 NUMBERS: dict[str, NumberKind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}
@@ -36,7 +37,10 @@ def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: 
         for index, pair in enumerate(zip(expected, actual, strict=True)):
             match(numbering, scope, *pair, f"{path}[{index}]")
     elif expected != actual:
-        raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected {expected!r}")
+        found, wanted = format_value(actual), format_value(expected)
+        if found == wanted:  # They differ behind the cut.
+            found, wanted = repr(actual), repr(expected)
+        raise Mismatch(f"{path or 'the answer'} is {found}; expected {wanted}")
 
 
 def matches(numbering: NumberMap, scope: Scope, expected: Any, actual: Any) -> bool:
