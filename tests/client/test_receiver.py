@@ -206,6 +206,19 @@ async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
         await second.complete()
 
 
+async def test_waiting_claims_of_a_lease_that_ended_are_claimed_again(queue: Queue, app: Dibs) -> None:
+    await queue.enqueue_many(range(2))
+    async with queue.receive(max_jobs=2, wait=0) as claims:
+        first = await anext(claims)
+        await app.storage.drop(["q"], claims._leases[0].lease, 100)
+        await claims._renew_lease(app.storage, claims._leases[0])
+        again = [await anext(claims), await anext(claims)]
+
+        assert (first.lost, [claim.lost for claim in again]) == (True, [False, False])
+        for claim in again:
+            await claim.complete()
+
+
 async def test_after_a_lost_reply_no_more_is_claimed_under_that_lease(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

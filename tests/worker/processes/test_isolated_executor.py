@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dibs.client.app import Dibs
@@ -15,6 +16,7 @@ from dibs.model.job import Overrides
 from dibs.worker import run
 from dibs.worker.processes import isolated_executor
 from tests.worker.apps import app_without_url, double, isolated_app
+from tests.worker.faulty_storage import faulty_storage
 from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import event_kinds, outcome, put, request
 
@@ -34,6 +36,20 @@ async def test_each_run_has_its_own_process(app: Dibs, gate: Gate) -> None:
 
     assert 3 == len(pids | {os.getpid()})
     assert {int((await outcome(app, "held", id)).result or b"") for id in "ab"} == pids
+
+
+async def test_a_process_starts_before_the_first_claim(app: Dibs, gate: Gate) -> None:
+    async with faulty_storage(app) as storage:
+        working = asyncio.create_task(run(app, queues=["held"], handle_signals=False))
+        await storage.until(lambda: "claim" in storage.calls)
+        pids = {child.pid for child in psutil.Process().children(recursive=True)}
+        await put(app, "held", "a")
+        pid = await gate.arrived("a")
+        await gate.release("a")
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    assert pid in pids
 
 
 async def test_a_process_is_used_again(app: Dibs) -> None:
