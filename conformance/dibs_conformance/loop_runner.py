@@ -160,4 +160,4 @@ def without_exits() -> Iterator[None]:
     try:
         yield
     finally:
-        os._exit = leave  # type: ignore[assignment]
+        os._exit = leave
