@@ -32,7 +32,8 @@ class LateStorage(UnsharedStorage):
 
     def _write_commit(self, index: Index, step: Step, number: int) -> None:
         self._write_late()
-        real = file_storage.write_atomically
+        functions = vars(file_storage)
+        real = functions["write_atomically"]
 
         def later(*args: Any, **options: Any) -> int:
             args = (*args[:2], [*args[2]])
@@ -40,11 +41,11 @@ class LateStorage(UnsharedStorage):
             return sum(map(len, args[2]))
 
         held = self._replay.number % 4 == 3
-        file_storage.write_atomically = later if held else real
+        functions["write_atomically"] = later if held else real
         try:
             super()._write_commit(index, step, number)
         finally:
-            file_storage.write_atomically = real
+            functions["write_atomically"] = real
 
     def _write_late(self) -> None:
         late, self._late = self._late, None
@@ -139,4 +140,5 @@ class Target:
                 return CachedStorage(path, clock=clock, forgetful="," in self.kind)
             case "unsynced" | "unsynced, with its folder":
                 return UnsyncedStorage(path, clock=clock)
-        return UnsharedStorage(path, clock=clock)
+            case _:
+                return UnsharedStorage(path, clock=clock)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dibs.storage.file import checkpoint, commits, storage
+from dibs.storage.file import checkpoint, commits, frames, storage
 from dibs.storage.file.commits import Commit, QueueImage
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -71,7 +71,7 @@ def a_checkpoint_removes_one_commit_too_many(patch: Patch) -> None:
         size = original(directory, index, number)
         checkpoint.remove_commits(directory, number)
         # The number of the checkpoint is one too high: the next commit is then skipped at the next opening.
-        checkpoint.write_atomically(
+        frames.write_atomically(
             str(directory.checkpoint),
             f"{directory.tmp}/checkpoint",
             encode_one_too_high(index, number),
