@@ -230,7 +230,7 @@ async def test_closing_ends_the_waits() -> None:
     await storage.close()
 
     with pytest.raises(NotRunning):
-        await task
+        await asyncio.wait_for(task, 10)
     assert no_waiter_is_left(storage)
 
 

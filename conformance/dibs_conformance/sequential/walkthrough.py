@@ -301,9 +301,9 @@ def prune_everything(lockstep: Lockstep) -> None:
     runs = claim(lockstep, lease)
     for run in runs:
         settle(lockstep, run, Complete(retention=OutcomeRetention(completed=5)))
-    enqueue(lockstep, "a")
     lockstep.pass_time(2 * DAY)
-    export_in_parts(lockstep, QUEUE, 2, 1)
+    enqueue(lockstep, "a")
+    export_in_parts(lockstep, QUEUE, 2, 10)
     lockstep.prune_all(QUEUE, 2)
     for run in runs:
         settle(lockstep, run, Complete())

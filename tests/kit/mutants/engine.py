@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dibs.model import events, fold, rules, transitions
-from dibs.model.job import Slot
-from dibs.model.results import SettleResult
+from dibs.model.job import EMPTY, Slot
+from dibs.model.results import ExportRecord, SettleResult
 from dibs.storage.indexed import claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.listing import Listing
@@ -352,7 +352,19 @@ def a_part_ends_before_its_cursor(patch: Patch) -> None:
 
 @breaks("export: each exported id has a job or an outcome")
 def an_export_has_ids_with_only_an_expired_outcome(patch: Patch) -> None:
-    patch.setattr(reading, "EMPTY", None)
+    original = reading.export
+
+    def mutant(index: Index, queue: str, after: str | None, until: str | None, limit: int) -> Any:
+        page, source = original(index, queue, after, until, limit), index.find_queue(queue)
+        slots = ((id, source.slots[id]) for id in source.listing.ids_after(after, until))
+        expired = [
+            ExportRecord(id=id, slot=EMPTY)
+            for id, slot in slots
+            if rules.hide_expired_outcome(slot, index.now) is EMPTY
+        ]
+        return replace(page, records=(*page.records, *expired)[:limit])
+
+    patch.setattr(reading, "export", mutant)
 
 
 @breaks("prune: the answer has `more` if the limit ended the call")

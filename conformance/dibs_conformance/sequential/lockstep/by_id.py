@@ -111,7 +111,7 @@ class IdVerbs(LeaseVerbs):
                 if ended is not None and ended.expires_at is not None and ended.expires_at <= self.now:
                     return f"the expired outcome of {record.id!r} is still there"
         if keys := self.prune(queue, limit).request_keys:
-            return f"{keys} expired request_keys were still there"
+            raise Mismatch(f"prune answered without `more`, and left {keys} expired request_keys")
         work = self.storage.events(queue, limit=1, now=self.now)
         for _, event in self.call("events", {"queue": queue, "limit": 1}, work).events:
             if event.at < self.now - known.settings.log_age:
