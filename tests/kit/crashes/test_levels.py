@@ -14,6 +14,7 @@ from dibs_conformance.crashes import line_kills
 from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.levels import clients_that_die
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
+from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.concurrent.test_levels import ALONE, SHARED, run_level
@@ -61,7 +62,7 @@ def test_a_death_in_a_call_on_a_queue_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """Only the scene of the verb is tried here. The level tries every scene in turn."""
-    monkeypatch.setattr(line_kills, "SCENES", {verb: line_kills.SCENES[verb]})
+    monkeypatch.setattr(line_kills, "SCENES", {verb: SCENES[verb]})
     target = partial(open_torn_verb, verb, str(tmp_path))
     plan = LevelPlan(locations=Locations(target), claims=SHARED, seed=1, budget=0, examples=60)
 
