@@ -53,7 +53,7 @@ class TornImport(FileStorage):
             if status == "imported" and record.slot.current is not None:
                 patch = JobPatch(payload=record.slot.current.data.payload)
                 await self.amend(queue, record.id, patch, now=now)
-        return answers
+        return [*answers]
 
 
 def without_payload(record: ExportRecord) -> ExportRecord:
