@@ -265,9 +265,12 @@ def finish_runs(lockstep: Lockstep) -> None:
         )
         for run, delay in ((b"1", 4), (b"2", 5))
     )
-    failed = Fail(error=Error(type="Oops"), handled=True, then=second)
-    jobs = lockstep.claim(QUEUE, lease, 3).jobs
-    for job, end in zip(jobs, (Complete(result=b"1", then=first), failed, Cancelled()), strict=False):
+    ends: list[Complete | Fail | Cancelled] = [
+        Complete(result=b"1", then=first),
+        Fail(error=Error(type="Oops"), handled=True, then=second),
+        Cancelled(),
+    ]
+    for job, end in zip(lockstep.claim(QUEUE, lease, 3).jobs, ends, strict=False):
         if job.run is not None:
             settle(lockstep, (job.id, job.run.fence), HandOff())
             for _ in range(2):
