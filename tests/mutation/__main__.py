@@ -54,12 +54,16 @@ def main(arguments: Sequence[str]) -> int:
             for one in try_area(tree, AREAS[area], options, effort, urls):
                 tried.append(one)
                 print(describe(one), flush=True)
-    if options.json:
-        rows = [one.to_dict() for one in tried]
-        document = {**vars(options), "mutants": rows}
-        options.json.write_text(json.dumps(document, indent=1, default=str), "utf-8")
+                if options.json:
+                    write_json(options, tried)
     print(f"\n{summary(tried)}")
     return int(any(one.verdict.outcome == "survived" for one in tried))
+
+
+def write_json(options: argparse.Namespace, tried: Sequence[Tried]) -> None:
+    """Write the mutants tried so far. The file of an interrupted run is complete up to its last mutant."""
+    document = {**vars(options), "mutants": [one.to_dict() for one in tried]}
+    options.json.write_text(json.dumps(document, indent=1, default=str), "utf-8")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -111,7 +115,8 @@ def try_area(
         yield from (Tried(area.name, site, Verdict("survived", note="not run")) for site in sites)
         return
     unchanged = try_mutant(tree, area, None, urls, effort)
-    print(f"{area.name}: unchanged code {unchanged.note} in {unchanged.seconds:.0f} s", flush=True)
+    took = f"{unchanged.seconds:.0f} s, CPU {unchanged.cpu:.1f}"
+    print(f"{area.name}: unchanged code {unchanged.note} in {took}", flush=True)
     if unchanged.outcome != "survived":
         raise SystemExit(f"the tests fail without a mutant: {unchanged.by}: {unchanged.note}")
     effort = attrs.evolve(effort, limit=60 + 3 * unchanged.seconds)

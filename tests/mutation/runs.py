@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import attrs
 import msgspec
 from attrs import frozen
 
@@ -21,6 +23,8 @@ from tests.mutation.trees import environment, mutated
 from tests.mutation.verdict import Verdict
 
 _FAILED_TEST: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+#: The killer of a mutant that takes too long.
+TIME_LIMIT: Final = "time limit"
 #: Exit codes of pytest.
 _ALL_PASSED, _NOTHING_COLLECTED = 0, 5
 
@@ -44,24 +48,38 @@ def try_mutant(tree: Path, area: Area, site: Site | None, urls: Sequence[str], e
 
     The kit runs on each of the URLs. A URL without an address, such as "file:", gets a folder of its own.
     """
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), cpu_seconds()
     with mutated(tree, site) as copy:
-        if site is not None and (error := import_error(copy, site)):
-            verdict = Verdict("not valid", note=error)
-        else:
-            verdict = first_failure(copy, area, site, urls, effort)
-    return msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began, 1))
+        verdict = first_failure(copy, area, site, urls, effort)
+    cpu = round(cpu_seconds() - cpu_began, 1)
+    if verdict.by == TIME_LIMIT and site is not None and is_slow(tree, area, urls, effort):
+        verdict = Verdict("survived", note="over the time limit; the unchanged code was slow then, too")
+    return msgspec.structs.replace(verdict, seconds=round(time.monotonic() - began, 1), cpu=cpu)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of all child processes that have ended. Servers run on and are not counted."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def is_slow(tree: Path, area: Area, urls: Sequence[str], effort: Effort) -> bool:
+    """Return whether the unchanged code now takes more than a third of the time limit."""
+    shorter = attrs.evolve(effort, limit=effort.limit / 3)
+    return try_mutant(tree, area, None, urls, shorter).outcome != "survived"
 
 
 def first_failure(tree: Path, area: Area, site: Site | None, urls: Sequence[str], effort: Effort) -> Verdict:
     verdict = Verdict("survived")
     for url in urls:
         needs_folder = url.endswith(":") and url != "memory:"
-        verdict = certify_tree(tree, f"{url}{tree}/jobs" if needs_folder else url, effort)
+        verdict = certify_tree(tree, site, f"{url}{tree}/jobs" if needs_folder else url, effort)
         if verdict.outcome != "survived":
             return verdict
     if urls and not effort.own_tests:
         return verdict
+    if not urls and site is not None and (error := import_error(tree, site)):
+        return Verdict("not valid", note=error)
     tested = run_tests(tree, area, site, effort)
     if tested.outcome == "killed" and urls:
         return msgspec.structs.replace(tested, outcome="other tests")
@@ -70,18 +88,24 @@ def first_failure(tree: Path, area: Area, site: Site | None, urls: Sequence[str]
 
 def import_error(tree: Path, site: Site) -> str:
     """Return the last line of the traceback if the mutated module cannot be imported, else ""."""
-    if not site.file.endswith(".py"):
-        return ""
-    module = site.file.partition("src/")[2].removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-    code, output = run_limited(tree, ("-c", f"import {module}"), 60)
+    module = module_of(site)
+    code, output = run_limited(tree, ("-c", f"import {module}"), 60) if module else (0, "")
     return "" if code == 0 else output.strip().rpartition("\n")[2]
 
 
-def certify_tree(tree: Path, url: str, effort: Effort) -> Verdict:
-    words = (url, effort.level, effort.budget, effort.seed, effort.examples)
+def module_of(site: Site) -> str:
+    """Return the name of the mutated Python module, or "" for a file of SQL or Lua."""
+    if not site.file.endswith(".py"):
+        return ""
+    return site.file.partition("src/")[2].removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+def certify_tree(tree: Path, site: Site | None, url: str, effort: Effort) -> Verdict:
+    words = [url, effort.level, effort.budget, effort.seed, effort.examples]
+    words += [module_of(site)] if site is not None else []
     code, output = run_limited(tree, ("-m", "tests.mutation.certify_tree", *map(str, words)), effort.limit)
     if code is None:
-        return Verdict("killed", "time limit")
+        return Verdict("killed", TIME_LIMIT)
     lines = output.strip().splitlines()
     # Objects that the end of the process closes may still log.
     found = next((line for line in reversed(lines) if line.startswith('{"outcome"')), None)
@@ -98,7 +122,7 @@ def run_tests(tree: Path, area: Area, site: Site | None, effort: Effort) -> Verd
         options = ("-q", "-x", "--reruns", "1", "-p", "no:cacheprovider", "--tb=line")
         code, output = run_limited(tree, ("-m", "pytest", *options, *words), effort.limit)
         if code is None:
-            return Verdict("killed", "time limit")
+            return Verdict("killed", TIME_LIMIT)
         if code not in {_ALL_PASSED, _NOTHING_COLLECTED}:
             found = _FAILED_TEST.findall(output)
             return Verdict("killed", found[-1] if found else f"exit code {code}", output[-300:])

@@ -38,6 +38,7 @@ class Tried:
             "by": verdict.by,
             "note": verdict.note,
             "seconds": verdict.seconds,
+            "cpu": verdict.cpu,
         }
 
 
@@ -75,7 +76,7 @@ def _lines(one: Tried) -> Iterator[str]:
     yield _indented(site.line_text)
     yield _indented(f"{site.edit.operator}: {site.change}")
     if verdict.by or verdict.outcome != "killed":
-        yield _indented(f"{verdict.seconds:.0f} s; {verdict.by or verdict.note}")
+        yield _indented(f"{verdict.seconds:.0f} s, CPU {verdict.cpu:.1f}; {verdict.by or verdict.note}")
 
 
 def _indented(text: str) -> str:

@@ -58,6 +58,18 @@ def test_a_mutant_that_hangs_is_killed_at_the_time_limit(tree: Path) -> None:
     assert "time limit" == try_mutant(tree, AREAS["memory"], None, ["memory:"], effort).by
 
 
+def test_a_mutant_is_not_killed_at_the_time_limit_if_the_unchanged_code_is_slow_too(tree: Path) -> None:
+    call = "_apply_action(index, queue, slot, decision)"
+    effort = Effort(level="L0", budget=0, examples=1, limit=0.2)
+
+    verdict = try_mutant(
+        tree, AREAS["memory"], site("settling.py", call, f"{call} -> pass"), ["memory:"], effort
+    )
+
+    assert "survived" == verdict.outcome
+    assert "the unchanged code was slow" in verdict.note
+
+
 def test_a_module_that_cannot_be_imported_is_no_valid_mutant(tree: Path) -> None:
     text = (PROJECT / "src/dibs/storage/indexed/claiming.py").read_text("utf-8")
     at = text.index("from dibs")

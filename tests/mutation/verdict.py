@@ -23,6 +23,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The message of the failure, the reason of an equivalent mutant, or the size of the run.
     note: str = ""
     seconds: float = 0.0
+    #: Seconds of CPU time of the run, without the servers.
+    cpu: float = 0.0
 
 
 def failed_verdict(level: str, law: str, why: str) -> Verdict:
