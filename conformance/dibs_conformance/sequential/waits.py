@@ -115,6 +115,8 @@ class WaitRounds:
             await asyncio.sleep(BEFORE_CHANGES)
             await self.make_changes(list(zip(numbers, states, strict=True)))
             await asyncio.wait(waits, timeout=max(PROMPT_SECONDS, 2 * SOON / 1000))
+            # Taken before the next waits begin: a storage that reads its changes then also wakes these waits.
+            woken = [was_woken(wait) for wait in waits]
             late = await asyncio.gather(
                 *(
                     self._wait(number, state, token.since, PROMPT_SECONDS)
@@ -123,8 +125,8 @@ class WaitRounds:
             )
             return [
                 number
-                for number, wait, again in zip(numbers, waits, late, strict=True)
-                if not (was_woken(wait) and again.woken)
+                for number, first, again in zip(numbers, woken, late, strict=True)
+                if not (first and again.woken)
             ]
         finally:
             for wait in waits:

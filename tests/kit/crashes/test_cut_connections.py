@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.storage.redis.network.connections import ConnectionPool
-from dibs_conformance.crashes.cut_connections import try_cut_connections
+from dibs_conformance.crashes.cut_connections import REPLY_CUT, REQUEST_CUT, try_cut_connections
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import LevelPlan, Locations
@@ -33,4 +33,4 @@ def test_a_silently_repeated_request_is_caught(
         locations.remove_all()
 
     assert "broken" == level_verdict(found)
-    assert "a cut reply tells the truth" == found.failures[0].law
+    assert found.failures[0].law in (REQUEST_CUT[0], REPLY_CUT[0])

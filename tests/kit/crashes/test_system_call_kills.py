@@ -51,7 +51,7 @@ def test_without_strace_no_law_is_reported(tmp_path: Path, monkeypatch: pytest.M
     found = run_level(f"file:{tmp_path}", 1)
 
     assert not found.laws
-    assert ["strace is not installed"] == [gap.why for gap in found.spared]
+    assert ["strace is not installed"] == [gap.why for gap in found.untested]
 
 
 def test_calls_are_counted_for_each_thread() -> None:
