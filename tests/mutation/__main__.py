@@ -27,6 +27,7 @@ from dibs_conformance.servers import start_postgres, start_redis
 from tests.mutation.areas import AREAS, STORAGES, Area
 from tests.mutation.draw import draw
 from tests.mutation.equivalents import read_equivalents, reason_for
+from tests.mutation.recording import record_calls
 from tests.mutation.runs import Effort, try_mutant
 from tests.mutation.site import Site
 from tests.mutation.table import Tried, describe, summary
@@ -114,16 +115,24 @@ def try_area(
     if options.list:
         yield from (Tried(area.name, site, Verdict("survived", note="not run")) for site in sites)
         return
-    unchanged = try_mutant(tree, area, None, urls, effort)
+    unchanged, effort = try_unchanged(tree, area, urls, effort)
     took = f"{unchanged.seconds:.0f} s, CPU {unchanged.cpu:.1f}"
     print(f"{area.name}: unchanged code {unchanged.note} in {took}", flush=True)
     if unchanged.outcome != "survived":
         raise SystemExit(f"the tests fail without a mutant: {unchanged.by}: {unchanged.note}")
-    effort = attrs.evolve(effort, limit=60 + 3 * unchanged.seconds)
     with ThreadPoolExecutor(options.jobs) as pool:
         verdicts = pool.map(partial(verdict_on, tree, area, urls, effort), sites)
         for site, verdict in zip(sites, verdicts, strict=True):
             yield Tried(area.name, site, verdict)
+
+
+def try_unchanged(tree: Path, area: Area, urls: Sequence[str], effort: Effort) -> tuple[Verdict, Effort]:
+    """Return the verdict on the unchanged code, and the effort for mutants with the time limit from it."""
+    if urls:
+        unchanged, calls = try_mutant(tree, area, None, urls, effort), None
+    else:
+        unchanged, calls = record_calls(tree, area, effort.limit)
+    return unchanged, attrs.evolve(effort, limit=60 + 3 * unchanged.seconds, calls=calls)
 
 
 def chosen_sites(tree: Path, area: str, options: argparse.Namespace) -> list[Site]:

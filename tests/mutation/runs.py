@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ import msgspec
 from attrs import frozen
 
 from tests.mutation.areas import Area
+from tests.mutation.calls import RecordedCalls
 from tests.mutation.site import Site
 from tests.mutation.trees import environment, mutated
 from tests.mutation.verdict import Verdict
@@ -27,6 +28,8 @@ _FAILED_TEST: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 TIME_LIMIT: Final = "time limit"
 #: Exit codes of pytest.
 _ALL_PASSED, _NOTHING_COLLECTED = 0, 5
+_PLUGIN: Final = "tests.mutation.chosen_tests"
+_NO_ENV: Final[Mapping[str, str]] = {}
 
 
 @frozen(kw_only=True)
@@ -41,6 +44,8 @@ class Effort:
     limit: float = 600.0
     #: Run the tests of the storage, too, on a mutant that survived the kit.
     own_tests: bool = False
+    #: Which tests call which functions, to run those of the mutated function first; None if not recorded.
+    calls: RecordedCalls | None = None
 
 
 def try_mutant(tree: Path, area: Area, site: Site | None, urls: Sequence[str], effort: Effort) -> Verdict:
@@ -115,18 +120,38 @@ def certify_tree(tree: Path, site: Site | None, url: str, effort: Effort) -> Ver
 
 
 def run_tests(tree: Path, area: Area, site: Site | None, effort: Effort) -> Verdict:
-    """Run the tests that mirror the mutated module, and then all tests of the area, until one fails."""
-    own = [] if site is None else mirroring_tests(tree, area, site)
-    for words in filter(None, ([*own], [area.tests])):
-        # Most tests talk to processes on a shared machine: one that fails once is run again.
-        options = ("-q", "-x", "--reruns", "1", "-p", "no:cacheprovider", "--tb=line")
-        code, output = run_limited(tree, ("-m", "pytest", *options, *words), effort.limit)
-        if code is None:
-            return Verdict("killed", TIME_LIMIT)
-        if code not in {_ALL_PASSED, _NOTHING_COLLECTED}:
-            found = _FAILED_TEST.findall(output)
-            return Verdict("killed", found[-1] if found else f"exit code {code}", output[-300:])
-    return Verdict("survived", note=f"{area.tests} passed")
+    """Run the tests that are likely to fail, and then all tests of the area, until one fails.
+
+    The first tests are those that call the mutated function, if calls were recorded, else those that mirror
+    the module.
+    """
+    chosen = [] if site is None or effort.calls is None else effort.calls.tests_for(tree, site)
+    own = [] if site is None or chosen else mirroring_tests(tree, area, site)
+    verdict = run_chosen(tree, chosen, effort.limit) if chosen else Verdict("survived")
+    for words in filter(None, (own, [area.tests])):
+        if verdict.outcome == "survived":
+            verdict = run_pytest(tree, words, effort.limit)
+    return verdict
+
+
+def run_chosen(tree: Path, tests: Sequence[str], limit: float) -> Verdict:
+    """Run these tests in this order until one fails."""
+    chosen = tree.parent / "chosen_tests"
+    chosen.write_text("\n".join(tests), "utf-8")
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    return run_pytest(tree, list(files), limit, {"DIBS_CHOSEN_TESTS": str(chosen)})
+
+
+def run_pytest(tree: Path, words: Sequence[str], limit: float, env: Mapping[str, str] = _NO_ENV) -> Verdict:
+    """Return "killed" if a test fails twice: most tests talk to processes on a shared machine."""
+    options = ("-q", "-x", "--reruns", "1", "-p", "no:cacheprovider", "--tb=line", "-p", _PLUGIN)
+    code, output = run_limited(tree, ("-m", "pytest", *options, *words), limit, env)
+    if code is None:
+        return Verdict("killed", TIME_LIMIT)
+    if code not in {_ALL_PASSED, _NOTHING_COLLECTED}:
+        found = _FAILED_TEST.findall(output)
+        return Verdict("killed", found[-1] if found else f"exit code {code}", output[-300:])
+    return Verdict("survived", note=f"{' '.join(words)} passed")
 
 
 def mirroring_tests(tree: Path, area: Area, site: Site) -> list[str]:
@@ -135,7 +160,9 @@ def mirroring_tests(tree: Path, area: Area, site: Site) -> list[str]:
     return [str(file.relative_to(tree)) for file in sorted((tree / area.tests).rglob(name))]
 
 
-def run_limited(tree: Path, words: Sequence[str], limit: float) -> tuple[int | None, str]:
+def run_limited(
+    tree: Path, words: Sequence[str], limit: float, env: Mapping[str, str] = _NO_ENV
+) -> tuple[int | None, str]:
     """Run Python in a tree. Return its exit code, None after the time limit, and its output.
 
     The process has a session of its own, so that the limit also ends the processes that it started.
@@ -143,7 +170,7 @@ def run_limited(tree: Path, words: Sequence[str], limit: float) -> tuple[int | N
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=tree,
-        env=environment(tree),
+        env={**environment(tree), **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
