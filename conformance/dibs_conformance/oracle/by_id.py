@@ -44,7 +44,9 @@ def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> 
     if job.run.lease is None:
         end_current(queue, record, "cancelled", now)
         return "cancelled"
-    record.current = replace(job, run=replace(job.run, cancel_requested=True))
+    if not job.run.cancel_requested:
+        record.current = replace(job, run=replace(job.run, cancel_requested=True))
+        queue.log_event("cancel_requested", job.id, now, record.current)
     return "requested"
 
 

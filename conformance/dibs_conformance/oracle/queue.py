@@ -54,6 +54,8 @@ class OracleQueue:
     leases: dict[str, OracleLease] = field(factory=dict)
     keys: dict[str, KeyedResult] = field(factory=dict)
     log: list[LoggedEvent] = field(factory=list)
+    #: True since `log_bytes` was below its default, which no history reaches: events may have been removed.
+    size_limited: bool = False
 
     def record(self, id: str) -> IdRecord:
         return self.ids.setdefault(id, IdRecord())
@@ -121,7 +123,21 @@ class OracleQueue:
         keeps = next(k for level in retentions if (k := level.keep_payload) is not UNSET)
         return age, kind in keeps
 
+    def change_settings(self, after: Settings, now: int) -> None:
+        """Store the settings, and log which ones changed, if the old or the new log level is `all`."""
+        before, self.settings = self.settings, after
+        self.size_limited = self.size_limited or after.log_bytes < Settings().log_bytes
+        if "all" not in (before.log_level, after.log_level):
+            return
+        if after.paused != before.paused:
+            self._append(LogEvent(kind="paused" if after.paused else "resumed", id="", at=now))
+        if after != replace(before, paused=after.paused):
+            self._append(LogEvent(kind="configured", id="", at=now))
+
     # -- the log -------------------------------------------------------------------------------------
+
+    def _append(self, event: LogEvent) -> None:
+        self.log.append(LoggedEvent(self.numbers.call, event))
 
     def log_event(self, kind: str, id: str, now: int, job: Job | None = None) -> None:
         """Log an event that only level `all` has, with the fields of the job, if it is about a job."""
@@ -142,7 +158,7 @@ class OracleQueue:
                 revision=job.revision,
                 enqueues=job.enqueues,
             )
-        self.log.append(LoggedEvent(self.numbers.call, event))
+        self._append(event)
 
     def log_attempt_end(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""
@@ -164,4 +180,4 @@ class OracleQueue:
             enqueues=job.enqueues,
             error=error,
         )
-        self.log.append(LoggedEvent(self.numbers.call, event))
+        self._append(event)

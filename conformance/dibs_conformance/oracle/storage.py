@@ -113,7 +113,7 @@ class Oracle:
     def configure(self, queue: str, patch: SettingsPatch, now: int) -> Settings:
         found = self.queue(queue)
         changes = {name: value for name, value in asdict(patch).items() if value is not UNSET}
-        found.settings = replace(found.settings, **changes)
+        found.change_settings(replace(found.settings, **changes), now)
         return found.settings
 
     def import_(self, queue: str, id: str, record: IdRecord, now: int) -> None:

@@ -22,6 +22,7 @@ from dibs.model.requests import (
     Reject,
     Release,
     RetryLater,
+    Settings,
     SettingsPatch,
     SettleAction,
     Update,
@@ -224,6 +225,8 @@ settings_patches = st.sampled_from(
         SettingsPatch(log_level="all"),
         SettingsPatch(log_level="runs"),
         SettingsPatch(log_level="off"),
+        SettingsPatch(log_bytes=2 * Settings().log_bytes),
+        SettingsPatch(log_bytes=2_000),
         *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
     )
 )

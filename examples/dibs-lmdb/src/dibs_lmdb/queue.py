@@ -164,10 +164,10 @@ class Queue:
             self.step.put(self.prefix(keys.LEASE_EXPIRY) + keys.number(after.expires) + hashed)
             self.step.put(self.prefix(keys.LEASE) + hashed, pack(after))
 
-    def expired_leases(self, limit: int) -> list[tuple[bytes, LeaseRecord]]:
+    def expired_leases(self) -> list[tuple[bytes, LeaseRecord]]:
         expired: list[tuple[bytes, LeaseRecord]] = []
         for key, _ in self.step.scan(self.prefix(keys.LEASE_EXPIRY)):
-            if len(expired) == limit or keys.read_number(key[:8]) > self.step.now:
+            if keys.read_number(key[:8]) > self.step.now:
                 break
             packed = self.step.get(self.prefix(keys.LEASE) + key[8:])
             if packed is not None:

@@ -221,21 +221,21 @@ def _cut(action: Action) -> Action:
 def drop(queues: Queues, name: str, lease: str, limit: int) -> int:
     queue, hashed, now = queues[name], keys.digest(lease), queues.step.now
     found = queue.lease(lease)
-    if found is None or not (found.dropped or now < found.expires):
+    if found is None or now >= found.expires:
         return 0
     _return_jobs(queues, queue, hashed, limit, stalled=False)
     left = queue.number_under(hashed)
-    # A dropped lease has expired, so that a reap returns the jobs that are left.
-    queue.put_lease(
-        hashed, found, LeaseRecord(found.holder, min(found.expires, now), dropped=True) if left else None
-    )
+    # A reap releases the jobs that are left, once the lease has expired.
+    queue.put_lease(hashed, found, LeaseRecord(found.holder, found.expires, dropped=True) if left else None)
     return left
 
 
 def reap(queues: Queues, name: str, limit: int) -> list[ReapedJob]:
     queue = queues[name]
     reaped: list[ReapedJob] = []
-    for hashed, lease in queue.expired_leases(limit):
+    for hashed, lease in queue.expired_leases():
+        if len(reaped) == limit:
+            break
         reaped += _return_jobs(queues, queue, hashed, limit - len(reaped), stalled=not lease.dropped)
         if not queue.jobs_under(hashed, 1):
             queue.put_lease(hashed, lease, None)
@@ -333,10 +333,17 @@ def configure(queues: Queues, name: str, patch: SettingsPatch) -> Settings:
     queue, now = queues[name], queues.step.now
     before = queue.record.settings
     changes = {field: value for field, value in structs.asdict(patch).items() if value is not UNSET}
-    settings = queue.record.settings = structs.replace(before, **changes)
+    settings = structs.replace(before, **changes)
+    if settings == before:
+        return before
+    # A change of the log level is logged if the old or the new level includes it.
+    if settings.log_level == "all":
+        queue.record.settings = settings
     if settings.paused != before.paused:
         queue.log(events.note_event("paused" if settings.paused else "resumed", "", now))
-    queue.log(events.note_event("configured", "", now))
+    if settings != structs.replace(before, paused=settings.paused):
+        queue.log(events.note_event("configured", "", now))
+    queue.record.settings = settings
     queue.record.work = queue.step.draw()
     return settings
 
