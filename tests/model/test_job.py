@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from dibs.model.job import Error, Origin
+from dibs.model.job import ActiveRun, Error, Job, JobData, Origin, Outcome, Successor
 
 ERROR = Error(type="E", message="no")
 ORIGIN = Origin(
@@ -23,3 +23,22 @@ def test_a_value_without_the_fields_that_were_added_is_read(value: Struct, added
     fields = msgspec.to_builtins(value)[:-added]
 
     assert msgspec.convert(fields, type(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "required", "counted"),
+    [
+        (Outcome, ["completed", 5, 3, 4, 7, None], {"enqueues": 1}),
+        (Job, ["a", [], 7, 7, 1, 3, 4], {"enqueues": 1}),
+        (Successor, [[], False, 7, None, None, False, 7, 2, 3, 4], {"enqueues": 1}),
+        (ActiveRun, [5, "lease", "holder", 7], {}),
+        (JobData, [], {}),
+    ],
+)
+def test_a_field_that_is_left_out_is_empty_and_counts_one_enqueue(
+    kind: type[Struct], required: list[object], counted: dict[str, int]
+) -> None:
+    value = msgspec.convert(required, kind)
+    left_out = {name: getattr(value, name) for name in kind.__struct_fields__[len(required) :]}
+
+    assert counted == {name: found for name, found in left_out.items() if found}
