@@ -79,6 +79,8 @@ def first_failure(
         report = run_level(name, plan)
         if report.failures:
             return failed_verdict(name, report.failures[0].law, report.failures[0].why)
+        if not report.histories:
+            return Verdict("killed", f"{name} is not reached", "; ".join(gap.why for gap in report.untested))
         if name == "L0" and (wrong := wrong_claims(locations)):
             return failed_verdict("L0", "capabilities", wrong)
         histories += report.histories

@@ -58,6 +58,20 @@ def test_a_mutant_that_hangs_is_killed_at_the_time_limit(tree: Path) -> None:
     assert "time limit" == try_mutant(tree, AREAS["memory"], None, ["memory:"], effort).by
 
 
+def test_a_storage_that_no_longer_claims_what_a_level_needs_is_killed(tree: Path) -> None:
+    """Without the capability `manual_clock`, L0 runs no history, so no level is reached."""
+    file = "src/dibs/storage/memory.py"
+    text = (PROJECT / file).read_text("utf-8")
+    flags = [
+        one for one in AREAS["memory"].sites(PROJECT) if (one.file, one.change) == (file, "True -> False")
+    ]
+    [mutant] = [one for one in flags if "manual_clock=False" in one.apply(text)]
+
+    verdict = try_mutant(tree, AREAS["memory"], mutant, ["memory:"], SHORT)
+
+    assert ("killed", "L0 is not reached") == (verdict.outcome, verdict.by)
+
+
 def test_a_mutant_is_not_killed_at_the_time_limit_if_the_unchanged_code_is_slow_too(tree: Path) -> None:
     call = "_apply_action(index, queue, slot, decision)"
     effort = Effort(level="L0", budget=0, examples=1, limit=0.2)

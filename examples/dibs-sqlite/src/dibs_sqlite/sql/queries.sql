@@ -86,7 +86,7 @@ SELECT id FROM slots WHERE queue = :queue AND lease = :lease LIMIT :limit;
 SELECT count(*) FROM slots WHERE queue = :queue AND lease = :lease;
 
 -- name: cancel_requested_ids
-SELECT id FROM slots WHERE queue = :queue AND lease = :lease AND cancel_requested = 1 ORDER BY id;
+SELECT id FROM slots WHERE queue = :queue AND lease = :lease AND cancel_requested = 1;
 
 -- name: request_key
 SELECT result FROM request_keys WHERE queue = :queue AND key = :key AND expires_at > :now;
