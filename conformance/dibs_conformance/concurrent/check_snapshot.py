@@ -8,9 +8,6 @@ from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle.matching import match, match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 
-#: Kinds of event that are not compared, because the contract leaves open how often they occur.
-LEFT_OPEN = frozenset({"cancel_requested", "paused", "resumed", "configured"})
-
 
 def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
     """Compare the oracle with a snapshot. Raises Mismatch."""
@@ -67,8 +64,6 @@ def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
     for logged in world.oracle.queue(queue).log:
         expected.setdefault(logged.event.id, []).append(logged.event)
     for event in snapshot.events or ():
-        if event.kind in LEFT_OPEN:
-            continue
         remaining = expected.get(event.id, [])
         if not remaining:
             raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
