@@ -18,7 +18,7 @@ from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult,
 from dibs_sqlite import settling
 from dibs_sqlite.transaction import Lease, StoredQueue, Transaction
 
-#: Stands for "no limit" in arithmetic and in queries.
+#: Larger than any limit of a claim.
 NO_LIMIT = 2**62
 
 
