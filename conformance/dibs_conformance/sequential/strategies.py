@@ -226,7 +226,7 @@ settings_patches = st.sampled_from(
         SettingsPatch(log_level="runs"),
         SettingsPatch(log_level="off"),
         SettingsPatch(log_bytes=2 * Settings().log_bytes),
-        SettingsPatch(log_bytes=2_000),
+        SettingsPatch(log_bytes=300),
         *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
     )
 )
