@@ -131,7 +131,8 @@ def try_unchanged(tree: Path, area: Area, urls: Sequence[str], effort: Effort) -
     if urls:
         unchanged, calls = try_mutant(tree, area, None, urls, effort), None
     else:
-        unchanged, calls = record_calls(tree, area, effort.limit)
+        # Tracing makes the tests slower.
+        unchanged, calls = record_calls(tree, area, 3 * effort.limit)
     return unchanged, attrs.evolve(effort, limit=60 + 3 * unchanged.seconds, calls=calls)
 
 
