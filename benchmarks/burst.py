@@ -179,7 +179,7 @@ class PausedStorage(UnclosedStorage):
         self._resumed = asyncio.Event()
 
     def resume(self) -> None:
-        """Let this storage answer the enqueues that it has held back."""
+        """Answer the enqueues that wait in this storage."""
         self._resumed.set()
 
     async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:

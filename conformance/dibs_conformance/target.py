@@ -149,7 +149,7 @@ class LevelPlan:
     sources: list[Callable[[], Findings]] = field(factory=list)
 
     def findings_so_far(self) -> Findings:
-        """Return what was tried up to now, without the failures."""
+        """Return the numbers of tests so far, without the failures."""
         return counts_only(merge_findings(*(source() for source in self.sources)))
 
 

@@ -176,7 +176,7 @@ def run_program(source: str, url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-#: The programs that run by default on each storage. The others do so with the marker `chaos`.
+#: The programs that run by default on each storage. The marker `chaos` runs the other programs there, too.
 BY_DEFAULT = {
     "memory": ("verbs",),
     "file": tuple(PROGRAMS),

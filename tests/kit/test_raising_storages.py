@@ -19,7 +19,7 @@ from tests.kit.raising_storages import MISDEEDS, OpenRaising
 CLAIMS = Capabilities(manual_clock=True, cross_queue=True)
 SHARED = Capabilities(manual_clock=True, cross_queue=True, durable=True, shared=True)
 HANGS = ("hangs at an await", "hangs in a block")
-#: Misdeeds of which each takes a path of its own through the kit.
+#: One misdeed for each path through the kit.
 KINDS: Final = ("KeyError", "BaseExceptionGroup", "wrong answer", *HANGS, "os._exit")
 #: Processes start slowly, and hangs are waited for; `nox -s certify` runs these.
 SLOW: Final = pytest.mark.certify
@@ -27,7 +27,7 @@ SLOW: Final = pytest.mark.certify
 
 @pytest.fixture(autouse=True)
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a call hang for 1 s only, and a test of many calls for 10 s."""
+    """Set the limit of a hanging call to 1 s, and that of a test of many calls to 10 s."""
     monkeypatch.setattr(LIMITS, "call", 1.0)
     monkeypatch.setattr(LIMITS, "test", 10.0)
     monkeypatch.setattr(free_run, "CLIENT_TIMEOUT", 10.0)
@@ -40,7 +40,7 @@ def run(level: str, target: OpenRaising, claims: Capabilities = CLAIMS) -> Level
 
 
 def assert_reported(level: LevelReport, verb: str, misdeed: str) -> None:
-    """Check that the level failed, and that the finding names the verb and what it did."""
+    """Check that the level failed, and that the finding names the verb and the misdeed."""
     assert level.verdict == "broken", level
     finding = "\n".join([level.failures[0].why, *level.failures[0].story])
     assert verb in finding

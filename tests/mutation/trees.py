@@ -15,7 +15,7 @@ from tests.mutation.site import Site
 #: The storages in examples/, by the scheme of their URLs.
 EXAMPLES: Final = ("sqlite", "lmdb")
 
-#: What the kit and the tests need of the project.
+#: The folders and files of the project that a run of the kit or of the tests needs.
 _PARTS: Final = ("src", "conformance", "examples", "tests", "tools", "docs", "benchmarks")
 _FILES: Final = ("pyproject.toml", "noxfile.py", "README.md", "mkdocs.yml", "CONTRIBUTING.md", "CHANGELOG.md")
 _IGNORED: Final = shutil.ignore_patterns(".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")

@@ -75,7 +75,7 @@ async def read_events(
 
 
 async def compact(storage: Storage, _: str, *, now: int) -> None:
-    """Let the storage do its rare work, if it offers that."""
+    """Call `compact` of the storage, if it has this method."""
     del now
     if isinstance(storage, Compaction):
         await storage.compact()

@@ -169,7 +169,7 @@ RACES: Final = (
 SECTIONS: Final = {one.name: one.section for one in reversed(RACES)}
 #: The longest hold, in coroutines that a call enters or resumes, and in lines.
 MAX_COROUTINES, MAX_LINES = 8, 300
-#: The coroutines at which the first visits of a race stop. In the first one a call has done nothing yet.
+#: The coroutines at which the first visits of a race stop. At the first coroutine a call has not read yet.
 FIRST_HOLDS: Final = (2, 3, 4, 1)
 
 

@@ -77,7 +77,7 @@ def unshared_gaps(plan: LevelPlan) -> list[SkippedTest]:
 
 
 def power_loss_test(plan: LevelPlan, durability: str) -> tuple[FaultTest | None, SkippedTest]:
-    """Return the test of a claim to survive power loss, or None, and the reason if there is none."""
+    """Return the test of a claim to survive power loss, or None with the reason for its absence."""
     if not claims_power_loss(durability):
         why = f"the storage does not claim to survive it: {durability}"
         return None, SkippedTest(name="power loss", why=why)

@@ -19,7 +19,7 @@ LEVEL_VERDICTS: Final = {
     "not tested": "not reached",
     "not run": "not run",
 }
-#: Columns of the text report. A law has what is left of it by the columns "checked" and "verdict".
+#: The width of the text report, in columns. The columns "checked" and "verdict" leave the rest to the law.
 WIDTH: Final = 80
 LAW_WIDTH: Final = WIDTH - 25
 
@@ -114,7 +114,7 @@ def verdict_phrase(report: ReportData) -> str:
 
 
 def verdict_sentence(report: ReportData) -> str:
-    """Return the verdict with what was tried and what was not. Only here a level is called certified."""
+    """Return the verdict with the numbers of tests and the untried parts. No other text says "certified"."""
     verdict = f"certified at {report.level}" if report.certified else verdict_phrase(report)
     missing = not_tried_phrase(report)
     return f"{verdict}: {coverage_phrase(report)}" + (f"; not tried: {missing}" if missing else "")
@@ -164,7 +164,7 @@ def level_line(level: LevelReport) -> str:
 
 
 def level_lines(level: LevelReport) -> Iterator[str]:
-    """Yield lines for what a level tried, for the faults, and for what it did not try."""
+    """Yield lines for the tests of a level, for its faults, and for its untried parts."""
     if level.tried:
         yield f"  tried: {counts_phrase(level.tried)}"
     if level.raced:

@@ -96,7 +96,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     faults: Mapping[str, int] = {}
     laws: tuple[LawReport, ...] = ()
     failures: tuple[Failure, ...] = ()
-    #: Numbers of what was tried apart from faults, such as "waits" and "bad calls".
+    #: The numbers of tests by name, such as "waits" and "bad calls". Faults are counted in `faults`.
     tried: Mapping[str, int] = {}
     #: Verbs that overlapped with a call of another client, sorted.
     raced: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ FAILED: Final = Fail(error=Error(type="E"), handled=True)
 
 
 async def check_queue_names(storage: Storage) -> tuple[int, list[str]]:
-    """Let queues get jobs by enqueue, import, fail jobs and follow-ups. `queues` must name all of them."""
+    """Put jobs into queues by enqueue, import, fail job and follow-up. `queues` must name each queue."""
     expected = {
         "enqueued": "an enqueue",
         "imported": "an import",

@@ -287,7 +287,7 @@ class LockstepMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.session.compacts)
     @rule(restarts=st.booleans())
     def compact(self, *, restarts: bool) -> None:
-        """Let the storage do its rare work, open it again in half of the cases, and compare all slots."""
+        """Call `compact`, open the storage again in half of the cases, and compare all slots."""
         self.lockstep.interrupt("compact")
         if restarts and self.session.durable:
             self.reopen()

@@ -134,7 +134,7 @@ def connect(url: str) -> AbstractAsyncContextManager[Any] | None:
 
 
 def find_hook(url: str, name: str) -> Callable[[str], Any] | None:
-    """Return a function of a storage for the conformance kit, which takes a URL; None if there is none.
+    """Return an optional function of a storage for the conformance kit; None if the storage has none.
 
     The functions `data_folder` and `power_loss` stand beside the factory. docs/howto/write_a_storage.md
     describes them.

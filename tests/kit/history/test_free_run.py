@@ -89,7 +89,7 @@ CAUGHT_RACES = {
 
 
 def stop_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let other clients run after each reading step, as on a storage with a server. This alone is no bug."""
+    """Await after each reading step, so that other clients run. A correct storage passes with this pause."""
     run_read, random = MemoryStorage._run_read, Random(1)
 
     async def stopping(self: MemoryStorage, *args: Any) -> Any:

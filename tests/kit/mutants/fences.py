@@ -54,7 +54,7 @@ def a_turn_checks_its_fence_then_writes(patch: Patch) -> None:
     patch.setattr(IndexedStorage, "settle_and_claim", settle_and_claim)
 
 
-def turn_unchecked(  # noqa: PLR0917 - those of the verb, and what was checked
+def turn_unchecked(  # noqa: PLR0917 - the arguments of the verb, and `valid`
     index: Index,
     queue: str,
     settlements: Sequence[Settlement],
