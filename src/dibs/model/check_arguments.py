@@ -18,7 +18,6 @@ from dibs.model.check_values import (
     check_attributes,
     check_bytes,
     check_duration,
-    check_flag,
     check_is_a,
     check_is_list,
     check_is_text,
@@ -36,10 +35,8 @@ from dibs.model.requests import (
     Fail,
     HandOff,
     JobPatch,
-    LogLevel,
     Release,
     RetryLater,
-    SettingsPatch,
     SettleAction,
     Settlement,
 )
@@ -50,7 +47,6 @@ MAX_PARTS: Final = 1000
 #: The latest manual time, in ms. Revisions and fences are at least the time in µs, and their limit is 2**53.
 LATEST_NOW: Final = SAFE_INTEGER // 1000
 _CAUSES: Final = get_args(RetryCause)
-_LEVELS: Final = get_args(LogLevel)
 _ERROR_KINDS: Final = get_args(ErrorKind)
 _SLOT_DECODER: Final = msgspec.msgpack.Decoder(Slot)
 
@@ -125,13 +121,17 @@ def check_settle_action(action: SettleAction, limits: Limits = LIMITS) -> None:
         check_follow_ups(action.then, limits)
     elif isinstance(action, Fail):
         check_error("error", action.error)
-        check_flag("handled", action.handled)
         check_follow_ups(action.then, limits)
     elif isinstance(action, RetryLater):
         _check_retry(action)
         return
+    elif isinstance(action, Release):
+        _check_time_or_delay(action)
+        return
     else:
-        check_is_a("action", action, Cancelled, Release, HandOff)
+        check_is_a("action", action, Cancelled, HandOff)
+        if isinstance(action, Cancelled) and action.error is not None:
+            check_error("error", action.error)
     retention = getattr(action, "retention", None)
     if retention is not None:
         check_retention("retention", retention)
@@ -162,15 +162,19 @@ def check_settlements(settlements: Sequence[Settlement]) -> None:
 
 
 def _check_retry(action: RetryLater) -> None:
+    _check_time_or_delay(action)
+    check_choice("cause", action.cause, _CAUSES)
+    if action.error is not None:
+        check_error("error", action.error)
+
+
+def _check_time_or_delay(action: RetryLater | Release) -> None:
     if action.run_at is not None and action.delay is not None:
         raise Refused("run_at and delay are both set; set at most one of them", field="run_at")
     if action.run_at is not None:
         check_time("run_at", action.run_at)
     if action.delay is not None:
         check_duration("delay", action.delay)
-    check_choice("cause", action.cause, _CAUSES)
-    if action.error is not None:
-        check_error("error", action.error)
 
 
 def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
@@ -193,25 +197,6 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
         check_duration("delay", patch.delay)
     if patch.retention is not UNSET:
         check_retention("retention", patch.retention)
-
-
-def check_settings(patch: SettingsPatch) -> None:
-    """Raise Refused if a queue setting that the patch sets has a wrong type or breaks a limit."""
-    check_is_a("patch", patch, SettingsPatch)
-    if patch.paused is not UNSET:
-        check_flag("paused", patch.paused)
-    if patch.max_active is not UNSET and patch.max_active is not None:
-        check_whole_number("max_active", patch.max_active, 0, SAFE_INTEGER)
-    if patch.retention is not UNSET:
-        check_retention("retention", patch.retention)
-    if patch.log_level is not UNSET:
-        check_choice("log_level", patch.log_level, _LEVELS)
-    if patch.log_bytes is not UNSET:
-        check_whole_number("log_bytes", patch.log_bytes, 0, SAFE_INTEGER)
-    for name in ("log_age", "request_key_age"):
-        value = getattr(patch, name)
-        if value is not UNSET:
-            check_duration(name, value)
 
 
 def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:

@@ -24,7 +24,16 @@ from dibs.model.check_values import (
     check_time,
     check_whole_number,
 )
-from dibs.model.job import FAIL_SUFFIX, NO_ATTRIBUTES, EndKind, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import (
+    FAIL_SUFFIX,
+    NO_ATTRIBUTES,
+    NO_DATA,
+    EndKind,
+    JobData,
+    NewJob,
+    OutcomeRetention,
+    Overrides,
+)
 from dibs.model.limits import DAY, LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
 from dibs.model.requests import (
     DEFAULT_UPDATE,
@@ -99,7 +108,7 @@ def check_request(request: EnqueueRequest, limits: Limits = LIMITS) -> bool:
         check_is_new_job(request.job)
         raise
     check_new_job(request.job, limits)
-    check_conflict(request.on_conflict)
+    check_conflict(request.on_conflict, request.job)
     if request.request_key is not None:
         check_text("request_key", request.request_key, limits.request_key)
     check_flag("want_outcome", request.want_outcome)
@@ -129,13 +138,18 @@ def _sets_only_id_and_payload(request: EnqueueRequest, limits: Limits) -> bool:
         and job.delay is None
         and data.overrides is None
         and data.retention is None
+        and data.key is None
+        and data.memo is None
         and request.request_key is None
         and request.want_outcome is False
     )
 
 
-def check_conflict(on_conflict: OnConflict) -> None:
-    """Raise Refused unless `on_conflict` is an Update or a Reject with valid fields."""
+def check_conflict(on_conflict: OnConflict, job: NewJob) -> None:
+    """Raise Refused unless `on_conflict` is an Update or a Reject with valid fields.
+
+    Raise Refused as well for an update-only request with data in its job.
+    """
     if on_conflict is DEFAULT_UPDATE:
         return
     if isinstance(on_conflict, Update):
@@ -144,10 +158,9 @@ def check_conflict(on_conflict: OnConflict) -> None:
                 f"on_conflict.run_at must be one of {', '.join(_RULES)}", field="on_conflict.run_at"
             )
         flags = {
-            "data": on_conflict.data,
-            "reset_counts": on_conflict.data
-            if on_conflict.reset_counts is None
-            else on_conflict.reset_counts,
+            "create": on_conflict.create,
+            "data": on_conflict.replaces,
+            "reset_counts": on_conflict.resets,
         }
     elif isinstance(on_conflict, Reject):
         flags = {"failed": on_conflict.failed}
@@ -156,6 +169,22 @@ def check_conflict(on_conflict: OnConflict) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise Refused(f"on_conflict.{name} must be True or False", field=f"on_conflict.{name}")
+    if isinstance(on_conflict, Update) and not on_conflict.create:
+        _check_update_only(on_conflict, job)
+
+
+def _check_update_only(rule: Update, job: NewJob) -> None:
+    if rule.data:
+        raise Refused(
+            "on_conflict.data is True, but an update with create=False has no data; leave data out",
+            field="on_conflict.data",
+        )
+    if job.data is not NO_DATA and job.data != NO_DATA:
+        raise Refused(
+            "data is set, but an update with create=False changes only run_at and the counts of a live job; "
+            "leave payload, attributes, priority, key, overrides and retention out",
+            field="data",
+        )
 
 
 def _describe_bad_conflict(value: object) -> str:
@@ -175,6 +204,8 @@ def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
     """Raise Refused for a bad id, bad data, a bad time, or both `run_at` and `delay`."""
     check_text("id", job.id, limits.id)
     check_job_data(job.data, limits)
+    if job.data.memo is not None:
+        raise Refused("memo is set, but only a run stores a memo, with report; leave it out", field="memo")
     if job.run_at is None and job.delay is None:
         return
     if job.run_at is not None and job.delay is not None:
@@ -186,7 +217,7 @@ def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
 
 
 def check_job_data(data: JobData, limits: Limits = LIMITS, longest: int = LONGEST_TIME) -> None:
-    """Raise Refused for a bad payload, attributes, priority, overrides or retention.
+    """Raise Refused for a bad payload, attributes, priority, overrides, retention, key or memo.
 
     `longest` is the longest duration in overrides and retention, in ms.
     """
@@ -199,6 +230,10 @@ def check_job_data(data: JobData, limits: Limits = LIMITS, longest: int = LONGES
         check_overrides(data.overrides, longest)
     if data.retention is not None:
         check_retention("retention", data.retention, longest)
+    if data.key is not None:
+        check_text("key", data.key, limits.key)
+    if data.memo is not None:
+        check_bytes("memo", data.memo, limits.memo)
 
 
 def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
@@ -209,7 +244,7 @@ def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
         check_is_new_job(item.job)
         check_enqueue_queue(item.queue, limits)
         check_new_job(item.job, limits)
-        check_conflict(item.on_conflict)
+        check_conflict(item.on_conflict, item.job)
 
 
 def check_enqueue_queue(queue: str, limits: Limits = LIMITS) -> None:
@@ -240,6 +275,8 @@ def check_overrides(overrides: Overrides, longest: int = LONGEST_TIME) -> None:
         count = getattr(overrides, name)
         if count is not UNSET:
             check_optional_number(name, count, 0, SAFE_INTEGER)
+    if overrides.start_by is not UNSET and overrides.start_by is not None:
+        check_time("start_by", overrides.start_by)
     if overrides.lease is not UNSET:
         check_duration("lease", overrides.lease, 1, longest)
     if overrides.backoff is not UNSET:

@@ -67,11 +67,16 @@ class LogEvent(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     revision: int = 0
     #: The number of enqueues that were merged into the job.
     enqueues: int = 0
-    #: The error of an attempt that failed, was retried, stalled or timed out; None if there is no error.
+    #: The error of an attempt that failed, was retried, stalled or timed out, or the reason of a
+    #: cancellation; None if there is no error.
     error: Error | None = None
+    #: The encoded result of a completed attempt, if the setting `log_results` allows its size; else None.
+    result: bytes | None = None
 
 
-def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = None) -> LogEvent:
+def attempt_event(
+    kind: AttemptKind, job: Job, at: int, error: Error | None = None, result: bytes | None = None
+) -> LogEvent:
     """Return the event for the end of an attempt at time `at`. `job` is the job as it was before that end."""
     run = job.run
     return LogEvent(
@@ -89,7 +94,13 @@ def attempt_event(kind: AttemptKind, job: Job, at: int, error: Error | None = No
         revision=job.revision,
         enqueues=job.enqueues,
         error=error,
+        result=result,
     )
+
+
+def logged_result(result: bytes | None, log_results: int) -> bytes | None:
+    """Return the result as the log keeps it: None if it is longer than `log_results` bytes."""
+    return result if result is not None and log_results > 0 and len(result) <= log_results else None
 
 
 def dropped_event(id: str, successor: Successor, at: int) -> LogEvent:

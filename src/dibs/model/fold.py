@@ -4,19 +4,21 @@ The enqueues are a list of updates (contract 3, The fold law). If the run ends, 
 to an empty id. If the run comes back to the queue, for example by a retry, the list is applied in order to
 the returned job. A successor stores both results in constant space, without the list:
 
-- `run_at`, for a run that ends, is one time: on an empty id the first update is taken whole.
+- `run_at`, for a run that ends, is one time: on an empty id the first update that creates is taken whole.
 - `lo` and `hi`, for a run that comes back, are a clamp: any sequence of the rules always, never, later and
   earlier maps a time r to min(max(r, lo), hi) for some lo and hi.
 - `data` is the newest data of an update with `data=True`, else the data of the first update. `replaces` is
   True if an update had `data=True`.
 - `resets` is True if any update resets the counts.
+- `creates` is False if every update is update-only (`Update(create=False)`). Such a list makes no job on an
+  empty id; its range joins the range of the run that ends.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from dibs.model.job import Job, NewJob, Successor
+from dibs.model.job import NO_DATA, Job, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 
@@ -24,27 +26,35 @@ def start_successor(new: NewJob, update: Update, run_at: int, now: int, number: 
     """Return the successor that the first enqueue during a run makes. `number` is its revision and seq."""
     lo, hi = narrow_clamp(None, None, update.run_at, run_at)
     return Successor(
-        data=new.data,
-        replaces=update.data,
-        run_at=run_at,
+        data=new.data if update.create else NO_DATA,
+        replaces=update.replaces,
+        run_at=run_at if update.create else 0,
         lo=lo,
         hi=hi,
         resets=update.resets,
         enqueued_at=now,
-        seq=number,
+        seq=number if update.create else 0,
         first=number,
         revision=number,
+        creates=update.create,
     )
 
 
-def add_update(successor: Successor, new: NewJob, update: Update, run_at: int, number: int) -> Successor:
+def add_update(
+    successor: Successor, new: NewJob, update: Update, run_at: int, now: int, number: int
+) -> Successor:
     """Return the successor with one more enqueue merged into it. `number` is the revision of that enqueue."""
+    if update.create and not successor.creates:
+        # On an empty id the updates before this one do nothing, so this one counts whole.
+        successor = replace(
+            successor, data=new.data, run_at=run_at, enqueued_at=now, seq=number, creates=True
+        )
     lo, hi = narrow_clamp(successor.lo, successor.hi, update.run_at, run_at)
     return replace(
         successor,
-        data=new.data if update.data else successor.data,
-        replaces=successor.replaces or update.data,
-        run_at=move_run_at(successor.run_at, update.run_at, run_at),
+        data=new.data if update.replaces else successor.data,
+        replaces=successor.replaces or update.replaces,
+        run_at=move_run_at(successor.run_at, update.run_at, run_at) if successor.creates else 0,
         lo=lo,
         hi=hi,
         resets=successor.resets or update.resets,
@@ -109,6 +119,13 @@ def job_after_return(job: Job, successor: Successor) -> Job:
         enqueues=job.enqueues + successor.enqueues,
     )
     return with_zero_counts(job) if successor.resets else job
+
+
+def joined_range(job: Job, successor: Successor | None) -> Job:
+    """Return the job as it ends. A successor that creates nothing adds its range and number to it."""
+    if successor is None or successor.creates:
+        return job
+    return replace(job, revision=successor.revision, enqueues=job.enqueues + successor.enqueues)
 
 
 def with_zero_counts(job: Job) -> Job:

@@ -76,6 +76,9 @@ class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     backoff: Backoff | UnsetType = UNSET
     #: The length of the lease under which `receive` holds the job, in ms.
     lease: int | UnsetType = UNSET
+    #: The time from which no run may start, in ms since the epoch. A worker that claims the job at this time
+    #: or later cancels it. None removes the deadline of the task.
+    start_by: int | UnsetType | None = UNSET
 
 
 class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -91,6 +94,16 @@ class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     overrides: Overrides | None = None
     #: The retention of the outcome of this job; None for that of the queue.
     retention: OutcomeRetention | None = None
+    #: The key to which the settings `per_key` and `key_rate` of the queue apply, 1 to 128 bytes; None for a
+    #: job that only the setting `rate` holds back.
+    key: str | None = None
+    #: Bytes that a run stored with `report` for later runs of the job; None for no memo. No storage reads
+    #: them. A request has no memo.
+    memo: bytes | None = None
+
+
+#: The data of an update-only request, which has none. It is one shared object, as NO_ATTRIBUTES.
+NO_DATA: Final = JobData()
 
 
 class NewJob(Struct, frozen=True, gc=False, kw_only=True):
@@ -219,6 +232,10 @@ class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     revision: int
     #: The length of the list.
     enqueues: int = 1
+    #: False while the list has only update-only requests (`Update(create=False)`). Such a successor has no
+    #: data, and its run_at and seq are 0. If the run ends, it makes no job, and its
+    #: range joins that of the run.
+    creates: bool = True
 
 
 class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
@@ -238,7 +255,7 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     #: The result of a completed run, encoded by the serde of the client. A handler that returned None has an
     #: encoded None here; the field is None if the run did not complete.
     result: bytes | None = None
-    #: The error of a failed run; else None.
+    #: The error of a failed run, or the reason that a cancellation gave; else None.
     error: Error | None = None
     #: The number of enqueues that were merged into the ended job.
     enqueues: int = 1
@@ -256,6 +273,13 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     data: JobData | None = None
     #: The failed job, if the job was a fail job; else None.
     origin: Origin | None = None
+    #: The attributes of the job, if `data` is None. With data they are `data.attributes`, and this is empty.
+    attributes: Mapping[str, bytes] = NO_ATTRIBUTES
+
+    @property
+    def kept_attributes(self) -> Mapping[str, bytes]:
+        """The attributes of the ended job, which a kept outcome has with and without data."""
+        return self.attributes if self.data is None else self.data.attributes
 
 
 #: The first and the last revision of a range; both belong to it.

@@ -40,6 +40,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     queue: int = 500
     #: The size of a request_key, in bytes of UTF-8.
     request_key: int = 128
+    #: The size of a key, in bytes of UTF-8.
+    key: int = 128
+    #: The size of a memo, in bytes.
+    memo: int = MIB
     #: The number of requests in a batch.
     batch: int = 1000
     #: The depth of nested JSON in attributes and progress.

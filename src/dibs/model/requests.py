@@ -24,17 +24,26 @@ class Update(Struct, frozen=True, gc=False, tag="update"):
     A waiting job is updated at once. The update of an active job applies to the next run of the id.
     """
 
-    data: bool = True
-    """True to replace payload, attributes, priority, overrides and retention together; False to keep all."""
+    data: bool | None = None
+    """True to replace payload, attributes, priority, key, overrides and retention together; False to keep
+    all of them. None means the value of `create`."""
     run_at: RunAtRule = "always"
     """`always` takes the new run_at and `never` keeps the old one; `later` and `earlier` compare the two."""
     reset_counts: bool | None = None
     """True to set attempts, retries, stalls and timeouts to 0. None means the value of `data`."""
+    create: bool = True
+    """False for an update-only request: an id without a live job stays unchanged. Such a request has no data,
+    and moves only `run_at` and the counts of a live job."""
+
+    @property
+    def replaces(self) -> bool:
+        """True if the request replaces the data of a live job: `data`, or `create` if `data` is None."""
+        return self.create if self.data is None else self.data
 
     @property
     def resets(self) -> bool:
-        """True if the counts become 0: `reset_counts`, or `data` if `reset_counts` is None."""
-        return self.data if self.reset_counts is None else self.reset_counts
+        """True if the counts become 0: `reset_counts`, or `replaces` if `reset_counts` is None."""
+        return self.replaces if self.reset_counts is None else self.reset_counts
 
 
 class Reject(Struct, frozen=True, gc=False, tag="reject"):
@@ -89,8 +98,6 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True, tag="fail"):
     """The action that ends a run as failed."""
 
     error: Error
-    #: True to enqueue the fail job in the same step.
-    handled: bool = False
     #: The follow-ups, enqueued in the same step.
     then: tuple[FollowUp, ...] = ()
     #: The retention of the outcome; None for the retention of the job.
@@ -102,6 +109,8 @@ class Cancelled(Struct, frozen=True, gc=False, kw_only=True, tag="cancelled"):
 
     #: The retention of the outcome; None for the retention of the job.
     retention: OutcomeRetention | None = None
+    #: The reason, for the outcome and the log; None for no reason.
+    error: Error | None = None
 
 
 class RetryLater(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
@@ -120,8 +129,17 @@ class RetryLater(Struct, frozen=True, gc=False, kw_only=True, tag="retry"):
     error: Error | None = None
 
 
-class Release(Struct, frozen=True, gc=False, tag="release"):
-    """The action that makes the job wait again as before its claim, which does not count as an attempt."""
+class Release(Struct, frozen=True, gc=False, kw_only=True, tag="release"):
+    """The action that makes the job wait again. Its claim does not count as an attempt.
+
+    Set at most one of `delay` and `run_at`. With one of them, the job waits until that time, behind the jobs
+    of the same time (a fresh seq). Without both, it waits as before its claim, and keeps its seq.
+    """
+
+    #: The time until the next run, in ms from the now of the storage.
+    delay: int | None = None
+    #: The earliest time of the next run, in ms since the epoch.
+    run_at: int | None = None
 
 
 class HandOff(Struct, frozen=True, gc=False, tag="hand_off"):
@@ -161,6 +179,17 @@ class JobPatch(Struct, frozen=True, gc=False, kw_only=True):
     retention: OutcomeRetention | UnsetType = UNSET
 
 
+class StartRate(Struct, frozen=True, gc=False):
+    """A limit on how often runs start: `starts` in `per` ms, after a first burst of `burst` at once."""
+
+    #: 1 to 1,000,000.
+    starts: int
+    #: The length of the period in ms, up to 31 days.
+    per: int
+    #: The number of runs that may start at once after a pause, 1 to 1,000,000.
+    burst: int = 1
+
+
 class Settings(Struct, frozen=True, gc=False, kw_only=True):
     """The settings of a queue."""
 
@@ -178,6 +207,21 @@ class Settings(Struct, frozen=True, gc=False, kw_only=True):
     log_bytes: int = 64 * 1024 * 1024
     #: The time for which a request key is remembered, in ms.
     request_key_age: int = 3_600_000
+    #: True if each job that fails gets a fail job, in the same step as its end.
+    fail_handler: bool = False
+    #: The longest result that the log keeps with a completed event, in bytes; 0 for none.
+    log_results: int = 0
+    #: The number of jobs of one key that may be active under leases at once; None for no limit.
+    per_key: int | None = None
+    #: The limit on how often runs of the queue start; None for no limit.
+    rate: StartRate | None = None
+    #: The limit on how often runs of one key start; None for no limit.
+    key_rate: StartRate | None = None
+
+    @property
+    def has_limits(self) -> bool:
+        """True if a setting is set that only a storage with the capability `limits` obeys."""
+        return self.per_key is not None or self.rate is not None or self.key_rate is not None
 
 
 class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -190,3 +234,8 @@ class SettingsPatch(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     log_age: int | UnsetType = UNSET
     log_bytes: int | UnsetType = UNSET
     request_key_age: int | UnsetType = UNSET
+    fail_handler: bool | UnsetType = UNSET
+    log_results: int | UnsetType = UNSET
+    per_key: int | UnsetType | None = UNSET
+    rate: StartRate | UnsetType | None = UNSET
+    key_rate: StartRate | UnsetType | None = UNSET

@@ -11,7 +11,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Job, Outcome, Slot
 from dibs.model.requests import Settings
 
-EnqueueStatus = Literal["queued", "updated", "blocked", "duplicate", "completed", "failed"]
+EnqueueStatus = Literal["queued", "updated", "blocked", "duplicate", "completed", "failed", "absent"]
 FoundState = Literal["nothing", "waiting", "active", "active+blocked"]
 SettleStatus = Literal["done", "returned", "handed_off", "cancelled", "lost", "refused"]
 FinishStatus = Literal["done", "lost", "refused", "not_found"]
@@ -56,7 +56,8 @@ class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
     jobs: tuple[Job, ...] = ()
     #: The time of the storage, in ms since the epoch.
     now: int
-    #: The earliest run_at later than `now`; None if no job is scheduled or the queue is paused.
+    #: The earliest time later than `now` at which a claim may take more jobs, because a scheduled job
+    #: falls due or a rate allows a start; None if time alone changes nothing, or the queue is paused.
     next_due: int | None = None
     #: Pass it to `wait` as `since`: a change after this claim then ends the wait at once.
     token: str = ""
@@ -191,6 +192,9 @@ class WaitResult(Struct, frozen=True, gc=False, kw_only=True):
     outcomes: Mapping[str, Outcome] = {}
     #: For a wait for ids: the awaited ids that have ended. None if the storage does not know them.
     ended: frozenset[str] | None = None
+    #: For a wait for progress: awaited ids whose progress was reported. None if the storage does not
+    #: know them.
+    reported: frozenset[str] | None = None
 
 
 class ExportRecord(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

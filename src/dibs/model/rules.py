@@ -25,6 +25,7 @@ from dibs.model.requests import (
     Fail,
     HandOff,
     JobPatch,
+    OnConflict,
     Reject,
     Release,
     RetryLater,
@@ -47,6 +48,8 @@ from dibs.model.results import (
 DONE: Final = SettleResult("done")
 RETURNED: Final = SettleResult("returned")
 LOST: Final = SettleResult("lost")
+#: The result of an update-only request for an id without a live job. No range holds the request.
+ABSENT: Final = EnqueueResult("absent", "nothing", 0, 0)
 CANCELLED: Final = SettleResult("cancelled")
 #: The reason of the result `refused` for a settlement that would return a handed-off run to the queue.
 REASON_CAN_ONLY_END: Final = (
@@ -54,6 +57,8 @@ REASON_CAN_ONLY_END: Final = (
 )
 #: The fields of a JobPatch that can change a waiting job, but not an active one.
 FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
+#: The fields of a JobPatch that can change an outcome.
+FIELDS_OF_OUTCOME: Final = frozenset({"attributes", "retention"})
 
 
 # -- visible state ------------------------------------------------------------------------------------
@@ -102,8 +107,17 @@ _IS_IN_STATE: Final[dict[State, Callable[[Slot, int], bool]]] = {
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
-    """Return the result of an enqueue that Reject refuses, or None if the caller must enqueue the job."""
+def decide_unchanged(slot: Slot, rule: OnConflict, now: int) -> EnqueueResult | None:
+    """Return the result of an enqueue that changes nothing, or None if the caller must enqueue the job.
+
+    Reject leaves a known id unchanged, and an update-only request an id without a live job.
+    """
+    if isinstance(rule, Reject):
+        return _decide_reject(slot, rule, now)
+    return None if rule.create or slot.current is not None else ABSENT
+
+
+def _decide_reject(slot: Slot, rule: Reject, now: int) -> EnqueueResult | None:
     job = slot.current
     if job is not None:
         if job.run is None:
@@ -122,7 +136,8 @@ def apply_update(
 ) -> tuple[Slot, EnqueueResult, Job | Successor | None]:
     """Enqueue a job with Update. Return the next slot, the result, and the part that the job went into.
 
-    The part is the current or the successor of the next slot. `number` is the revision of the enqueue.
+    The part is the current or the successor of the next slot. `number` is the revision of the enqueue. The
+    caller has asked `decide_unchanged` before, so an update-only request finds a live job.
     """
     job = slot.current
     if job is None:
@@ -245,7 +260,7 @@ def decide_amend(slot: Slot, patch: JobPatch, now: int) -> AmendStatus:
     fields = {name for name in patch.__struct_fields__ if getattr(patch, name) is not UNSET}
     if slot.current is None:
         kept = transitions.unexpired(slot.outcome, now) is not None
-        return "amended" if kept and fields == {"retention"} else "not_found"
+        return "amended" if kept and fields and fields <= FIELDS_OF_OUTCOME else "not_found"
     return "active" if slot.current.run is not None and fields & FIELDS_WHILE_WAITING else "amended"
 
 

@@ -76,11 +76,23 @@ class Died(Struct, frozen=True, gc=False, tag="died"):
     error: Error
 
 
+class Snoozed(Struct, frozen=True, gc=False, tag="snoozed"):
+    """The verdict on a handler that raised Snooze: the job waits until a time, without a count.
+
+    Exactly one of the fields is set.
+    """
+
+    #: The time until the next run, in ms.
+    delay: int | None = None
+    #: The earliest time of the next run, in ms since the epoch.
+    run_at: int | None = None
+
+
 class NotEntered(Struct, frozen=True, gc=False, tag="not_entered"):
     """The verdict on a run whose process died before the handler began: the run is released."""
 
 
-Verdict = Returned | Raised | Died | NotEntered
+Verdict = Returned | Raised | Snoozed | Died | NotEntered
 
 
 def settle_action(
@@ -89,14 +101,12 @@ def settle_action(
     verdict: Verdict,
     *,
     stop: StopReason | None = None,
-    handled: bool = False,
     jitter_factor: float = 1.0,
 ) -> SettleAction:
     """Return the action with which the worker settles a run.
 
-    A handler that returned completes the run, even if the worker had tried to stop it. `handled` is True if
-    the task has a handler for failures; it becomes `Fail.handled`. `jitter_factor` is a random number in
-    [0, 1) for backoffs with jitter.
+    A handler that returned completes the run, even if the worker had tried to stop it. `jitter_factor` is a
+    random number in [0, 1) for backoffs with jitter.
     """
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)
@@ -106,49 +116,47 @@ def settle_action(
         return Cancelled()
     if isinstance(verdict, NotEntered):
         return Release()
+    if isinstance(verdict, Snoozed):
+        return Release(delay=verdict.delay, run_at=verdict.run_at)
     if isinstance(verdict, Died):
-        return _after_death(job, limits, verdict, stop, handled=handled, jitter_factor=jitter_factor)
+        return _after_death(job, limits, verdict, stop, jitter_factor=jitter_factor)
     if verdict.permanent:
         # A job that stalled too often has an error of its own kind already.
         kind = "permanent" if verdict.error.kind == "error" else verdict.error.kind
-        return Fail(error=replace(verdict.error, kind=kind), handled=handled)
+        return Fail(error=replace(verdict.error, kind=kind))
     if stop == "timeout":
-        return _after_timeout(job, limits, verdict.error, handled=handled, jitter_factor=jitter_factor)
+        return _after_timeout(job, limits, verdict.error, jitter_factor=jitter_factor)
     if verdict.mismatch:
-        return _after_mismatch(job, verdict.error, handled=handled)
-    return _after_error(job, limits, verdict, handled=handled, jitter_factor=jitter_factor)
+        return _after_mismatch(job, verdict.error)
+    return _after_error(job, limits, verdict, jitter_factor=jitter_factor)
 
 
 def _after_death(
-    job: Job, limits: RetryLimits, died: Died, stop: StopReason | None, *, handled: bool, jitter_factor: float
+    job: Job, limits: RetryLimits, died: Died, stop: StopReason | None, *, jitter_factor: float
 ) -> SettleAction:
     if stop == "timeout":
-        return _after_timeout(job, limits, died.error, handled=handled, jitter_factor=jitter_factor)
+        return _after_timeout(job, limits, died.error, jitter_factor=jitter_factor)
     error = replace(died.error, kind="stall")
     return RetryLater(cause="stall", delay=retry_delay(job, limits, "stall", jitter_factor), error=error)
 
 
-def _after_timeout(
-    job: Job, limits: RetryLimits, error: Error, *, handled: bool, jitter_factor: float
-) -> SettleAction:
+def _after_timeout(job: Job, limits: RetryLimits, error: Error, *, jitter_factor: float) -> SettleAction:
     error = replace(error, kind="timeout")
     if is_exhausted(job.timeouts, limits.max_timeouts):
-        return Fail(error=error, handled=handled)
+        return Fail(error=error)
     return RetryLater(cause="timeout", delay=retry_delay(job, limits, "timeout", jitter_factor), error=error)
 
 
-def _after_error(
-    job: Job, limits: RetryLimits, raised: Raised, *, handled: bool, jitter_factor: float
-) -> SettleAction:
+def _after_error(job: Job, limits: RetryLimits, raised: Raised, *, jitter_factor: float) -> SettleAction:
     if is_exhausted(job.retries, limits.max_retries):
-        return Fail(error=raised.error, handled=handled)
+        return Fail(error=raised.error)
     if raised.run_at is not None:
         return RetryLater(run_at=raised.run_at, error=raised.error)
     delay = raised.delay if raised.delay is not None else retry_delay(job, limits, "error", jitter_factor)
     return RetryLater(delay=delay, error=raised.error)
 
 
-def _after_mismatch(job: Job, error: Error, *, handled: bool) -> SettleAction:
+def _after_mismatch(job: Job, error: Error) -> SettleAction:
     """Retry a job with a payload for another version of the handler, whatever its limits say.
 
     The error names the number of the retry, as the job has no count for it.
@@ -157,7 +165,7 @@ def _after_mismatch(job: Job, error: Error, *, handled: bool) -> SettleAction:
     if number > MAX_MISMATCHES:
         seconds = MISMATCH_PAUSE // 1000
         message = f"{error.message} (after {MAX_MISMATCHES} retries, one every {seconds} s)"
-        return Fail(error=replace(error, message=message), handled=handled)
+        return Fail(error=replace(error, message=message))
     message = f"retry {number} of {MAX_MISMATCHES}: {error.message}"
     return RetryLater(delay=MISMATCH_PAUSE, error=replace(error, message=message))
 
@@ -178,7 +186,7 @@ def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor:
     return min(limits.backoff.delay(so_far + 1, jitter_factor), LONGEST_TIME)
 
 
-def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = False) -> Fail | None:
+def fail_if_stalled_too_often(job: Job, limits: RetryLimits) -> Fail | None:
     """Return the action that fails a claimed job with more stalls than `max_stalls`; None if it may run.
 
     A worker calls this function after each claim. The storage cannot check the limit in `reap`, where it
@@ -189,14 +197,27 @@ def fail_if_stalled_too_often(job: Job, limits: RetryLimits, *, handled: bool = 
     last = "" if job.error is None else f"; last: {job.error.message or job.error.type}"
     message = f"stalled {job.stalls} times, more than max_stalls={limits.max_stalls} allows{last}"
     error = Error(type="TooManyStalls", message=message, kind="stall")
-    return Fail(error=error, handled=handled)
+    return Fail(error=error)
 
 
-def fail_after_refusal(reason: str, *, handled: bool = False) -> Fail:
+def cancel_if_too_late(job: Job) -> Cancelled | None:
+    """Return the action that cancels a job that was claimed at its `start_by` or later; None if it may run.
+
+    A worker calls this function after each claim. The time of the claim is that of the storage.
+    """
+    start_by = None if job.data.overrides is None else job.data.overrides.start_by
+    if job.run is None or not isinstance(start_by, int) or job.run.claimed_at < start_by:
+        return None
+    late = job.run.claimed_at - start_by
+    message = f"claimed {late} ms after the deadline start_by={start_by} (ms since the epoch)"
+    return Cancelled(error=Error(type="StartDeadlinePassed", message=message, kind="permanent"))
+
+
+def fail_after_refusal(reason: str) -> Fail:
     """Return the action that fails a run whose completion the storage refused, such as a result over 1 MiB.
 
     A retry of the completion would be refused again.
     """
     message = f"the storage refused the end of the run: {reason}"
     error = Error(type="CompletionRefused", message=message, kind="permanent")
-    return Fail(error=error, handled=handled)
+    return Fail(error=error)

@@ -19,11 +19,25 @@ class Row(NamedTuple):
     effect: str
 
 
+#: The state of an active job whose successor has only update-only requests.
+BLOCKED_UPDATES: Final = "active+blocked (creates nothing)"
+JOINED: Final = "the outcome's range takes in the successor's"
+
 TABLE: Final = (
     Row("enqueue Update", "nothing", "waiting", "queued", "counts 0; an older outcome stays readable"),
     Row("enqueue Update", "waiting", "waiting", "updated", "in place; seq kept"),
     Row("enqueue Update", "active", "active+blocked", "blocked", "becomes the successor"),
     Row("enqueue Update", "active+blocked", "active+blocked", "blocked", "folded into the successor"),
+    Row("enqueue Update(create=False)", "nothing", "nothing", "absent", "unchanged; no revision is drawn"),
+    Row("enqueue Update(create=False)", "waiting", "waiting", "updated", "run_at and counts; seq kept"),
+    Row("enqueue Update(create=False)", "active", "active+blocked", "blocked", "joins the list of updates"),
+    Row(
+        "enqueue Update(create=False)",
+        "active+blocked",
+        "active+blocked",
+        "blocked",
+        "joins the list of updates",
+    ),
     Row("enqueue Reject", "nothing", "waiting", "queued", "also with an outcome failed or cancelled"),
     Row("enqueue Reject", "nothing, completed", "nothing, completed", "completed", "unchanged"),
     Row("enqueue Reject(failed)", "nothing, failed", "nothing, failed", "failed", "unchanged"),
@@ -33,14 +47,19 @@ TABLE: Final = (
     Row("claim", "waiting", "active", "the job", "a new fence; attempts + 1"),
     Row("settle Complete", "active", "nothing, completed", "done", "then: follow-ups in the same step"),
     Row("settle Complete", "active+blocked", "waiting, completed", "done", "the successor is promoted"),
-    Row("settle Fail", "active", "nothing, failed", "done", "handled: the fail job in the same step"),
+    Row("settle Complete", BLOCKED_UPDATES, "nothing, completed", "done", JOINED),
+    Row("settle Fail", "active", "nothing, failed", "done", "fail_handler: the fail job in the same step"),
     Row("settle Fail", "active+blocked", "waiting, failed", "done", "the successor is promoted"),
+    Row("settle Fail", BLOCKED_UPDATES, "nothing, failed", "done", JOINED),
     Row("settle Cancelled", "active", "nothing, cancelled", "done", ""),
     Row("settle Cancelled", "active+blocked", "waiting, cancelled", "done", "the successor is promoted"),
+    Row("settle Cancelled", BLOCKED_UPDATES, "nothing, cancelled", "done", JOINED),
     Row("settle RetryLater", "active", "waiting", "returned", "one count up; a fresh seq"),
     Row("settle RetryLater", "active+blocked", "waiting", "returned", "the successor is folded in"),
     Row("settle Release", "active", "waiting", "returned", "attempts - 1; seq kept"),
     Row("settle Release", "active+blocked", "waiting", "returned", "the successor is folded in"),
+    Row("settle Release(delay)", "active", "waiting", "returned", "attempts - 1; a fresh seq"),
+    Row("settle Release(delay)", "active+blocked", "waiting", "returned", "the successor is folded in"),
     Row("settle HandOff", "active", "active", "handed_off", "leaves its lease; can only end"),
     Row("settle HandOff", "active+blocked", "active+blocked", "handed_off", "leaves its lease; can only end"),
     Row("reap", "active", "waiting", "stalled", "stalls + 1; a fresh seq; due now"),

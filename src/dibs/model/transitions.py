@@ -17,6 +17,7 @@ from dibs.model import fold
 from dibs.model.job import (
     DEFAULT_RETENTION,
     EMPTY,
+    NO_ATTRIBUTES,
     ActiveRun,
     EndKind,
     Error,
@@ -73,7 +74,7 @@ def update(slot: Slot, job: Job, new: NewJob, rule: Update, now: int, number: in
     """Waiting -> waiting, updated in place: the job keeps its seq."""
     job = replace(
         job,
-        data=new.data if rule.data else job.data,
+        data=new.data if rule.replaces else job.data,
         run_at=fold.move_run_at(job.run_at, rule.run_at, resolve_run_at(new, now)),
         revision=number,
         enqueues=job.enqueues + 1,
@@ -86,7 +87,7 @@ def block(slot: Slot, new: NewJob, rule: Update, now: int, number: int) -> Slot:
     at = resolve_run_at(new, now)
     if slot.successor is None:
         return replace(slot, successor=fold.start_successor(new, rule, at, now, number))
-    return replace(slot, successor=fold.add_update(slot.successor, new, rule, at, number))
+    return replace(slot, successor=fold.add_update(slot.successor, new, rule, at, now, number))
 
 
 # -- claim, and back to waiting ----------------------------------------------------------------------
@@ -116,12 +117,20 @@ def retry(slot: Slot, job: Job, cause: RetryCause, run_at: int, seq: int, error:
     return _back_to_waiting(slot, back)
 
 
-def release(slot: Slot, job: Job) -> Slot:
+def release(slot: Slot, job: Job, run_at: int | None = None, seq: int | None = None) -> Slot:
     """Active -> waiting, with 1 attempt less, as if the job had not been claimed.
 
-    The updates of the successor, if any, are applied to the returned job.
+    A release with a time gets the new `run_at` and `seq`; without both, the job keeps its own. The updates of
+    the successor, if any, are applied to the returned job.
     """
-    return _back_to_waiting(slot, replace(job, attempts=job.attempts - 1, run=None))
+    back = replace(
+        job,
+        run_at=job.run_at if run_at is None else run_at,
+        seq=job.seq if seq is None else seq,
+        attempts=job.attempts - 1,
+        run=None,
+    )
+    return _back_to_waiting(slot, back)
 
 
 def _back_to_waiting(slot: Slot, back: Job) -> Slot:
@@ -140,18 +149,27 @@ def request_cancel(slot: Slot, job: Job, run: ActiveRun) -> Slot:
     return replace(slot, current=replace(job, run=replace(run, cancel_requested=True)))
 
 
-def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes) -> Slot:
-    """Active -> active with new progress, encoded as JSON."""
-    return replace(slot, current=replace(job, run=replace(run, progress=progress)))
+def report(slot: Slot, job: Job, run: ActiveRun, progress: bytes | None, memo: bytes | None) -> Slot:
+    """Active -> active with new progress (encoded JSON), a new memo, or both. An empty memo removes it."""
+    if progress is not None:
+        job = replace(job, run=replace(run, progress=progress))
+    if memo is not None:
+        job = replace(job, data=replace(job.data, memo=memo or None))
+    return replace(slot, current=job)
 
 
 # -- ends --------------------------------------------------------------------------------------------
 
 
 def end(slot: Slot, job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Slot:
-    """Waiting or active -> an outcome, which replaces an older one. The successor becomes the waiting job."""
-    outcome = make_outcome(job, action, now, queue_retention)
-    heir = None if slot.successor is None else fold.job_after_end(job.id, slot.successor)
+    """Waiting or active -> an outcome, which replaces an older one. The successor becomes the waiting job.
+
+    A successor that creates nothing makes no job. Its range joins that of the outcome, and must join that of
+    the event and the fail job as well (fold.joined_range).
+    """
+    successor = slot.successor
+    outcome = make_outcome(fold.joined_range(job, successor), action, now, queue_retention)
+    heir = None if successor is None or not successor.creates else fold.job_after_end(job.id, successor)
     if heir is None and not slot.dropped:
         return Slot(None, None, outcome)
     return Slot(heir, None, outcome, slot.dropped)
@@ -185,7 +203,7 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
     return replace(
         outcome,
         result=action.result if isinstance(action, Complete) else None,
-        error=action.error if isinstance(action, Fail) else None,
+        error=None if isinstance(action, Complete) else action.error,
         enqueues=job.enqueues,
         enqueued_at=job.enqueued_at,
         run_at=job.run_at,
@@ -195,9 +213,15 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
         retries=job.retries,
         stalls=job.stalls,
         timeouts=job.timeouts,
-        data=job.data if keeps_data else None,
+        data=_kept_data(job.data, kind) if keeps_data else None,
         origin=job.origin,
+        attributes=NO_ATTRIBUTES if keeps_data else job.data.attributes,
     )
+
+
+def _kept_data(data: JobData, kind: EndKind) -> JobData:
+    """Return the data that an outcome keeps. Only a failed job can run again, so only its memo is kept."""
+    return data if data.memo is None or kind == "failed" else replace(data, memo=None)
 
 
 def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
@@ -302,10 +326,13 @@ def amend(slot: Slot, patch: JobPatch, now: int) -> Slot:
         current = replace(
             current, data=_amend_data(current.data, patch), run_at=_amend_run_at(current, patch, now)
         )
-    if successor is not None:
+    if successor is not None and successor.creates:
         successor = replace(successor, data=_amend_data(successor.data, patch))
-    if outcome is not None and patch.retention is not UNSET and unexpired(outcome, now):
-        outcome = _change_outcome_retention(outcome, patch.retention, now)
+    if outcome is not None and unexpired(outcome, now):
+        if patch.retention is not UNSET:
+            outcome = _change_outcome_retention(outcome, patch.retention, now)
+        if current is None:
+            outcome = _change_outcome_attributes(outcome, patch)
     return replace(slot, current=current, successor=successor, outcome=outcome)
 
 
@@ -315,12 +342,22 @@ def _change_outcome_retention(outcome: Outcome, retention: OutcomeRetention, now
     return outcome if ms is UNSET else replace(outcome, expires_at=None if ms is None else now + int(ms))
 
 
+def _change_outcome_attributes(outcome: Outcome, patch: JobPatch) -> Outcome:
+    """Return the outcome with the attributes of the patch merged into those that it keeps."""
+    if patch.attributes is UNSET:
+        return outcome
+    attributes = {**outcome.kept_attributes, **patch.attributes}
+    if outcome.data is None:
+        return replace(outcome, attributes=attributes)
+    return replace(outcome, data=replace(outcome.data, attributes=attributes))
+
+
 def _amend_data(data: JobData, patch: JobPatch) -> JobData:
-    return JobData(
+    return replace(
+        data,
         payload=data.payload if patch.payload is UNSET else patch.payload,
         attributes=data.attributes if patch.attributes is UNSET else {**data.attributes, **patch.attributes},
         priority=data.priority if patch.priority is UNSET else patch.priority,
-        overrides=data.overrides,
         retention=data.retention if patch.retention is UNSET else patch.retention,
     )
 

@@ -15,7 +15,7 @@ from typing import Final, get_args
 from msgspec import UNSET, UnsetType
 
 from dibs.errors import Refused
-from dibs.model import check_arguments, check_jobs, check_values
+from dibs.model import check_arguments, check_jobs, check_settings, check_values
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch, Settlement
@@ -144,13 +144,24 @@ def check_drop(queues: Sequence[str], limit: int, within: Limits = LIMITS, *, le
 
 
 def check_report(
-    queue: str, progress: bytes, within: Limits = LIMITS, *, id: object = "", fence: object = 0
+    queue: str,
+    progress: bytes | None,
+    memo: bytes | None = None,
+    within: Limits = LIMITS,
+    *,
+    id: object = "",
+    fence: object = 0,
 ) -> None:
     check_queue(queue, within=within)
     check_values.check_is_text("id", id)
     check_arguments.check_revision("fence", fence)
-    check_values.check_bytes("progress", progress, within.progress)
-    check_values.check_json("progress", progress, within.depth)
+    if progress is None and memo is None:
+        raise Refused("progress and memo are both None; set at least one of them", field="progress")
+    if progress is not None:
+        check_values.check_bytes("progress", progress, within.progress)
+        check_values.check_json("progress", progress, within.depth)
+    if memo is not None:
+        check_values.check_bytes("memo", memo, within.memo)
 
 
 def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: object = "") -> None:
@@ -163,9 +174,12 @@ def check_amend(queue: str, patch: JobPatch, within: Limits = LIMITS, *, id: obj
     check_arguments.check_patch(patch, within)
 
 
-def check_configure(queue: str, patch: SettingsPatch, within: Limits = LIMITS) -> None:
+def check_configure(
+    queue: str, patch: SettingsPatch, within: Limits = LIMITS, *, limits: bool = False
+) -> None:
+    """Check the patch. `limits` is whether the storage has the capability of that name."""
     check_queue(queue, within=within)
-    check_arguments.check_settings(patch)
+    check_settings.check_settings(patch, limits=limits)
 
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:

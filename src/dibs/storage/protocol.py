@@ -57,7 +57,7 @@ from dibs.model.results import (
 from dibs.storage.capabilities import Capabilities
 
 Clock = Literal["system", "manual"]
-Watch = Literal["work", "events", "ids"]
+Watch = Literal["work", "events", "ids", "progress"]
 
 #: The value of `after` with which `events` starts at the current end of the log.
 LATEST = "~"
@@ -110,7 +110,8 @@ class Storage(Protocol):
         """Enqueue up to 1,000 requests. An id may occur more than once.
 
         An id without a live job becomes waiting (`queued`). Update changes a waiting job in place
-        (`updated`), and merges a request for an active job into its successor (`blocked`). Reject leaves a
+        (`updated`), and merges a request for an active job into its successor (`blocked`); with
+        `create=False` it leaves an id without a live job unchanged (`absent`). Reject leaves a
         live job unchanged (`duplicate`), and also an id with a kept completed outcome. Reject with `failed`
         leaves an id with a kept failed outcome unchanged, too. A known request_key returns the first result
         and changes no job.
@@ -121,8 +122,8 @@ class Storage(Protocol):
         """Make up to `limit` due jobs active under the lease. Each gets a new fence and 1 more attempt.
 
         The order is priority descending, run_at ascending, seq ascending. An id has at most one active run,
-        and a queue at most `max_active`. A paused queue returns no jobs. An unknown, expired or dropped lease
-        returns `lost`.
+        and a queue at most `max_active`. Jobs that `per_key`, `rate` or `key_rate` hold back are passed over.
+        A paused queue returns no jobs. An unknown, expired or dropped lease returns `lost`.
         """
         ...
 
@@ -201,11 +202,19 @@ class Storage(Protocol):
         ...
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> ReportStatus:
-        """Store the progress of the run with this fence: one value as JSON text, in bytes.
+        """Store the progress of the run with this fence, a memo for later runs of its job, or both.
 
-        Return `lost` if the run with this fence is no longer active.
+        `progress` is one value as JSON text, in bytes; `memo` is any bytes, and an empty one removes the
+        memo. Return `lost` if the run with this fence is no longer active.
         """
         ...
 
@@ -228,8 +237,8 @@ class Storage(Protocol):
 
         Attributes are merged into current and successor. Payload, run_at, delay and priority are taken only
         by a waiting job; else the result is `active`. Retention changes current, successor and outcome, and
-        the expiry of the outcome counts from now. Without a current, only a patch of `retention` alone is
-        taken, for an outcome that is kept; else the result is `not_found`.
+        the expiry of the outcome counts from now. Without a current, only a patch of attributes, retention
+        or both is taken, for an outcome that is kept; else the result is `not_found`.
         """
         ...
 
@@ -351,11 +360,12 @@ class Storage(Protocol):
         since: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> WaitResult:
-        """Wait for work, events or ids, until a scheduled job falls due, or for `timeout` s.
+        """Wait for work, events, ids or progress, until a scheduled job falls due, or for `timeout` s.
 
-        `for_` is `work`, `events` or `ids`; `ids` waits until a run of one of `ids` ends or its enqueue is
-        cancelled. `since` maps a queue to the token of its latest claim or wait: a change after that token
-        ends the wait at once. A wait may miss a change, so callers also poll at a slow rate.
+        `for_` is `work`, `events`, `ids` or `progress`. `ids` waits until a run of one of `ids` ends or its
+        enqueue is cancelled; `progress` waits also until a run of one of `ids`, or of any id if `ids` is
+        empty, reports progress. `since` maps a queue to the token of its latest claim or wait: a change after
+        that token ends the wait at once. A wait may miss a change, so callers also poll at a slow rate.
         """
         ...
 
