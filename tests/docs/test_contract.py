@@ -40,6 +40,6 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"| attributes | {LIMITS.attributes >> 10} KiB |" in PAGE
     assert f"| id | {LIMITS.id} bytes |" in PAGE
     assert f"| name of a queue | {LIMITS.queue} bytes |" in PAGE
-    assert f"| request_key | {LIMITS.request_key} bytes |" in PAGE
+    assert f"| request_key, key | {LIMITS.request_key} bytes |" in PAGE
     assert f"| requests in a batch | {LIMITS.batch:,} |" in PAGE
     assert f"| depth of JSON | {LIMITS.depth} |" in PAGE
