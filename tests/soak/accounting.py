@@ -14,6 +14,8 @@ from typing import Any
 
 from attrs import asdict, define, field, frozen
 
+from tests.soak.limits import find_broken_limits
+
 #: The id of a job: its queue and its id there.
 Name = tuple[str, str]
 
@@ -49,6 +51,8 @@ class End:
     first: int
     revision: int
     run_at: int
+    #: The time of the claim in ms since the epoch; None if the job was not claimed.
+    claimed_at: int | None = None
 
 
 @frozen
@@ -75,7 +79,7 @@ class Evidence:
 
 @define
 class Account:
-    """The figures of one soak. The four lists of violations must be empty."""
+    """The figures of one soak. The five lists of violations must be empty."""
 
     accepted: int
     runs: int
@@ -90,6 +94,8 @@ class Account:
     #: Handlers that returned after the storage had given their job back: the storage must refuse their ends.
     late_tried: int
     faults: dict[str, int]
+    #: Runs that a limit by key or by rate should have held back.
+    over_limit: list[str] = field(factory=list)
     #: Seconds from a fault to the next completion of each job that it interrupted, by the kind of the fault.
     #: For a fault of a server, the time begins when the server is back.
     recoveries: dict[str, list[float]] = field(factory=dict)
@@ -100,7 +106,7 @@ class Account:
 
     @property
     def violations(self) -> list[str]:
-        return [*self.lost, *self.doubled, *self.overlapping, *self.late_accepted]
+        return [*self.lost, *self.doubled, *self.overlapping, *self.late_accepted, *self.over_limit]
 
     @property
     def all_recoveries(self) -> list[float]:
@@ -136,6 +142,7 @@ def account(evidence: Evidence) -> Account:
         late_accepted=list(find_late(evidence, accepted=True)),
         late_tried=len(list(find_late(evidence, accepted=False))),
         faults=dict(Counter(fault.kind for fault in evidence.faults)),
+        over_limit=list(find_broken_limits(evidence.ends)),
         recoveries=measure_recoveries(evidence),
         server_away=[each.until - each.at for each in evidence.faults if each.kind == "kill_server"],
         tick_gap=measure_tick_gap(evidence),

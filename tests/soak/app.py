@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dibs import Dibs, Fixed, current_job
+from dibs import Dibs, Fixed, Rate, current_job
 from tests.soak.journal import Journal
+from tests.soak.limits import LIMITED
 
 #: Seconds between two ticks of the periodic task.
 TICK_SECONDS = 1.0
@@ -54,6 +55,24 @@ def nap_in_process(*, fails: bool) -> None:
         time.sleep(nap_seconds())
 
 
+RATE = LIMITED["limited"]
+
+
+@app.task(
+    queue="limited",
+    key="key",
+    per_key=1,
+    rate=Rate(*RATE.rate),
+    key_rate=Rate(*RATE.key_rate),
+    max_stalls=None,
+    max_retries=None,
+    backoff=Fixed(0.2),
+)
+async def nap_limited(*, key: str, fails: bool) -> None:
+    with recorded_run(fails=fails):
+        await asyncio.sleep(random.uniform(0, 0.1))
+
+
 @app.task(queue="tick", every=TICK_SECONDS, max_stalls=None, max_retries=None)
 async def tick() -> None:
     with recorded_run():
@@ -61,4 +80,4 @@ async def tick() -> None:
 
 
 #: The queues to which the producers enqueue.
-QUEUES = ("async", "thread", "process")
+QUEUES = ("async", "thread", "process", "limited")

@@ -14,13 +14,18 @@ from typing import Any
 
 from dibs import Task
 from dibs.errors import DibsError
-from tests.soak.app import app, nap_async, nap_in_process, nap_on_thread
+from tests.soak.app import app, nap_async, nap_in_process, nap_limited, nap_on_thread
 from tests.soak.journal import Journal, soak_folder
+from tests.soak.limits import id_of
 
 #: Seconds until an enqueue is sent again after the storage failed.
 RETRY_AFTER = 0.2
 #: Number of ids that many enqueues share, so that the storage merges them.
 SHARED_IDS = 20
+#: Number of keys that the jobs of the limited queue share.
+KEYS = 4
+TASKS = (nap_async, nap_on_thread, nap_in_process, nap_limited)
+WEIGHTS = (10, 5, 1, 5)
 
 journal = Journal("accepted")
 
@@ -36,13 +41,16 @@ async def produce(rate: float) -> None:
 
 async def enqueue_once(name: str) -> None:
     """Enqueue a job until the storage accepts it, always with the same request key."""
-    task: Task[Any, Any] = random.choices((nap_async, nap_on_thread, nap_in_process), (14, 5, 1))[0]
+    task: Task[Any, Any] = random.choices(TASKS, WEIGHTS)[0]
     id = f"shared-{random.randrange(SHARED_IDS)}" if random.random() < 0.2 else name
     delay = random.choice((0, 0, 0, random.uniform(0, 2)))
-    fails = random.random() < 0.03
+    arguments: dict[str, Any] = {"fails": random.random() < 0.03}
+    if task is nap_limited:
+        arguments["key"] = f"key-{random.randrange(KEYS)}"
+        id = id_of(arguments["key"], id)
     while True:
         try:
-            ticket = await task.options(id=id, delay=delay, request_key=name).enqueue(fails=fails)
+            ticket = await task.options(id=id, delay=delay, request_key=name).enqueue(**arguments)
         except DibsError as error:
             journal.write(name=name, error=f"{type(error).__name__}: {error}", at=time.time())
             await asyncio.sleep(RETRY_AFTER)

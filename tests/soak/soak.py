@@ -204,7 +204,16 @@ async def read_ends(client: Dibs, queue: str) -> list[End]:
         for _, event in page.events:
             name = (queue, event.id)
             ends.append(
-                End(name, event.fence, event.kind, event.at / 1000, event.first, event.revision, event.run_at)
+                End(
+                    name,
+                    event.fence,
+                    event.kind,
+                    event.at / 1000,
+                    event.first,
+                    event.revision,
+                    event.run_at,
+                    event.claimed_at,
+                )
             )
         after = page.offset
     return ends

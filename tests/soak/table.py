@@ -26,6 +26,7 @@ ROWS: Final[dict[str, Callable[[Report], object]]] = {
     "**lost**": lambda report: len(report["lost"]),
     "**doubled**": lambda report: len(report["doubled"]),
     "**overlapping**": lambda report: len(report["overlapping"]),
+    "**over a limit**": lambda report: len(report["over_limit"]),
     "late writes tried": lambda report: report["late_tried"],
     "**late writes accepted**": lambda report: len(report["late_accepted"]),
     "server away: p50 (max), s": lambda report: spread(report["server_away"]),

@@ -81,3 +81,29 @@ def test_the_largest_gap_between_ticks_is_measured() -> None:
     ticks = [Run(("tick", "schedule"), n, 7, at, at) for n, at in enumerate((1.0, 2.0, 5.5, 6.0))]
 
     assert 3.5 == account(evolve(SOUND, runs=ticks)).tick_gap
+
+
+def limited_end(number: int, claimed_at: int, at: float, key: str = "a") -> End:
+    return End(("limited", f"{key}:{number}"), number, "completed", at, number, number, 0, claimed_at)
+
+
+def test_two_runs_of_one_key_at_a_time_are_over_the_limit() -> None:
+    ends = [limited_end(1, 1000, 1.5), limited_end(2, 1499, 2.0), limited_end(3, 2000, 2.1)]
+
+    assert 1 == len(account(evolve(SOUND, ends=[*SOUND.ends, *ends])).over_limit)
+
+
+def test_a_third_start_of_a_key_before_the_interval_is_over_the_limit() -> None:
+    """The rate allows five starts a second for each key, with a burst of two."""
+    ends = [limited_end(n, at, at / 1000) for n, at in enumerate((1000, 1000, 1199), 1)]
+    later = [limited_end(n, at, at / 1000) for n, at in enumerate((1000, 1000, 1200), 1)]
+
+    assert 1 == len(account(evolve(SOUND, ends=[*SOUND.ends, *ends])).over_limit)
+    assert [] == account(evolve(SOUND, ends=[*SOUND.ends, *later])).over_limit
+
+
+def test_a_sixth_start_of_the_queue_before_the_interval_is_over_the_limit() -> None:
+    """The rate allows twenty starts a second for the queue, with a burst of five."""
+    ends = [limited_end(n, 1000 + n // 6, 1.0 + n / 1000, f"k{n}") for n in range(1, 7)]
+
+    assert 1 == len(account(evolve(SOUND, ends=[*SOUND.ends, *ends])).over_limit)
