@@ -54,7 +54,7 @@ ERROR = Error(type="ValueError", message="no")
 SETTLE_ACTIONS: dict[str, SettleAction] = {
     "complete": Complete(result=b"1"),
     "fail": Fail(error=ERROR),
-    "fail, handled": Fail(error=ERROR, handled=True),
+    "fail, handled": Fail(error=ERROR),
     "cancelled": Cancelled(),
     "retry": RetryLater(),
     "retry later": RetryLater(delay=5, cause="timeout", error=ERROR),

@@ -68,7 +68,7 @@ def enqueue_fields(queue: str, request: EnqueueRequest) -> Fields:
         "id": request.job.id,
         "key": request.request_key or "",
         "payload": digest(request.job.data.payload),
-        "replaces": not isinstance(on_conflict, Update) or on_conflict.data,
+        "replaces": not isinstance(on_conflict, Update) or on_conflict.replaces,
         "resets": not isinstance(on_conflict, Update) or on_conflict.resets,
     }
 
@@ -138,8 +138,6 @@ def action_fields(action: SettleAction) -> Fields:
     fields: Fields = {"how": ACTION_NAMES[type(action)]}
     if isinstance(action, Complete):
         fields["result"] = digest(action.result)
-    elif isinstance(action, Fail):
-        fields["handled"] = action.handled
     return fields
 
 

@@ -40,7 +40,7 @@ POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 
 ACTIONS: tuple[SettleAction, ...] = (
     *(Complete(result=b"1"), Complete(result=b"2"), Complete()) * 2,
-    Fail(error=Error(type="Oops"), handled=True),
+    Fail(error=Error(type="Oops")),
     RetryLater(),
     RetryLater(delay=10),
     Release(),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 
 from dibs.model.job import FAIL_SUFFIX, Job, Origin, Slot
-from dibs.model.requests import Complete, Fail
+from dibs.model.requests import Complete, Fail, SettleAction
 from dibs.model.results import EnqueueResult
 from dibs_conformance.laws.law import Law
-from dibs_conformance.laws.observed import IdHistory, ObservedCall, ObservedHistory, is_accepted
+from dibs_conformance.laws.observed import IdHistory, ObservedCall, ObservedHistory, OpenRun, is_accepted
 from dibs_conformance.laws.running import claimed_jobs
+
+#: A run: the queue, the id and the fence.
+RunKey = tuple[str, str, int]
 
 
 class AcceptedIsKept(Law):
@@ -169,33 +174,63 @@ class RequestKeys(Law):
 class FailJobs(Law):
     name = "a failure is handled once"
     section = "3, the fail job"
-    sentence = "Each handled failure makes one fail job, with the payload byte for byte and its origin."
+    sentence = (
+        "Under fail_handler, each failure makes one fail job, with the payload byte for byte and its origin; "
+        "without it, a failure makes none."
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self.failed: dict[tuple[str, str, int], Job] = {}
-        self.jobs: dict[tuple[str, str, int], str] = {}
+        self.begin()
 
     def begin(self) -> None:
-        self.failed, self.jobs = {}, {}
+        self.handler: dict[str, bool] = {}
+        self.failed: dict[RunKey, Job] = {}
+        self.unhandled: set[RunKey] = set()
+        self.jobs: dict[RunKey, str] = {}
 
     def before(self, call: ObservedCall, history: ObservedHistory) -> None:
-        if call.verb != "settle" or call.queue.endswith(FAIL_SUFFIX):
+        if call.verb == "configure" and call.args["patch"].fail_handler is not UNSET:
+            self.handler[call.queue] = call.args["patch"].fail_handler
+        elif call.verb == "settle":
+            for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
+                run = history.history_of(call.queue, settlement.id).open
+                if run is not None and run.fence == settlement.fence and answer.status == "done":
+                    self._add_end(call.queue, run, settlement.action)
+        elif call.verb == "finish" and call.answer == "done":
+            run = history.history_of(call.queue, call.args["id"]).open
+            if run is not None and run.covers(call.args["revision"]):
+                self._add_end(call.queue, run, call.args["end"])
+
+    def _add_end(self, queue: str, run: OpenRun, how: SettleAction) -> None:
+        if not isinstance(how, Fail):
             return
-        for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
-            run, how = history.history_of(call.queue, settlement.id).open, settlement.action
-            handled = isinstance(how, Fail) and how.handled and answer.status == "done"
-            if handled and run is not None and run.fence == settlement.fence:
-                self.failed[call.queue, settlement.id, run.fence] = run.job
+        key = (queue, run.job.id, run.fence)
+        if self.handler.get(queue) and not queue.endswith(FAIL_SUFFIX):
+            self.failed[key] = run.job
+        else:
+            self.unhandled.add(key)
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
+        if not call.queue.endswith(FAIL_SUFFIX):
+            return
+        if call.verb == "list":
+            self._check_listed([slot.current for _, slot in call.answer])
         for job in claimed_jobs(call):
-            if call.queue.endswith(FAIL_SUFFIX):
+            self._check_fail_job(job.id, job.origin, job.data.payload)
+
+    def _check_listed(self, jobs: Sequence[Job | None]) -> None:
+        """Check a listing of all fail jobs that wait: each failure since the last listing has one."""
+        for job in jobs:
+            if job is not None and job.origin is not None:
                 self._check_fail_job(job.id, job.origin, job.data.payload)
+        missing = [key for key in self.failed if key not in self.jobs]
+        self.check(not missing, "no fail job has one of the origins {}", missing)
 
     def _check_fail_job(self, id: str, origin: Origin | None, payload: bytes) -> None:
         self.check(origin is not None, "the fail job {!r} has no origin", id)
         key = (origin.queue, origin.id, origin.fence) if origin else ("", "", 0)
+        self.check(key not in self.unhandled, "{} has the fail job {!r} without fail_handler", key, id)
         failed = self.failed.get(key)
         if failed is None or origin is None:
             return

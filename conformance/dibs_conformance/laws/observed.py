@@ -77,7 +77,7 @@ class IdHistory:
         """Add an accepted enqueue."""
         self.live.add(answer.revision)
         on_conflict, payload = request.on_conflict, request.job.data.payload
-        replaces = isinstance(on_conflict, Update) and on_conflict.data
+        replaces = isinstance(on_conflict, Update) and on_conflict.replaces
         if answer.status == "blocked":
             if self.later_payloads is not None:
                 self.later_payloads.append((payload, replaces))

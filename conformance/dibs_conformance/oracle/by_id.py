@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -85,13 +87,26 @@ def change_waiting(job: Job, patch: JobPatch, now: int) -> Job:
 
 def amend_outcome(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus:
     record = queue.record(id)
-    only_retention = JobPatch(retention=patch.retention) == patch
-    if patch.retention is UNSET or not only_retention or record.live_outcome(now) is None:
+    allowed = JobPatch(attributes=patch.attributes, retention=patch.retention)
+    if patch == JobPatch() or patch != allowed or record.live_outcome(now) is None:
         return "not_found"
-    extend_outcome(record, patch.retention, now)
-    assert record.outcome is not None  # noqa: S101 - live_outcome returned it
+    if patch.attributes is not UNSET:
+        merge_into_outcome(record, patch.attributes)
+    if patch.retention is not UNSET:
+        extend_outcome(record, patch.retention, now)
     queue.log_event("amended", id, now)
     return "amended"
+
+
+def merge_into_outcome(record: IdRecord, attributes: Mapping[str, bytes]) -> None:
+    """Merge attributes into those that the outcome keeps, in its data or without data."""
+    outcome = record.outcome
+    assert outcome is not None  # noqa: S101 - live_outcome returned it
+    if outcome.data is None:
+        record.outcome = replace(outcome, attributes={**outcome.attributes, **attributes})
+        return
+    merged = {**outcome.data.attributes, **attributes}
+    record.outcome = replace(outcome, data=replace(outcome.data, attributes=merged))
 
 
 def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> None:

@@ -11,7 +11,7 @@ from dibs.errors import Refused
 from dibs.model.check_jobs import check_follow_ups
 from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
-from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, Origin, Outcome, OutcomeRetention
+from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, JobData, Origin, Outcome, OutcomeRetention
 from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
@@ -48,7 +48,7 @@ def settle(queues: Queues, queue: OracleQueue, settlement: Settlement, now: int)
         return check_limits(action) or end_run(queues, queue, record, action, now)
     if isinstance(action, HandOff):
         return hand_off(queue, record, job, now)
-    if job.run.lease is None:
+    if job.run.lease is None or (action.run_at is not None and action.delay is not None):
         return SettleResult("refused")
     return return_run(queue, record, action, now)
 
@@ -96,9 +96,7 @@ def check_limits(action: End) -> SettleResult | None:
 
 def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, now: int) -> SettleResult:
     """End the run, promote the successor, then enqueue the follow-ups and the fail job."""
-    kind = end_kind(action)
-    job = record.current
-    assert job is not None, kind is not None  # noqa: S101 - an end ends a current
+    job = record.joined()
     match action:
         case Complete():
             end_current(queue, record, "completed", now, result=action.result, given=action.retention)
@@ -106,12 +104,13 @@ def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, n
         case Fail():
             error = to_storable_error(action.error)
             end_current(queue, record, "failed", now, error=error, given=action.retention)
-            if action.handled and not queue.name.endswith(FAIL_SUFFIX):
+            if queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
                 fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
                 enqueue_fail_job(fail_queue, job.data.payload, make_origin(queue, job, error), now)
             enqueue_follow_ups(queues, action.then, now)
         case Cancelled():
-            end_current(queue, record, "cancelled", now, given=action.retention)
+            reason = None if action.error is None else to_storable_error(action.error)
+            end_current(queue, record, "cancelled", now, error=reason, given=action.retention)
     return SettleResult("done")
 
 
@@ -148,9 +147,8 @@ def end_current(
     error: Error | None = None,
     given: OutcomeRetention | None = None,
 ) -> None:
-    """End the current job: store its outcome, and make the successor the current job."""
-    job = record.current
-    assert job is not None  # noqa: S101 - the caller checked it
+    """End the current job: store its outcome, and make the successor the current job, if it creates one."""
+    job = record.joined()
     age, keeps = queue.retention(kind, job, given)
     record.outcome = Outcome(
         kind=kind,
@@ -170,14 +168,20 @@ def end_current(
         retries=job.retries,
         stalls=job.stalls,
         timeouts=job.timeouts,
-        data=job.data if keeps else None,
+        data=kept_data(kind, job) if keeps else None,
         origin=job.origin,
+        attributes={} if keeps else job.data.attributes,
     )
-    queue.log_attempt_end(kind, job, now, error)
-    record.current, record.during_run = record.successor(), []
+    queue.log_attempt_end(kind, job, now, error, result)
+    record.current, record.during_run = record.heir(), []
     if record.current is not None:
         queue.log_event("promoted", job.id, now, record.current)
     record.forget_old_drops(now)
+
+
+def kept_data(kind: EndKind, job: Job) -> JobData:
+    """Return the data that an outcome keeps. Only a failed job can run again, and needs its memo."""
+    return job.data if kind == "failed" else replace(job.data, memo=None)
 
 
 def hand_off(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> SettleResult:
@@ -214,6 +218,9 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
     if isinstance(action, Release):
         queue.log_attempt_end("released", job, now)
         returned = replace(job, attempts=job.attempts - 1)
+        if action.run_at is not None or action.delay is not None:
+            at = resolve_time(action.run_at, action.delay, now)
+            returned = replace(returned, seq=queue.numbers.draw(), run_at=at)
     else:
         error = None if action.error is None else to_storable_error(action.error)
         queue.log_attempt_end(KIND_OF_CAUSE[action.cause], job, now, error)

@@ -32,6 +32,8 @@ def accept_or_reject(queue: OracleQueue, request: EnqueueRequest, now: int) -> E
         if rejection is not None:
             return rejection
         on_conflict = Update()
+    elif not on_conflict.create and record.current is None:
+        return EnqueueResult("absent", "nothing", 0, 0)
     return accept(queue, record, request.job, on_conflict, now)
 
 
@@ -65,13 +67,16 @@ def accept(queue: OracleQueue, record: IdRecord, job: NewJob, on_conflict: Updat
 
 def add_to_id(record: IdRecord, id: str, enqueued: AcceptedEnqueue) -> tuple[str, Job]:
     if record.current is None:
-        record.current = new_job(id, [enqueued])
-        return "queued", record.current
+        record.current = made = new_job(id, [enqueued])
+        assert made is not None  # noqa: S101 - an update-only request was answered before
+        return "queued", made
     if record.current.run is None:
         record.current = apply_enqueue(record.current, enqueued)
         return "updated", record.current
     record.during_run.append(enqueued)
-    return "blocked", new_job(id, record.during_run)
+    blocked = record.successor()
+    assert blocked is not None  # noqa: S101 - it was just added
+    return "blocked", blocked
 
 
 def resolve_time(run_at: int | None, delay: int | None, now: int) -> int:

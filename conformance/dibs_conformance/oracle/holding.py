@@ -88,11 +88,17 @@ def check_choice(verb: str, candidates: Sequence[str], limit: int, chosen: Seque
     return list(chosen)
 
 
-def report(queue: OracleQueue, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Store progress on the active run with this fence."""
+def report(
+    queue: OracleQueue, id: str, fence: int, progress: bytes | None, memo: bytes | None
+) -> ReportStatus:
+    """Store progress, a memo, or both, on the active run with this fence. An empty memo removes the memo."""
     record = queue.record(id)
     job = record.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    record.current = replace(job, run=replace(job.run, progress=progress))
+    if progress is not None:
+        job = replace(job, run=replace(job.run, progress=progress))
+    if memo is not None:
+        job = replace(job, data=replace(job.data, memo=memo or None))
+    record.current = job
     return "reported"

@@ -45,20 +45,46 @@ class Amendment:
 Entry = AcceptedEnqueue | Amendment
 
 
-def new_job(id: str, entries: Sequence[Entry]) -> Job:
-    """Build a job from a list of entries. The first entry sets all fields, whatever its conflict rule."""
-    first, *rest = entries
-    assert isinstance(first, AcceptedEnqueue)  # noqa: S101 - an id exists before it is amended
+def new_job(id: str, entries: Sequence[Entry]) -> Job | None:
+    """Build the job that a list of entries makes of an empty id, or None if no entry creates a job.
+
+    The first enqueue that creates sets all fields but the range, whatever its conflict rule. The entries
+    before it do nothing, but their revisions belong to the range.
+    """
+    enqueued = accepted_enqueues(entries)
+    first = next((one for one in enqueued if one.on_conflict.create), None)
+    if first is None:
+        return None
     job = Job(
         id=id,
         data=first.data,
         run_at=first.run_at,
         enqueued_at=first.at,
         seq=first.seq,
-        first=first.revision,
+        first=enqueued[0].revision,
         revision=first.revision,
+        enqueues=1 + enqueued.index(first),
     )
-    return replay(job, rest)
+    return replay(job, entries[entries.index(first) + 1 :])
+
+
+def accepted_enqueues(entries: Sequence[Entry]) -> list[AcceptedEnqueue]:
+    return [entry for entry in entries if isinstance(entry, AcceptedEnqueue)]
+
+
+def update_only_job(id: str, entries: Sequence[Entry]) -> Job:
+    """Return the successor of a list that creates nothing, as a job without data, with run_at and seq 0."""
+    enqueued = accepted_enqueues(entries)
+    return Job(
+        id=id,
+        data=JobData(),
+        run_at=0,
+        enqueued_at=enqueued[0].at,
+        seq=0,
+        first=enqueued[0].revision,
+        revision=enqueued[-1].revision,
+        enqueues=len(enqueued),
+    )
 
 
 def replay(job: Job, entries: Sequence[Entry]) -> Job:
@@ -71,16 +97,22 @@ def replay(job: Job, entries: Sequence[Entry]) -> Job:
 def apply_enqueue(job: Job, enqueued: AcceptedEnqueue) -> Job:
     job = replace(job, revision=enqueued.revision, enqueues=job.enqueues + 1)
     job = replace(job, run_at=merge_run_at(job.run_at, enqueued))
-    if enqueued.on_conflict.data:
+    if replaces_data(enqueued.on_conflict):
         job = replace(job, data=enqueued.data)
     if resets_counts(enqueued.on_conflict):
         job = replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=error_after_reset(job))
     return job
 
 
+def replaces_data(on_conflict: Update) -> bool:
+    """Return whether an update replaces the data. `Update.replaces` is not used, because it is under test."""
+    return on_conflict.create if on_conflict.data is None else on_conflict.data
+
+
 def resets_counts(on_conflict: Update) -> bool:
     """Return whether an update resets the counts. `Update.resets` is not used, because it is under test."""
-    return on_conflict.data if on_conflict.reset_counts is None else on_conflict.reset_counts
+    replaces = replaces_data(on_conflict)
+    return replaces if on_conflict.reset_counts is None else on_conflict.reset_counts
 
 
 def error_after_reset(job: Job) -> Error | None:
@@ -142,8 +174,26 @@ class IdRecord:
         return outcome
 
     def successor(self) -> Job | None:
-        """Return the job that waits after the run has ended, or None. It is replayed from `during_run`."""
+        """Return the successor, replayed from `during_run`, or None.
+
+        If no enqueue of the list creates a job, the successor is only a range (see `update_only_job`).
+        """
+        if self.current is None or not self.during_run:
+            return None
+        id = self.current.id
+        return new_job(id, self.during_run) or update_only_job(id, self.during_run)
+
+    def heir(self) -> Job | None:
+        """Return the job that waits after the run has ended, or None."""
         return new_job(self.current.id, self.during_run) if self.current and self.during_run else None
+
+    def joined(self) -> Job:
+        """Return the current as it ends: with the range of a successor that creates nothing."""
+        assert self.current is not None  # noqa: S101 - the caller ends it
+        if not self.during_run or self.heir() is not None:
+            return self.current
+        only = update_only_job(self.current.id, self.during_run)
+        return replace(self.current, revision=only.revision, enqueues=self.current.enqueues + only.enqueues)
 
     def drop_successor(self, now: int) -> None:
         """Remove the entries of the successor, and store its range as dropped."""

@@ -12,7 +12,15 @@ from msgspec import Struct
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
-from dibs_conformance.oracle.ids import AcceptedEnqueue, Entry, IdRecord, OneOf, replay, resets_counts
+from dibs_conformance.oracle.ids import (
+    Entry,
+    IdRecord,
+    OneOf,
+    accepted_enqueues,
+    replaces_data,
+    replay,
+    resets_counts,
+)
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
 from dibs_conformance.report.story import format_value
 
@@ -93,6 +101,9 @@ def match_successor(numbering: NumberMap, scope: Scope, expected: IdRecord, actu
         return
     for name in ("data", "run_at", "enqueued_at", "enqueues"):
         match(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
+    creates = expected.heir() is not None
+    if actual.creates != creates:
+        raise Mismatch(f"successor.creates is {actual.creates}; expected {creates}")
     for name in ("seq", "first", "revision"):
         match_number(numbering, scope, getattr(blocked, name), getattr(actual, name), f"successor.{name}")
     match_returned_job(expected, actual)
@@ -104,9 +115,9 @@ def match_returned_job(expected: IdRecord, actual: Successor) -> None:
     The bounds `lo` and `hi` are tried with the time of each enqueue, and with 1 ms before and after it.
     """
     assert expected.current is not None  # noqa: S101 - a successor needs a current job
-    enqueued = [entry for entry in expected.during_run if isinstance(entry, AcceptedEnqueue)]
+    enqueued = accepted_enqueues(expected.during_run)
     fields = {
-        "replaces": any(a.on_conflict.data for a in enqueued),
+        "replaces": any(replaces_data(a.on_conflict) for a in enqueued),
         "resets": any(resets_counts(a.on_conflict) for a in enqueued),
     }
     for name, wanted in fields.items():

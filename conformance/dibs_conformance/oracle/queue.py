@@ -160,10 +160,13 @@ class OracleQueue:
             )
         self._append(event)
 
-    def log_attempt_end(self, kind: str, job: Job, now: int, error: Error | None = None) -> None:
+    def log_attempt_end(
+        self, kind: str, job: Job, now: int, error: Error | None = None, result: bytes | None = None
+    ) -> None:
         """Log the end of an attempt: of a run, of a waiting job, or of a dropped successor."""
         if self.settings.log_level == "off":
             return
+        most = self.settings.log_results
         event = LogEvent(
             kind=kind,  # type: ignore[arg-type]
             id=job.id,
@@ -179,5 +182,6 @@ class OracleQueue:
             revision=job.revision,
             enqueues=job.enqueues,
             error=error,
+            result=result if result is not None and most > 0 and len(result) <= most else None,
         )
         self._append(event)

@@ -77,8 +77,10 @@ class Oracle:
     def reap(self, queue: str, limit: int, chosen: Sequence[str], now: int) -> list[ReapedJob]:
         return holding.reap(self.queue(queue), limit, chosen, now)
 
-    def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-        return holding.report(self.queue(queue), id, fence, progress)
+    def report(
+        self, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None = None
+    ) -> ReportStatus:
+        return holding.report(self.queue(queue), id, fence, progress, memo)
 
     # -- by id ---------------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ import time
 from typing import Final
 
 from dibs.model.job import FAIL_SUFFIX, Error, NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, HandOff, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, HandOff, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 
 NOW: Final = 1_767_225_600_000
 #: Seconds by which the list may lag behind.
 LAG: Final = 5.0
 PAUSE: Final = 0.05
-FAILED: Final = Fail(error=Error(type="E"), handled=True)
+FAILED: Final = Fail(error=Error(type="E"))
 
 
 async def check_queue_names(storage: Storage) -> tuple[int, list[str]]:
@@ -28,6 +28,8 @@ async def check_queue_names(storage: Storage) -> tuple[int, list[str]]:
     await enqueue(storage, "enqueued")
     exported = await storage.export("enqueued", limit=1)
     await storage.import_("imported", exported.records, now=NOW)
+    for queue in ("settled", "finished"):
+        await storage.configure(queue, SettingsPatch(fail_handler=True), now=NOW)
     await end_run(storage, "settled", FAILED)
     await finish_run(storage, "finished", FAILED)
     if storage.capabilities.cross_queue:

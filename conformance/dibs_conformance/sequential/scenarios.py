@@ -34,11 +34,12 @@ class ScenarioMachine(LockstepMachine):
 
     @rule(queue=some.queues, id=some.ids, then=st.booleans(), data=st.data())
     def fail_for_good(self, queue: str, id: str, *, then: bool, data: st.DataObject) -> None:
-        """Fail runs with `handled=True`, which makes fail jobs. Claim these if `then` is True."""
+        """Fail runs under `fail_handler`, which makes fail jobs. Claim these if `then` is True."""
+        self.lockstep.configure(queue, SettingsPatch(fail_handler=True))
         self.lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=data.draw(some.data)))])
         self.claim(queue, 0, 10, alive=True)
         runs = [run for run in self.issued.runs[-3:] if run[0] == queue]
-        fail = Fail(error=data.draw(some.errors), handled=True)
+        fail = Fail(error=data.draw(some.errors))
         self.lockstep.settle(queue, [Settlement(id=one, fence=fence, action=fail) for _, one, fence in runs])
         if then:
             self.claim(queue + FAIL_SUFFIX, 0, 10, alive=True)

@@ -228,9 +228,9 @@ class LockstepMachine(RuleBasedStateMachine):
         self.lockstep.forget(queue, ids)
 
     @precondition(has_runs)
-    @rule(pick=picks, progress=st.sampled_from((b"0.5", b'{"of": [1, 2]}')))
-    def report(self, pick: int, progress: bytes) -> None:
-        self.lockstep.report(*self.issued_run(pick), progress)
+    @rule(pick=picks, reported=st.sampled_from(some.REPORTS))
+    def report(self, pick: int, reported: tuple[bytes | None, bytes | None]) -> None:
+        self.lockstep.report(*self.issued_run(pick), *reported)
 
     # -- queues, listings, the log -------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ def without_retention(settlement: Settlement) -> Settlement:
     """Return the settlement without retention and follow-ups, for runs of a fail queue."""
     action = settlement.action
     if isinstance(action, Fail):
-        action = Fail(error=action.error, handled=action.handled)
+        action = Fail(error=action.error)
     elif isinstance(action, Complete):
         action = Complete(result=action.result)
     return Settlement(id=settlement.id, fence=settlement.fence, action=action)

@@ -6,7 +6,10 @@ plainest value. With few ids, two calls often use the same id.
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import (
@@ -81,6 +84,11 @@ CONFLICTS: tuple[OnConflict, ...] = (
         for run_at in ("always", "never", "later", "earlier")
         for reset in (None, True, False)
     ),
+    *(
+        Update(create=False, run_at=run_at, reset_counts=reset)
+        for run_at in ("always", "never", "later", "earlier")
+        for reset in (None, True, False)
+    ),
 )
 
 ERRORS = (
@@ -89,6 +97,16 @@ ERRORS = (
     Error(type="Long", message="m" * 20_000, traceback="t" * 20_000),
 )
 RESULTS = (None, b"null", b'{"ok": true}', bytes(range(256)))
+
+#: The progress and the memo of a report. An empty memo removes the memo.
+REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
+    (b"0.5", None),
+    (b'{"of": [1, 2]}', None),
+    (None, b"m"),
+    (None, bytes(range(256))),
+    (b"0.25", b"both"),
+    (None, b""),
+)
 
 CAUSES: tuple[RetryCause, ...] = ("error", "timeout", "stall")
 
@@ -126,8 +144,24 @@ def new_jobs(draw: st.DrawFn, now: int) -> NewJob:
 @st.composite
 def requests_for(draw: st.DrawFn, id: str, now: int) -> EnqueueRequest:
     """Draw one enqueue of this id, with any conflict rule and a time before or after `now`."""
-    job = NewJob(id=id, data=draw(data), run_at=now + draw(offsets) - draw(offsets))
-    return EnqueueRequest(job=job, on_conflict=draw(conflicts))
+    on_conflict = draw(conflicts)
+    job = NewJob(id=id, data=draw(data_for(on_conflict)), run_at=now + draw(offsets) - draw(offsets))
+    return EnqueueRequest(job=job, on_conflict=on_conflict)
+
+
+@st.composite
+def jobs_with_conflicts(draw: st.DrawFn, now: int) -> dict[str, Any]:
+    """Draw the fields `job` and `on_conflict` of a request. An update-only request has no data."""
+    on_conflict, job = draw(conflicts), draw(new_jobs(now))
+    if isinstance(on_conflict, Update) and not on_conflict.create:
+        job = replace(job, data=JobData())
+    return {"job": job, "on_conflict": on_conflict}
+
+
+def data_for(on_conflict: OnConflict) -> st.SearchStrategy[JobData]:
+    """Return the data that a request with this rule may have: none for an update-only request."""
+    creates = not isinstance(on_conflict, Update) or on_conflict.create
+    return data if creates else st.just(JobData())
 
 
 @st.composite
@@ -135,8 +169,7 @@ def requests(draw: st.DrawFn, now: int) -> list[EnqueueRequest]:
     """Draw a small batch of enqueues. An id may occur twice."""
     return [
         EnqueueRequest(
-            job=draw(new_jobs(now)),
-            on_conflict=draw(conflicts),
+            **draw(jobs_with_conflicts(now)),
             request_key=draw(keys),
             want_outcome=draw(st.booleans()),
         )
@@ -150,8 +183,7 @@ def follow_ups(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> t
     return tuple(
         FollowUp(
             queue=draw(queues) if cross_queue else queue,
-            job=draw(new_jobs(now)),
-            on_conflict=draw(conflicts),
+            **draw(jobs_with_conflicts(now)),
         )
         for _ in range(draw(st.sampled_from((0, 0, 0, 0, 1, 2))))
     )
@@ -163,11 +195,11 @@ def ends(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> End:
     kind = draw(st.sampled_from((Complete, Fail, Cancelled)))
     kept = draw(retentions)
     if kind is Cancelled:
-        return Cancelled(retention=kept)
+        return Cancelled(retention=kept, error=draw(st.sampled_from((None, *ERRORS))))
     then = draw(follow_ups(now, queue, cross_queue=cross_queue))
     if kind is Complete:
         return Complete(result=draw(results), then=then, retention=kept)
-    return Fail(error=draw(errors), handled=draw(st.booleans()), then=then, retention=kept)
+    return Fail(error=draw(errors), then=then, retention=kept)
 
 
 @st.composite
@@ -183,6 +215,14 @@ def retries(draw: st.DrawFn, now: int) -> RetryLater:
 
 
 @st.composite
+def releases(draw: st.DrawFn, now: int) -> Release:
+    when = draw(st.sampled_from(("as before", "as before", "delay", "run_at")))
+    if when == "delay":
+        return Release(delay=draw(offsets))
+    return Release(run_at=now + draw(offsets)) if when == "run_at" else Release()
+
+
+@st.composite
 def settle_actions(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) -> SettleAction:
     """Draw any settle action; ends and returns are equally frequent."""
     kind = draw(st.sampled_from(("end", "end", "retry", "retry", "release", "hand_off")))
@@ -190,7 +230,7 @@ def settle_actions(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) 
         return draw(ends(now, queue, cross_queue=cross_queue))
     if kind == "retry":
         return draw(retries(now))
-    return Release() if kind == "release" else HandOff()
+    return draw(releases(now)) if kind == "release" else HandOff()
 
 
 @st.composite
@@ -227,6 +267,11 @@ settings_patches = st.sampled_from(
         SettingsPatch(log_level="off"),
         SettingsPatch(log_bytes=2 * Settings().log_bytes),
         SettingsPatch(log_bytes=300),
+        SettingsPatch(fail_handler=True),
+        SettingsPatch(fail_handler=True, log_results=4096),
+        SettingsPatch(fail_handler=False),
+        SettingsPatch(log_results=4),
+        SettingsPatch(log_results=0),
         *(SettingsPatch(retention=retention) for retention in WHOLE_RETENTIONS),
     )
 )

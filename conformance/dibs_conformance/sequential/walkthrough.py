@@ -131,11 +131,12 @@ def repeat_a_key(lockstep: Lockstep) -> None:
 
 
 def fail_and_retry(lockstep: Lockstep) -> None:
-    """Fail a run with `handled=True`, fail its fail job, and retry the failed job."""
+    """Fail a run under `fail_handler`, fail its fail job, and retry the failed job."""
+    lockstep.configure(QUEUE, SettingsPatch(fail_handler=True))
     lease = lockstep.grant([QUEUE, FAILED], HOUR, "kit")
     enqueue(lockstep, "a", payload=b"\x00\xff")
     [run] = claim(lockstep, lease)
-    settle(lockstep, run, Fail(error=Error(type="Oops"), handled=True))
+    settle(lockstep, run, Fail(error=Error(type="Oops")))
     for job in lockstep.claim(FAILED, lease, 10).jobs:
         fence = job.run.fence if job.run is not None else 0
         last = Fail(error=Error(type="Again"))
@@ -256,6 +257,7 @@ def finish_runs(lockstep: Lockstep) -> None:
 
     The follow-ups of the second run update those of the first.
     """
+    lockstep.configure(QUEUE, SettingsPatch(fail_handler=True))
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
     first, second = (
@@ -267,7 +269,7 @@ def finish_runs(lockstep: Lockstep) -> None:
     )
     ends: list[Complete | Fail | Cancelled] = [
         Complete(result=b"1", then=first),
-        Fail(error=Error(type="Oops"), handled=True, then=second),
+        Fail(error=Error(type="Oops"), then=second),
         Cancelled(),
     ]
     for job, end in zip(lockstep.claim(QUEUE, lease, 3).jobs, ends, strict=False):

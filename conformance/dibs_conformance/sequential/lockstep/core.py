@@ -283,7 +283,9 @@ class LockstepCore:
         expected = [id for id in known if id.startswith("?")]
         if not expected:
             return
-        fresh = [(id, slot) for id, slot in self.read_listing(queue, "waiting") if id not in known]
+        listed = self.read_listing(queue, "waiting")
+        self.check_laws("list", queue, {"state": "waiting"}, listed, {})
+        fresh = [(id, slot) for id, slot in listed if id not in known]
         if len(fresh) != len(expected):
             raise Mismatch(f"{queue!r} has {len(fresh)} new fail jobs; expected {len(expected)}")
         for id in expected:

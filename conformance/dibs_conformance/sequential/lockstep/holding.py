@@ -73,13 +73,16 @@ class LeaseVerbs(RunVerbs):
             self.compare(queue, wanted.id, wanted, answer)
         self.after_write(queue)
 
-    def report(self, queue: str, id: str, fence: int, progress: bytes) -> None:
-        args = {"id": id, "fence": fence, "progress": progress}
-        work = self.storage.report(queue, id, fence, progress, now=self.now)
+    def report(
+        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+    ) -> None:
+        args = {"id": id, "fence": fence, "progress": progress, "memo": memo}
+        options = self.options("report", progress=progress, memo=memo)
+        work = self.storage.report(queue, id, fence, **options, now=self.now)
         answer = self.call("report", {"queue": queue, **args}, work)
         self.check_laws("report", queue, args, answer)
         oracle_fence = self.numbering.expected("fence", (queue, id), fence)
-        self.compare(queue, id, self.oracle.report(queue, id, oracle_fence, progress), answer)
+        self.compare(queue, id, self.oracle.report(queue, id, oracle_fence, progress, memo), answer)
         self.after_write(queue)
 
 

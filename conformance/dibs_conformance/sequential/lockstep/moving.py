@@ -112,7 +112,8 @@ def imported_numbers(slot: Slot) -> Iterator[tuple[NumberKind, int]]:
     """Yield each seq, revision and fence of an exported slot, with its kind."""
     for live in (slot.current, slot.successor):
         if live is not None:
-            yield "seq", live.seq
+            if live.seq:  # A successor that creates nothing has none.
+                yield "seq", live.seq
             yield "revision", live.revision
     if slot.current is not None and slot.current.run is not None:
         yield "fence", slot.current.run.fence
