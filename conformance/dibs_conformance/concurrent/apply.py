@@ -17,6 +17,7 @@ from dibs_conformance.concurrent.apply_queue import APPLY_TO_QUEUE
 from dibs_conformance.concurrent.call_parts import CallPart
 from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle import holding
+from dibs_conformance.oracle.admission import is_admitted
 from dibs_conformance.oracle.enqueueing import activate
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
@@ -102,13 +103,30 @@ def _activate_claimed_jobs(
         current = queue.record(job.id).current
         if current is None or current.run is not None or current.run_at > now:
             raise Mismatch(f"claimed {job.id!r}, which was not due")
+        _check_skipped(world, part, queue, claim_order(job, job.seq))
+        if not part.settings_change and not is_admitted(queue, current, now):
+            raise Mismatch(f"claimed {job.id!r}, which the limits of the queue did not admit")
         actual = activate(queue, current, lease, holder, now)
         match(world.numbering, (queue.name, job.id), actual, job, f"claimed {job.id!r}")
+    if not full:
+        _check_skipped(world, part, queue, None)
+
+
+def _check_skipped(
+    world: PossibleWorld, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
+) -> None:
+    """Raise Mismatch if a job is admitted that the claim passed. `until` is where the claim is, None its end."""
+    # An overlapping call may free room, and may charge a clock, before or after the claim has read them.
+    if queue.settings.has_limits and (part.concurrent_ids or part.settings_change):
+        return
+    now = part.answer.now
     for job in queue.jobs():
-        if job.run is None and job.run_at <= now and not part.may_skip(job.id):
-            seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
-            if not full or (keys and seq is not None and claim_order(job, seq) < keys[-1]):
-                raise Mismatch(f"claim skipped {job.id!r}, which was due")
+        if job.run is not None or job.run_at > now or part.may_skip(job.id):
+            continue
+        seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
+        passed = until is None or (seq is not None and claim_order(job, seq) < until)
+        if passed and is_admitted(queue, job, now):
+            raise Mismatch(f"claim skipped {job.id!r}, which was due")
 
 
 def _check_settings(part: CallPart, queue: OracleQueue, taken: int) -> bool:

@@ -88,6 +88,7 @@ def copy_queue(queue: OracleQueue, numbers: NumberSource) -> OracleQueue:
         leases={name: copy(lease) for name, lease in queue.leases.items()},
         keys=dict(queue.keys),
         log=list(queue.log),
+        starts=queue.starts.copy(),
         size_limited=queue.size_limited,
     )
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Origin
 from dibs.model.requests import EnqueueRequest, Reject, Update
 from dibs.model.results import ClaimResult, EnqueueResult, RetryFailedStatus
+from dibs_conformance.oracle.admission import is_admitted, next_due
 from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job
 from dibs_conformance.oracle.queue import KeyedResult, OracleQueue
 
@@ -100,7 +101,7 @@ def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: in
 
 
 def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
-    """Make due jobs active: by priority, then by run_at, then by seq (contract 2)."""
+    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2)."""
     holder = queue.lease(lease, now)
     if holder is None:
         return ClaimResult(now=now, lost=True)
@@ -111,15 +112,19 @@ def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
         free = min(limit, max(0, queue.settings.max_active - len(queue.held())))
     due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
     due.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
-    jobs = tuple(activate(queue, job, lease, holder.holder, now) for job in due[:free])
-    later = [job.run_at for job in queue.jobs() if job.run is None and job.run_at > now]
-    return ClaimResult(jobs=jobs, now=now, next_due=min(later, default=None))
+    jobs: list[Job] = []
+    for job in due:
+        if len(jobs) < free and is_admitted(queue, job, now):
+            jobs.append(activate(queue, job, lease, holder.holder, now))
+    due_later = next_due(queue, now)
+    return ClaimResult(jobs=tuple(jobs), now=now, next_due=due_later)  # type: ignore[arg-type]
 
 
 def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) -> Job:
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
     queue.record(job.id).current = active
+    queue.starts.add(job.data.key, now)
     queue.log_event("claimed", job.id, now, active)
     return active
 

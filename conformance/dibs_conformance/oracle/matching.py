@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
+from dibs_conformance.oracle.admission import NotLater
 from dibs_conformance.oracle.ids import (
     Entry,
     IdRecord,
@@ -39,6 +40,9 @@ def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: 
     if isinstance(expected, OneOf):
         if not any(matches(numbering, scope, answer, actual) for answer in expected.answers):
             raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected one of {expected.answers}")
+    elif isinstance(expected, NotLater):
+        if not expected.allows(actual):
+            raise Mismatch(f"{path or 'the answer'} is {actual!r}; expected {expected}")
     elif isinstance(expected, Struct) and type(expected) is type(actual):
         match_fields(numbering, scope, expected, actual, path)
     elif isinstance(expected, tuple) and isinstance(actual, tuple) and len(expected) == len(actual):

@@ -14,6 +14,7 @@ from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import NumberSource
+from dibs_conformance.oracle.starts import Starts
 
 
 @define
@@ -54,6 +55,7 @@ class OracleQueue:
     leases: dict[str, OracleLease] = field(factory=dict)
     keys: dict[str, KeyedResult] = field(factory=dict)
     log: list[LoggedEvent] = field(factory=list)
+    starts: Starts = field(factory=Starts)
     #: True since `log_bytes` was below its default, which no history reaches: events may have been removed.
     size_limited: bool = False
 
@@ -126,6 +128,7 @@ class OracleQueue:
     def change_settings(self, after: Settings, now: int) -> None:
         """Store the settings, and log which ones changed, if the old or the new log level is `all`."""
         before, self.settings = self.settings, after
+        self.starts.begin_changed_rates(before, after)
         self.size_limited = self.size_limited or after.log_bytes < Settings().log_bytes
         if "all" not in (before.log_level, after.log_level):
             return
