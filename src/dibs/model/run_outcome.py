@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from dibs.model.job import Error, Job
 from dibs.model.limits import LONGEST_TIME
-from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    FollowUp,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+)
 from dibs.model.retry import Backoff, RetryCause, is_exhausted
 
 #: The type of the error of a job whose payload does not fit the handler.
@@ -68,6 +77,8 @@ class Raised(Struct, frozen=True, gc=False, tag="raised", kw_only=True):
     delay: int | None = None
     #: The earliest time of the retry, in ms since the epoch; None if the error does not set it.
     run_at: int | None = None
+    #: The jobs to enqueue in the same step if the run ends the job as failed.
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Died(Struct, frozen=True, gc=False, tag="died"):
@@ -92,7 +103,11 @@ class NotEntered(Struct, frozen=True, gc=False, tag="not_entered"):
     """The verdict on a run whose process died before the handler began: the run is released."""
 
 
-Verdict = Returned | Raised | Snoozed | Died | NotEntered
+class HandedOff(Struct, frozen=True, gc=False, tag="handed_off"):
+    """The verdict on a handler that returned after it asked to hand its run off."""
+
+
+Verdict = Returned | Raised | Snoozed | HandedOff | Died | NotEntered
 
 
 def settle_action(
@@ -105,11 +120,13 @@ def settle_action(
 ) -> SettleAction:
     """Return the action with which the worker settles a run.
 
-    A handler that returned completes the run, even if the worker had tried to stop it. `jitter_factor` is a
+    A handler that returned completes the run, or hands it off, even if the worker had tried to stop it. `jitter_factor` is a
     random number in [0, 1) for backoffs with jitter.
     """
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)
+    if isinstance(verdict, HandedOff):
+        return HandOff()
     if stop == "release":
         return Release()
     if stop == "cancel":
@@ -120,15 +137,24 @@ def settle_action(
         return Release(delay=verdict.delay, run_at=verdict.run_at)
     if isinstance(verdict, Died):
         return _after_death(job, limits, verdict, stop, jitter_factor=jitter_factor)
-    if verdict.permanent:
+    action = _after_raise(job, limits, verdict, stop, jitter_factor)
+    if verdict.follow_ups and isinstance(action, Fail):
+        return replace(action, then=verdict.follow_ups)
+    return action
+
+
+def _after_raise(
+    job: Job, limits: RetryLimits, raised: Raised, stop: StopReason | None, jitter_factor: float
+) -> SettleAction:
+    if raised.permanent:
         # A job that stalled too often has an error of its own kind already.
-        kind = "permanent" if verdict.error.kind == "error" else verdict.error.kind
-        return Fail(error=replace(verdict.error, kind=kind))
+        kind = "permanent" if raised.error.kind == "error" else raised.error.kind
+        return Fail(error=replace(raised.error, kind=kind))
     if stop == "timeout":
-        return _after_timeout(job, limits, verdict.error, jitter_factor=jitter_factor)
-    if verdict.mismatch:
-        return _after_mismatch(job, verdict.error)
-    return _after_error(job, limits, verdict, jitter_factor=jitter_factor)
+        return _after_timeout(job, limits, raised.error, jitter_factor=jitter_factor)
+    if raised.mismatch:
+        return _after_mismatch(job, raised.error)
+    return _after_error(job, limits, raised, jitter_factor=jitter_factor)
 
 
 def _after_death(
