@@ -27,7 +27,8 @@ DibsError
 │   └── OutcomeNotKept      the job ended, and the storage no longer keeps its outcome
 └── raised by a handler
     ├── PermanentError      fail the job without a retry
-    └── Retry               retry the job at a time that the handler chooses
+    ├── Retry               retry the job at a time that the handler chooses
+    └── Snooze              run the job again at a time, without counting an attempt
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from dibs.model.duration_text import parse_seconds
+from dibs.model.limits import LONGEST_TIME
 
 
 class DibsError(Exception):
@@ -213,6 +215,69 @@ class Retry(DibsError):
         super().__init__(message)
         self.delay: float | timedelta | None = _parse_delay(delay) if isinstance(delay, str) else delay
         self.at = at
+
+
+class Snooze(DibsError):
+    """The handler asked to run the job again later, without counting an attempt or a retry.
+
+    Raise it in a handler that cannot work yet, for example because another system asked it to wait. Exactly
+    one of `delay` and `until` is set. `delay` is the pause before the next run: seconds, text such as "5m",
+    or a timedelta. `until` is the time of the next run, a datetime with a time zone; a time in the past
+    makes the job due at once.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        delay: float | str | timedelta | None = None,
+        until: datetime | None = None,
+    ) -> None:
+        if (delay is None) == (until is None):
+            state = "both set" if until is not None else "both missing"
+            raise Refused(f"delay and until of Snooze are {state}; pass exactly one of them", field="delay")
+        super().__init__(message)
+        self.delay: float | None = None if delay is None else _snooze_seconds(delay)
+        """Seconds until the next run; None if `until` is set."""
+        self.until: datetime | None = _snooze_time(until)
+        """Time of the next run; None if `delay` is set."""
+
+
+def _snooze_seconds(delay: object) -> float:
+    if isinstance(delay, str):
+        delay = _parse_delay(delay)
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise Refused(
+            f'delay of Snooze is {delay!r:.60}; pass seconds as a number, text such as "5m", or a timedelta',
+            field="delay",
+        )
+    if not 0 <= seconds <= LONGEST_TIME // 1000:
+        raise Refused(
+            f"delay of Snooze is {_short(seconds)} s; it must be 0 to {LONGEST_TIME // 1000} s (100,000 days)",
+            field="delay",
+        )
+    return seconds
+
+
+def _short(number: float) -> str:
+    # Python raises ValueError when it formats an integer of thousands of digits.
+    return f"{number}" if abs(number) < LONGEST_TIME or number != number else "far too many"  # noqa: PLR0124 - NaN
+
+
+def _snooze_time(until: object) -> datetime | None:
+    if until is None:
+        return None
+    if not isinstance(until, datetime):
+        raise Refused(
+            f"until of Snooze is a {type(until).__name__}; pass a datetime with a time zone", field="until"
+        )
+    if until.tzinfo is None or until.utcoffset() is None:
+        raise Refused(
+            f"until of Snooze is {until}, which has no time zone; pass one, as in datetime(..., tzinfo=UTC)",
+            field="until",
+        )
+    return until
 
 
 def _parse_delay(text: str) -> float:
