@@ -22,9 +22,9 @@ _FILES: Final = ("columns", "place", "verbs", "reading")
 #: and `ended` (e). None selects every id, for an export.
 _STATES: Final = {
     None: ("true", "true"),
-    "waiting": ("l.state = 'w'", "false"),
-    "scheduled": ("l.state = 'w' AND l.run_at > (SELECT now_ms FROM clock)", "false"),
-    "active": ("l.state <> 'w'", "false"),
+    "waiting": ("l.state IN ('w', 'k')", "false"),
+    "scheduled": ("l.state IN ('w', 'k') AND l.run_at > (SELECT now_ms FROM clock)", "false"),
+    "active": ("l.state IN ('a', 'h')", "false"),
     "handed_off": ("l.state = 'h'", "false"),
     "blocked": ("(l.next).seq IS NOT NULL", "false"),
     "completed": ("false", "e.kind = 'completed'"),
@@ -113,6 +113,7 @@ class Queries:
             "o.dropped, j.dropped",
             "claimed": re.sub(r"\bj\.", "c.", job),
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
+            "settings": columns["settings"],
         }
         self._filled: dict[str, bytes] = {}
 

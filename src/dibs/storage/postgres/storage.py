@@ -194,13 +194,21 @@ class PostgresStorage(PostgresSession):
         ]
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
         params = {
             "id": sendable_id(id),
             "fence": fence,
-            "progress": progress.decode(),
+            "progress": None if progress is None else progress.decode(),
+            "memo": memo,
             **self._check_common(queue, now),
         }
         return "reported" if await self._run_for_value("report", params) else "lost"
@@ -310,7 +318,7 @@ class PostgresStorage(PostgresSession):
         return [self.decode(row[0], rows.decode_settings, row) for row in await self._run_read("queues", {})]
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits)
+        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
         params = {**self._check_common(queue, now), "patch": parameters.encode_settings(patch)}
         return self.decode(
             queue, rows.decode_settings, (await self._run_write("configure", params))[0]
@@ -328,7 +336,7 @@ class PostgresStorage(PostgresSession):
         checks.check_export(queue, after, until, limit, self.limits)
         params = self._check_common(queue, None, limit)
         items, more = await self._page(None, params, after, until)
-        known = await self._run_read("settings", params)
+        known = await self._run_read("settings_of", params)
         settings = self.decode(queue, rows.decode_settings, known[0]).settings if known else Settings()
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
         return ExportPage(records=records, settings=settings, after=more)

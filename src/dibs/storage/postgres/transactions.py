@@ -30,7 +30,7 @@ def queues_written(queue: str, settlements: Sequence[Settlement]) -> list[str]:
     """Return the queues into which settlements of `queue` enqueue follow-ups or a fail job."""
     ends = [one.action for one in settlements if isinstance(one.action, Complete | Fail)]
     names = {item.queue for end in ends for item in end.then}
-    if any(isinstance(end, Fail) and end.handled for end in ends) and not queue.endswith(FAIL_SUFFIX):
+    if any(isinstance(end, Fail) for end in ends) and not queue.endswith(FAIL_SUFFIX):
         names.add(queue + FAIL_SUFFIX)
     return sorted(names)
 

@@ -5,7 +5,7 @@ A batch becomes one array per field, so that one statement carries the whole bat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +40,7 @@ Params = dict[str, Any]
 
 _encode: Final = msgspec.json.Encoder(enc_hook=to_plain).encode
 _RULES: Final = {"always": 0, "never": 1, "later": 2, "earlier": 3}
-KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED = 4, 8, 16, 32
+KEEPS_DATA, KEEPS_COUNTS, REJECTS, REJECTS_FAILED, UPDATES_ONLY = 4, 8, 16, 32, 64
 KINDS: Final[dict[type, str]] = {
     Complete: "completed",
     Fail: "failed",
@@ -78,12 +78,24 @@ def encode_on_conflict(on_conflict: OnConflict) -> int:
     if isinstance(on_conflict, Reject):
         return REJECTS | (REJECTS_FAILED if on_conflict.failed else 0)
     bits = _RULES[on_conflict.run_at]
-    return bits | (0 if on_conflict.data else KEEPS_DATA) | (0 if on_conflict.resets else KEEPS_COUNTS)
+    if not on_conflict.create:
+        bits |= UPDATES_ONLY
+    return bits | (0 if on_conflict.replaces else KEEPS_DATA) | (0 if on_conflict.resets else KEEPS_COUNTS)
 
 
 #: Parameters that are NULL for a batch of plain requests.
 _ALL_DEFAULTS: Final = dict.fromkeys(
-    ("priorities", "whens", "hows", "attributes", "overrides", "retentions", "keys", "wants")
+    (
+        "priorities",
+        "whens",
+        "hows",
+        "attributes",
+        "overrides",
+        "retentions",
+        "job_keys",
+        "request_keys",
+        "wants",
+    )
 )
 
 
@@ -95,7 +107,8 @@ def _array_or_null(values: list[Any]) -> list[Any] | None:
 def encode_requests(batch: CheckedBatch) -> Params:
     """Return the parameters of enqueue(): the fields of all requests as arrays.
 
-    `plain` is True if no id is repeated and no request has a Reject, a request_key or want_outcome.
+    `plain` is True if no id is repeated and no request has a Reject, `create=False`, a request_key or
+    want_outcome.
     """
     jobs = [request.job for request in batch]
     ids = [job.id for job in jobs]
@@ -106,7 +119,7 @@ def encode_requests(batch: CheckedBatch) -> Params:
     hows = _array_or_null([encode_on_conflict(request.on_conflict) or None for request in batch])
     keys = _array_or_null([request.request_key for request in batch])
     wants = [request.want_outcome for request in batch]
-    rejects = any(how is not None and how & REJECTS for how in hows or ())
+    special = any(how is not None and how & (REJECTS | UPDATES_ONLY) for how in hows or ())
     return {
         "ids": ids,
         "payloads": [each.payload for each in data],
@@ -116,9 +129,10 @@ def encode_requests(batch: CheckedBatch) -> Params:
         "attributes": _array_or_null([attributes_to_json(each) for each in data]),
         "overrides": _array_or_null([to_json_text(each.overrides) for each in data]),
         "retentions": _array_or_null([to_json_text(each.retention) for each in data]),
-        "keys": keys,
+        "job_keys": _array_or_null([each.key for each in data]),
+        "request_keys": keys,
         "wants": wants if any(wants) else None,
-        "plain": not (rejects or keys or any(wants)) and len(set(ids)) == len(ids),
+        "plain": not (special or keys or any(wants)) and len(set(ids)) == len(ids),
     }
 
 
@@ -161,12 +175,12 @@ def encode_details(action: SettleAction) -> str | None:
     fields: dict[str, Any] = {}
     if isinstance(action, RetryLater):
         fields = {"cause": action.cause, "when": encode_start(action.run_at, action.delay)}
+    elif isinstance(action, Release):
+        fields = {"when": encode_start(action.run_at, action.delay)}
     elif isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
         fields["retention"] = action.retention
-    if isinstance(action, Fail | RetryLater) and action.error is not None:
+    if isinstance(action, Fail | RetryLater | Cancelled) and action.error is not None:
         fields["error"] = to_storable_error(action.error)
-    if isinstance(action, Fail) and action.handled:
-        fields["handled"] = True
     if isinstance(action, Complete | Fail) and action.then:
         fields["then"] = [_encode_follow_up(item) for item in action.then]
     return to_json_text({name: value for name, value in fields.items() if value is not None} or None)
@@ -179,9 +193,10 @@ def _encode_follow_up(item: FollowUp) -> dict[str, Any]:
         "id": job.id,
         "payload": data.payload,
         "priority": data.priority,
-        "attributes": {name: Raw(value) for name, value in data.attributes.items()} or None,
+        "attributes": _encode_attributes(data.attributes),
         "overrides": data.overrides,
         "retention": data.retention,
+        "key": data.key,
         "when": encode_start(job.run_at, job.delay),
         "how": encode_on_conflict(item.on_conflict),
     }
@@ -240,8 +255,13 @@ def _fields_without(value: Struct, *excluded: str) -> dict[str, Any]:
 def _encode_data(data: JobData | None) -> dict[str, Any]:
     if data is None:
         return {}
-    attributes = {name: Raw(item) for name, item in data.attributes.items()} or None
-    return {**asdict(data), "payload": _to_bytea_text(data.payload), "attributes": attributes}
+    attributes = _encode_attributes(data.attributes)
+    memo = _to_bytea_text(data.memo)
+    return {**asdict(data), "payload": _to_bytea_text(data.payload), "memo": memo, "attributes": attributes}
+
+
+def _encode_attributes(attributes: Mapping[str, bytes]) -> dict[str, Raw] | None:
+    return {name: Raw(value) for name, value in attributes.items()} or None
 
 
 def _encode_origin(origin: Origin | None) -> list[Any] | None:
@@ -249,7 +269,7 @@ def _encode_origin(origin: Origin | None) -> list[Any] | None:
     if origin is None:
         return None
     *fields, attributes = astuple(origin)
-    return [*fields, {name: Raw(item) for name, item in attributes.items()} or None]
+    return [*fields, _encode_attributes(attributes)]
 
 
 def _to_bytea_text(value: bytes | None) -> str | None:
@@ -280,6 +300,7 @@ def _encode_run(run: ActiveRun) -> dict[str, Any]:
 def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
     return {
         **_fields_without(outcome, "data"),
+        "attributes": _encode_attributes(outcome.attributes),
         **_encode_data(outcome.data),
         "origin": _encode_origin(outcome.origin),
         "result": _to_bytea_text(outcome.result),

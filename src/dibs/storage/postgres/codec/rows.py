@@ -24,7 +24,7 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.requests import EnqueueRequest, Settings
+from dibs.model.requests import EnqueueRequest, Settings, StartRate
 from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
 from dibs.model.rules import REASON_CAN_ONLY_END
 
@@ -33,6 +33,7 @@ Row = Sequence[Any]
 _attributes: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _overrides: Final = msgspec.json.Decoder(Overrides).decode
 _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
+_rate: Final = msgspec.json.Decoder(StartRate).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 _origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
@@ -40,10 +41,10 @@ _origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
 _ORIGIN_ATTRIBUTES: Final = Origin.__struct_fields__.index("attributes")
 
 #: How many columns of sql/columns.sql a job, a run, a successor and an outcome have.
-JOB: Final = 18
+JOB: Final = 20
 RUN: Final = 6
-SUCCESSOR: Final = 15
-OUTCOME: Final = 23
+SUCCESSOR: Final = 17
+OUTCOME: Final = 25
 
 
 class UnreadableRow(Exception):
@@ -55,7 +56,13 @@ DECODE_ERRORS: Final = (ValueError, LookupError, TypeError)
 
 
 def decode_data(
-    payload: bytes, attributes: str | None, priority: int, overrides: str | None, kept: str | None
+    payload: bytes,
+    attributes: str | None,
+    priority: int,
+    overrides: str | None,
+    kept: str | None,
+    key: str | None,
+    memo: bytes | None = None,
 ) -> JobData:
     """Return the data of a job from its columns: the part that an update replaces as a whole."""
     return JobData(
@@ -64,6 +71,8 @@ def decode_data(
         priority=priority,
         overrides=None if overrides is None else _overrides(overrides),
         retention=None if kept is None else _retention(kept),
+        key=key,
+        memo=memo,
     )
 
 
@@ -75,10 +84,10 @@ def decode_attributes(text: str) -> dict[str, bytes]:
 def decode_job(row: Row, run: ActiveRun | None) -> Job:
     """Return a job from its columns and its run (None for a waiting job)."""
     (id, payload, attributes, priority, overrides, kept, run_at, enqueued_at, seq, first, revision, enqueues,
-     attempts, retries, stalls, timeouts, error, origin) = row  # fmt: skip
+     attempts, retries, stalls, timeouts, error, origin, key, memo) = row  # fmt: skip
     return Job(
         id=id,
-        data=decode_data(payload, attributes, priority, overrides, kept),
+        data=decode_data(payload, attributes, priority, overrides, kept, key, memo),
         run_at=run_at,
         enqueued_at=enqueued_at,
         seq=seq,
@@ -125,9 +134,9 @@ def decode_run(row: Row) -> ActiveRun | None:
 
 def decode_successor(row: Row) -> Successor:
     (payload, attributes, priority, overrides, kept, replaces, run_at, lo, hi, resets, enqueued_at, seq,
-     first, revision, enqueues) = row  # fmt: skip
+     first, revision, enqueues, key, creates) = row  # fmt: skip
     return Successor(
-        data=decode_data(payload, attributes, priority, overrides, kept),
+        data=decode_data(payload, attributes, priority, overrides, kept, key),
         replaces=replaces,
         run_at=run_at,
         lo=lo,
@@ -138,13 +147,17 @@ def decode_successor(row: Row) -> Successor:
         first=first,
         revision=revision,
         enqueues=enqueues,
+        creates=creates is not False,
     )
 
 
 def decode_outcome(row: Row) -> Outcome:
     (kind, fence, first, revision, ended_at, expires_at, result, error, enqueues, enqueued_at, run_at,
      claimed_at, holder, attempts, retries, stalls, timeouts, payload, attributes, priority, overrides, kept,
-     origin) = row  # fmt: skip
+     origin, key, memo) = row  # fmt: skip
+    data = None
+    if payload is not None:
+        data = decode_data(payload, attributes, priority, overrides, kept, key, memo)
     return Outcome(
         kind=kind,
         fence=fence,
@@ -163,8 +176,9 @@ def decode_outcome(row: Row) -> Outcome:
         retries=retries,
         stalls=stalls,
         timeouts=timeouts,
-        data=None if payload is None else decode_data(payload, attributes, priority, overrides, kept),
+        data=data,
         origin=None if origin is None else decode_origin(origin),
+        attributes=NO_ATTRIBUTES if data is not None or attributes is None else decode_attributes(attributes),
     )
 
 
@@ -266,7 +280,8 @@ def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
 
 def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
-    name, paused, max_active, retention, level, age, size, keys = row
+    (name, paused, max_active, retention, level, age, size, keys, fail_handler, results, per_key, rate,
+     key_rate) = row  # fmt: skip
     try:
         kept = _retention(retention)
     except DECODE_ERRORS:
@@ -279,6 +294,11 @@ def decode_settings(row: Row) -> QueueInfo:
         log_age=age,
         log_bytes=size,
         request_key_age=keys,
+        fail_handler=fail_handler,
+        log_results=results,
+        per_key=per_key,
+        rate=None if rate is None else _rate(rate),
+        key_rate=None if key_rate is None else _rate(key_rate),
     )
     return QueueInfo(name, settings)
 

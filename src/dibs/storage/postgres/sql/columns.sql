@@ -1,10 +1,12 @@
 -- The columns of a job (j) and its run, a successor (j.next) and an outcome (o). Queries insert them as {job}, {run},
--- {successor} and {outcome}; postgres/codec/rows.py reads them in this order.
+-- {successor},
+-- {outcome} and {settings}; postgres/codec/rows.py reads them in this order.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
 j.run_at, j.enqueued_at, j.seq, j.first, j.revision, j.enqueues,
-j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text
+j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
+j.key, j.memo
 
 -- name: run
 j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::text
@@ -12,10 +14,15 @@ j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::
 -- name: successor
 (j.next).payload, (j.next).attributes::text, (j.next).priority, (j.next).overrides::text,
 (j.next).retention::text, (j.next).replaces, (j.next).run_at, (j.next).lo, (j.next).hi, (j.next).resets,
-(j.next).enqueued_at, (j.next).seq, (j.next).first, (j.next).revision, (j.next).enqueues
+(j.next).enqueued_at, (j.next).seq, (j.next).first, (j.next).revision, (j.next).enqueues, (j.next).key, (j.next).creates
 
 -- name: outcome
 o.kind, o.fence, o.first, o.revision, o.ended_at, o.expires_at, o.result, o.error::text,
 o.enqueues, o.enqueued_at, o.run_at, o.claimed_at, o.holder,
 o.attempts, o.retries, o.stalls, o.timeouts,
-o.payload, o.attributes::text, o.priority, o.overrides::text, o.retention::text, o.origin::text
+o.payload, o.attributes::text, o.priority, o.overrides::text, o.retention::text, o.origin::text,
+o.key, o.memo
+
+-- name: settings
+k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age,
+k.fail_handler, k.log_results, k.per_key, to_json(k.rate)::text, to_json(k.key_rate)::text

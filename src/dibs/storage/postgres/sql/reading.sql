@@ -48,11 +48,11 @@ WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
 SELECT DISTINCT max(id) AS id FROM cut WHERE part < %(parts)s GROUP BY part ORDER BY id
 
 -- name: queues
-SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+SELECT {settings}
 FROM {schema}.queues k ORDER BY k.name
 
--- name: settings
-SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+-- name: settings_of
+SELECT {settings}
 FROM {schema}.queues k WHERE k.name = %(queue)s
 
 -- name: events

@@ -7,7 +7,7 @@ SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.first_ids
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
-    %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], NULL) e
+    %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[], NULL) e
 
 -- name: enqueue_wanting
 -- Returns the row of enqueue, and one more row for each existing outcome that a request wants. `place` is the
@@ -16,7 +16,8 @@ SELECT e.statuses, e.founds, e.firsts, e.revisions, e.repeats, e.first_ids, e.pl
 FROM {schema}.enqueue(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(payloads)b::bytea[],
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
-    %(overrides)b::text[], %(retentions)b::text[], %(keys)b::text[], %(wants)b::boolean[]) e
+    %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[],
+    %(wants)b::boolean[]) e
 
 -- name: claim
 -- Returns a row for each job in the order of claims, with its fence, and a last row for the whole claim, in which
@@ -53,7 +54,8 @@ SELECT {schema}.finish(
     %(now)s::bigint)
 
 -- name: report
-SELECT {schema}.report(%(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(now)s::bigint)
+SELECT {schema}.report(
+    %(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(memo)b::bytea, %(now)s::bigint)
 
 -- name: grant
 -- Returns one row: the time, and the lead of the storage in ms.
@@ -86,7 +88,7 @@ SELECT {schema}.retry_failed(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
 SELECT {schema}.forget(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
 
 -- name: configure
-SELECT k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age
+SELECT {settings}
 FROM {schema}.configure(%(queue)s::text, %(patch)s::jsonb, %(now)s::bigint) k
 
 -- name: prune
