@@ -15,6 +15,7 @@ from dibs.client.listing import Listing
 from dibs.client.options.ids import content_id
 from dibs.client.options.job_settings import CallSettings, JobSettings
 from dibs.client.options.queue_settings import QueueSettings
+from dibs.client.options.rate import Rate
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.queue import Queue
@@ -29,6 +30,7 @@ from dibs.errors import (
     ConfigurationError,
     DibsError,
     DuplicateHandler,
+    JobAbsent,
     JobCancelled,
     JobEnded,
     JobFailed,
@@ -106,6 +108,7 @@ __all__ = [
     "Fixed",
     "HandlerSettings",
     "Immediate",
+    "JobAbsent",
     "JobCancelled",
     "JobEnded",
     "JobFailed",
@@ -123,6 +126,7 @@ __all__ = [
     "Queue",
     "QueueReport",
     "QueueSettings",
+    "Rate",
     "Receiver",
     "Refused",
     "Reject",

@@ -24,6 +24,7 @@ DibsError
 ├── JobEnded                the job ended without a result
 │   ├── JobFailed           the job failed permanently
 │   ├── JobCancelled        the job was cancelled
+│   ├── JobAbsent           an update with create=False found no live job, and changed nothing
 │   └── OutcomeNotKept      the job ended, and the storage no longer keeps its outcome
 └── raised by a handler
     ├── PermanentError      fail the job without a retry
@@ -181,6 +182,15 @@ class JobFailed(JobEnded):
 class JobCancelled(JobEnded):
     """The job was cancelled; enqueue it again to run it."""
 
+    def __init__(self, message: str = "", *, queue: str = "", id: str = "", error: Any = None) -> None:
+        super().__init__(message, queue=queue, id=id)
+        self.error = error
+        """The reason as a stored `dibs.Error`, for example a passed `start_by`; None without a reason."""
+
+
+class JobAbsent(JobEnded):
+    """The id had no live job, so Update(create=False) changed nothing; enqueue the job with its data."""
+
 
 class OutcomeNotKept(JobEnded):
     """The job ended, but the storage no longer keeps its outcome; raise its retention to read it later."""
@@ -254,7 +264,7 @@ def _snooze_seconds(delay: object) -> float:
         )
     if not 0 <= seconds <= LONGEST_TIME // 1000:
         raise Refused(
-            f"delay of Snooze is {_short(seconds)} s; it must be 0 to {LONGEST_TIME // 1000} s (100,000 days)",
+            f"delay of Snooze is {_short(seconds)} s; it must be 0 to {LONGEST_TIME // 1000} (100,000 days)",
             field="delay",
         )
     return seconds

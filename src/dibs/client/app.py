@@ -244,9 +244,15 @@ class Dibs:
         - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
           job in a process that runs only this job at the time. Default "auto".
         - `max_active`: jobs of the task that may be active at once over all workers; None is no limit.
+        - `key`: key of each job: the name of a parameter, or a function that takes the arguments of the call
+          and returns text, a whole number, or None for no key. Default: no key.
+        - `per_key`: jobs of one key that may be active at once over all workers; None is no limit.
+        - `rate`: how often runs may start over all workers, as in Rate(5, per=1); None is no limit.
+        - `key_rate`: how often runs of one key may start, as in Rate(10, per=60); None is no limit.
+        - `log_results`: longest result that the log keeps, in bytes, at most 4,096; 0 is none.
         - `retention`: how long the queue keeps outcomes: seconds, None for ever, or a Retention. Workers
-          write `max_active` and `retention` to the storage when they start. Default of both: the settings of
-          `queue.configure`.
+          write `max_active`, `per_key`, `rate`, `key_rate`, `log_results` and `retention` to the storage when
+          they start. Default of each: the setting of `queue.configure`.
         - `exact_arguments`: True refuses an enqueue whose arguments would arrive changed, for example without
           a field that a model excludes; False sends them. Default True.
         - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
@@ -17,15 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS, abandon_wakeup
+from dibs.client.connection.outcome_wait import abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
+from dibs.client.connection.wakeups import Wakeups
 from dibs.client.options.arguments import check_list
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
-from dibs.errors import Refused, StorageError
+from dibs.client.status import decode_or_raw
+from dibs.errors import Refused
 from dibs.model.events import AttemptKind, EventKind, LogEvent, NoteKind
 from dibs.model.job import Error, Slot
 from dibs.model.requests import LogLevel, Settings
-from dibs.model.results import EventPage
+from dibs.model.results import EventPage, WaitResult
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
 
 #: Most events that one read of the log returns.
 PAGE_SIZE = 500
-#: Most active jobs whose progress a live feed reads at a time.
+#: Most jobs whose progress a live feed reads if it does not know which of them reported.
 MAX_FOLLOWED = 100
+#: Most runs of which a live feed remembers the latest progress, so that it returns no value twice.
+MAX_REMEMBERED = 1000
 
 #: Most characters of an offset (contract 3, Events).
 LONGEST_OFFSET = 64
@@ -88,7 +91,10 @@ class Event(Struct, frozen=True, kw_only=True):
     enqueues: int = 0
     """Number of enqueues in the job of the event: later enqueues of an id may update a waiting job."""
     error: Error | None = None
-    """Error of the run."""
+    """Error of the run, or the reason of a cancellation."""
+    result: Any = None
+    """Result of a completed run, decoded by the queue's serde; None unless the setting `log_results` of the
+    queue allows its size."""
     progress: Any = None
     """Progress that the run reported; only with the kind `progress`."""
 
@@ -115,8 +121,14 @@ class Feed:
         self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
         self._offset = self._read_to = LATEST if after is None else after
         self._buffer: deque[Event] = deque()
+        self._wakeups = Wakeups(client.name, "events")
+        self._reports = Wakeups(client.name, "progress", self._followed_ids())
+        #: True if the log may have events after `_read_to`.
+        self._log_is_due = True
+        #: The ids whose progress may have changed; None if any may have changed.
+        self._reported: Collection[str] | None = None if self._shows_progress else ()
+        #: The latest progress of each run that reported, by fence.
         self._progress: dict[int, bytes] = {}
-        self._since: Mapping[str, str] | None = None
 
     def __repr__(self) -> str:
         return f"<Feed {self._client.label} after {self._offset!r}>"
@@ -157,17 +169,16 @@ class Feed:
         """Wait for the next event and return it."""
         while not self._buffer:
             storage = await self._client.storage()
-            if self._since is None:
-                # Get a token of the log's current position. The task below may start its wait after an event
-                # arrives; with the token that wait ends at once.
-                await self._wait_for_events(storage, 0)
-            wakeup = asyncio.ensure_future(self._wait_for_events(storage))
-            try:
+            # The token of the log's current position, so that the wait ends if an event comes after the read.
+            await self._wakeups.begin(storage)
+            if self._shows_progress:
+                await self._reports.begin(storage)
+            if self._log_is_due:
                 await self._read_log(storage)
-                if not self._buffer:
-                    await wakeup
-            finally:
-                abandon_wakeup(wakeup)
+            if self._reported is None or self._reported:
+                await self._read_progress(storage)
+            if not self._buffer and not self._log_is_due:
+                await self._wait_for_change(storage)
         event = self._buffer.popleft()
         self._offset = event.offset or self._offset
         return event
@@ -187,8 +198,7 @@ class Feed:
         page = await storage.events(self._client.name, after=self._read_to, limit=PAGE_SIZE)
         self._buffer_page(page)
         self._read_to = page.offset
-        if self._shows_progress:
-            await self._read_progress(storage)
+        self._log_is_due = bool(page.events)
         if not self._buffer:
             # `ids` or `kinds` excluded all events of the page, so the next read starts behind them.
             self._offset = page.offset
@@ -196,7 +206,9 @@ class Feed:
     def _buffer_page(self, page: EventPage) -> None:
         name = self._client.name
         wanted = [
-            event_from_log(name, offset, event) for offset, event in page.events if self._is_wanted(event)
+            event_from_log(self._client, offset, event)
+            for offset, event in page.events
+            if self._is_wanted(event)
         ]
         if page.fell_off:
             self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
@@ -207,11 +219,43 @@ class Feed:
             self._ids is None or event.id in self._ids
         )
 
+    def _followed_ids(self) -> list[str]:
+        """Return the ids to wait for; none for all ids of the queue, also if there are too many."""
+        return [] if self._ids is None or len(self._ids) > MAX_FOLLOWED else sorted(self._ids)
+
+    async def _wait_for_change(self, storage: Storage) -> None:
+        """Wait for an event, for a report of progress, or for the slow poll, and set what to read next."""
+        events = asyncio.ensure_future(self._wakeups.next(storage))
+        reports = asyncio.ensure_future(self._reports.next(storage)) if self._shows_progress else None
+        try:
+            await asyncio.wait(
+                [events] if reports is None else [events, reports], return_when=asyncio.FIRST_COMPLETED
+            )
+            if events.done():
+                events.result()
+                self._log_is_due = True
+            if reports is not None and reports.done():
+                self._reported = self._reported_ids(storage, reports.result())
+        finally:
+            abandon_wakeup(events)
+            if reports is not None:
+                abandon_wakeup(reports)
+
+    def _reported_ids(self, storage: Storage, wakeup: WaitResult | None) -> Collection[str] | None:
+        """Return the ids whose progress to read after a wait; None if any may have changed."""
+        if wakeup is None or (wakeup.woken and wakeup.reported is None):
+            return None
+        if not wakeup.woken:
+            return () if storage.capabilities.push_wakeups else None
+        reported = wakeup.reported or frozenset()
+        return reported if self._ids is None else reported & self._ids
+
     async def _followed_jobs(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
-        """Return id and slot of the jobs whose progress to report: those of `ids`, or all active jobs."""
-        if self._ids is None:
+        """Return id and slot of the jobs that reported, else of those of `ids`, or of all active jobs."""
+        reported, self._reported = self._reported, ()
+        if reported is None and self._ids is None:
             return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
-        ids = sorted(self._ids)[:MAX_FOLLOWED]
+        ids = sorted(reported or self._ids or ())[:PAGE_SIZE]
         return zip(ids, await storage.get(self._client.name, ids), strict=True)
 
     async def _read_progress(self, storage: Storage) -> None:
@@ -219,26 +263,22 @@ class Feed:
 
         The log has no events of progress, so the feed reads the progress from the jobs themselves.
         """
-        latest: dict[int, bytes] = {}
         for id, slot in await self._followed_jobs(storage):
             run = slot.current.run if slot.current else None
-            if run is None or run.progress is None:
+            if run is None or run.progress is None or self._progress.get(run.fence) == run.progress:
                 continue
-            latest[run.fence] = run.progress
-            if self._progress.get(run.fence) != run.progress:
-                value = msgspec.json.decode(run.progress)
-                self._buffer.append(
-                    Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
-                )
-        self._progress = latest
+            self._remember_progress(run.fence, run.progress)
+            value = msgspec.json.decode(run.progress)
+            self._buffer.append(
+                Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
+            )
 
-    async def _wait_for_events(self, storage: Storage, seconds: float | None = None) -> None:
-        name, seconds = self._client.name, SLOW_POLL_SECONDS if seconds is None else seconds
-        with suppress(StorageError):
-            wake = await storage.wait([name], for_="events", since=self._since, timeout=seconds)
-            self._since = wake.since
-            return
-        await asyncio.sleep(seconds)
+    def _remember_progress(self, fence: int, progress: bytes) -> None:
+        self._progress.pop(fence, None)
+        self._progress[fence] = progress
+        if len(self._progress) > MAX_REMEMBERED:
+            # A dict keeps the order of insertion, so its first key has reported longest ago.
+            del self._progress[next(iter(self._progress))]
 
 
 def _check_offset(after: object) -> None:
@@ -270,12 +310,12 @@ def _check_kinds(kinds: frozenset[str], *, is_live: bool) -> frozenset[str]:
     return kinds
 
 
-def event_from_log(queue: str, offset: str, event: LogEvent) -> Event:
+def event_from_log(client: QueueClient, offset: str, event: LogEvent) -> Event:
     """Convert an entry of the storage's log, with times in ms, to an Event with datetimes."""
     return Event(
         kind=event.kind,
         offset=offset,
-        queue=queue,
+        queue=client.name,
         id=event.id,
         at=utc_datetime(event.at),
         attempt=event.attempt,
@@ -289,4 +329,5 @@ def event_from_log(queue: str, offset: str, event: LogEvent) -> Event:
         revision=event.revision,
         enqueues=event.enqueues,
         error=event.error,
+        result=None if event.result is None else decode_or_raw(client, event.result),
     )

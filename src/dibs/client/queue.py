@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attrs import evolve
+from msgspec import UNSET
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.functions import check_function
@@ -30,7 +31,9 @@ from dibs.client.options.job_settings import (
     JOB_SETTINGS,
     JobSettings,
     build_request,
+    build_update,
     check_setting_names,
+    is_update_only,
 )
 from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
@@ -72,7 +75,7 @@ class Queue(StoredQueue):
     # -- enqueue -------------------------------------------------------------------------------------
 
     async def enqueue(
-        self, data: Any, *, connection: Any = None, **settings: Unpack[JobSettings]
+        self, data: Any = UNSET, *, connection: Any = None, **settings: Unpack[JobSettings]
     ) -> Ticket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
@@ -87,14 +90,19 @@ class Queue(StoredQueue):
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
         - `priority`: -1000 to 1000; a higher number starts first. Default 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Update(create=False) takes no data, and changes nothing for an id without a live job.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
           changes nothing and gets the ticket of the first. Default: no key.
+        - `key`: key of the job, to which `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes,
+          a whole number, or None for no key. Default: no key, also in a queue whose task derives one.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
         - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
           handler for this job; the units are the same. Default: the limits of the handler.
+        - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
+          of this machine. A worker that claims the job later cancels it. Default: no deadline.
         - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
           the receiver.
 
@@ -117,7 +125,7 @@ class Queue(StoredQueue):
             opened.slots.release(turn)
 
     async def enqueue_and_wait(
-        self, data: Any, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
+        self, data: Any = UNSET, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
     ) -> Any:
         """Enqueue a job, wait for it, and return its result.
 
@@ -126,9 +134,9 @@ class Queue(StoredQueue):
         stays in the queue.
         """
         async with self._client.slot() as (opened, expires):
-            request = await extend_request_retention(
-                self._client, self._build_request(data, settings, want_outcome=True), wait
-            )
+            request = self._build_request(data, settings, want_outcome=True)
+            if not is_update_only(settings):
+                request = await extend_request_retention(self._client, request, wait)
             answer = await self._client.enqueue(opened, request, expires)
         return await Ticket[Any](self._client, request.job.id, answer.revision, answer=answer).result(wait)
 
@@ -142,7 +150,7 @@ class Queue(StoredQueue):
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
 
-    def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
+    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
@@ -156,7 +164,18 @@ class Queue(StoredQueue):
         self, data: Any, settings: JobSettings, *, want_outcome: bool = False
     ) -> EnqueueRequest:
         check_setting_names(settings, JOB_SETTINGS)
+        if data is UNSET:
+            return self._build_update(settings, want_outcome=want_outcome)
         return build_request(self._encode_payload(data), settings, want_outcome=want_outcome)
+
+    def _build_update(self, settings: JobSettings, *, want_outcome: bool) -> EnqueueRequest:
+        if not is_update_only(settings):
+            raise Refused(
+                "data is missing; pass the data of the job (only a request with "
+                "on_conflict=Update(create=False) has none)",
+                field="data",
+            )
+        return build_update(settings, want_outcome=want_outcome)
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
         """Return the ticket of an earlier enqueue by its id and revision, also one of another process."""
@@ -206,8 +225,14 @@ class Queue(StoredQueue):
 
         A job fails when it has no retries left, or at once with PermanentError. The worker calls the failure
         handler with (failure) or (failure, job): a Failure and the CurrentJob. It runs as a job of the queue
-        `name!fail`; the options set the limits of these runs, without `exact_arguments`. Raises the errors of
-        `handler`.
+        `name!fail`; the options set the limits of these runs, without `exact_arguments`. By default it is
+        retried for more than 24 hours: `max_retries` and `max_timeouts` are 110, and `backoff` is
+        Exponential(10, 900).
+
+        A worker with the failure handler sets the queue's setting `fail_handler` before its first claim. From
+        then on each failure is handled, whoever ends the job. To stop a failure handler, pause `name!fail`.
+
+        Raises the errors of `handler`.
         """
 
         def declare(function: F) -> F:
@@ -247,8 +272,7 @@ class Queue(StoredQueue):
 
         Raises Refused for a value that is not allowed.
         """
-        handled = f"{self.name}{FAIL_SUFFIX}" in self._handlers
-        return Receiver(self._client, max_jobs, lease, wait, handles_failure=handled)
+        return Receiver(self._client, max_jobs, lease, wait)
 
     # -- the log ---------------------------------------------------------------------------------------
 

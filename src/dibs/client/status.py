@@ -20,9 +20,10 @@ from dibs.model.job import Error, Job, JobData, Outcome, Overrides, Slot, Succes
 from dibs.model.results import State
 from dibs.model.ticket_state import ticket_state
 
-#: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired.
+#: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired, and `absent`
+#: that of an `Update(create=False)` that found no live job.
 JobState = Literal[
-    "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept"
+    "waiting", "active", "handed_off", "blocked", "completed", "failed", "cancelled", "not_kept", "absent"
 ]
 
 
@@ -34,7 +35,8 @@ class Status(Struct, frozen=True, kw_only=True):
     id: str
     """Id of the job."""
     state: JobState
-    """State of the job; `not_kept` if the outcome of an enqueue has expired."""
+    """State of the job; `not_kept` if the outcome of an enqueue has expired, `absent` for an
+    `Update(create=False)` that found no live job."""
     revision: int = 0
     """Number of the latest enqueue that this job contains: `ticket.revision` of that enqueue."""
     run_at: datetime | None = None
@@ -59,8 +61,11 @@ class Status(Struct, frozen=True, kw_only=True):
     """Number of times the job returned to the queue after a timeout."""
     priority: int = 0
     """Priority, -1000 to 1000; a higher number starts first."""
+    key: str | None = None
+    """Key of the job, to which `per_key` and `key_rate` of its queue apply. None for a job without a key,
+    and after the end of the job, unless the outcome keeps the data; see Retention.keep_payload."""
     attributes: Mapping[str, Any] = {}
-    """Attributes of the job."""
+    """Attributes of the job. They stay after its end, while its outcome is kept."""
     data: Any = None
     """Data of the job, decoded by the queue's serde; bytes if the serde cannot decode it.
 
@@ -71,7 +76,8 @@ class Status(Struct, frozen=True, kw_only=True):
     return type of the task."""
     limits: Mapping[str, Any] = {}
     """Limits that the job itself sets, by the names of the settings of `enqueue`: `timeout` and `lease` in
-    seconds, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`. Limits of the handler are absent."""
+    seconds, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`; `start_by` as a datetime. Limits of
+    the handler are absent."""
     retention: Retention | None = None
     """Retention that the job itself sets, in seconds; None for the retention of its queue."""
     lease: str = ""
@@ -85,7 +91,8 @@ class Status(Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
     """True if the active run was asked to stop."""
     error: Error | None = None
-    """Error of a failed job, or of the latest run of a job that returned to the queue."""
+    """Error of a failed job, reason of a cancelled one, or error of the latest run of a job that returned to
+    the queue."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -175,10 +182,10 @@ def _successor_status(client: QueueClient, id: str, successor: Successor) -> Sta
         id=id,
         state="blocked",
         revision=successor.revision,
-        run_at=utc_datetime(successor.run_at),
+        run_at=utc_datetime(successor.run_at) if successor.creates else None,
         enqueued_at=utc_datetime(successor.enqueued_at),
         enqueues=successor.enqueues,
-        **_data_fields(client, successor.data),
+        **_data_fields(client, successor.data if successor.creates else None),
     )
 
 
@@ -201,8 +208,8 @@ def _outcome_status(client: QueueClient, id: str, outcome: Outcome) -> Status:
         holder=outcome.holder,
         fence=outcome.fence,
         error=outcome.error,
-        result=None if outcome.result is None else _decode(client, outcome.result),
-        **_data_fields(client, outcome.data),
+        result=None if outcome.result is None else decode_or_raw(client, outcome.result),
+        **{**_data_fields(client, outcome.data), "attributes": decode_attributes(outcome.kept_attributes)},
     )
 
 
@@ -210,9 +217,10 @@ def _data_fields(client: QueueClient, data: JobData | None) -> dict[str, Any]:
     if data is None:
         return {}
     return {
-        "data": _decode(client, data.payload),
-        "attributes": decode_attributes(data),
+        "data": decode_or_raw(client, data.payload),
+        "attributes": decode_attributes(data.attributes),
         "priority": data.priority,
+        "key": data.key,
         "limits": _own_limits(data.overrides),
         "retention": None if data.retention is None else Retention.from_model(data.retention),
     }
@@ -222,20 +230,23 @@ def _own_limits(overrides: Overrides | None) -> dict[str, Any]:
     if overrides is None:
         return {}
     limits = {name: getattr(overrides, name) for name in overrides.__struct_fields__}
-    return {
-        name: limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
-        for name, limit in limits.items()
-        if limit is not UNSET
-    }
+    return {name: _limit_value(name, limit) for name, limit in limits.items() if limit is not UNSET}
 
 
-def _decode(client: QueueClient, raw: bytes) -> Any:
+def _limit_value(name: str, limit: Any) -> Any:
+    if name == "start_by":
+        return utc_datetime_or_none(limit)
+    return limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
+
+
+def decode_or_raw(client: QueueClient, raw: bytes) -> Any:
+    """Return stored bytes, decoded by the serde of the queue, or unchanged if it cannot decode them."""
     try:
         return client.serde.decode(raw)
     except ValueError:
         return raw
 
 
-def decode_attributes(data: JobData) -> dict[str, Any]:
-    """Return the attributes of a job, decoded from JSON."""
-    return {name: msgspec.json.decode(raw) for name, raw in data.attributes.items()}
+def decode_attributes(attributes: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return attributes, decoded from JSON."""
+    return {name: msgspec.json.decode(raw) for name, raw in attributes.items()}

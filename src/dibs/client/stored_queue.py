@@ -19,7 +19,7 @@ from dibs.client.options.job_settings import due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.status import Status, slot_status
-from dibs.model.job import FAIL_SUFFIX, Slot
+from dibs.model.job import Slot
 from dibs.model.requests import Complete, End, Fail, JobPatch
 from dibs.model.results import (
     AmendStatus,
@@ -104,7 +104,7 @@ class StoredQueue:
     ) -> AmendStatus:
         """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
 
-        - `attributes`: merged into the attributes of the job.
+        - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
         - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
 
@@ -124,6 +124,7 @@ class StoredQueue:
     ) -> FinishStatus:
         """End a job that was handed off: complete it with `result`, or fail it with `error`.
 
+        A failure gets a job of the failure handler, if a worker has one (setting `fail_handler`).
         `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
         "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
         job waits or has a lease; "not_found".
@@ -131,9 +132,7 @@ class StoredQueue:
         end: End = Complete(result=self._client.serde.encode(result))
         if error is not None:
             check_error(error)
-            end = Fail(
-                error=error_from_exception(error), handled=f"{self.name}{FAIL_SUFFIX}" in self._handlers
-            )
+            end = Fail(error=error_from_exception(error))
         return await (await self._client.bounded_storage()).finish(self.name, id, end, revision)
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:
@@ -204,14 +203,24 @@ class StoredQueue:
         - `paused`: whether claims are stopped. Default False.
         - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
           Default None.
+        - `per_key`: number of jobs of one key that may be active at once over all workers; None is no limit.
+          Default None.
+        - `rate`: how often runs may start over all workers, as in Rate(5, per=1); None is no limit.
+          Default None.
+        - `key_rate`: how often runs of one key may start, as in Rate(10, per=60); None is no limit.
+          Default None.
         - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
           Retention. Default: completed and cancelled 1 hour, failed 7 days.
         - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
         - `log_age`: seconds that events are kept. Default 86,400.
         - `log_bytes`: size of the log in bytes. Default 64 MiB.
+        - `log_results`: longest result that the log keeps, in bytes, at most 4,096; 0 is none. Default 0.
         - `request_key_age`: seconds that a request_key is remembered. Default 3,600.
+        - `fail_handler`: whether each job that fails gets a job of the failure handler, whoever ends it.
+          Workers with a failure handler set it. Default False.
 
-        Raises Refused naming the setting at fault.
+        Raises Refused naming the setting at fault, and for `per_key`, `rate` or `key_rate` on a storage
+        without the capability `limits`.
         """
         await self._client.configure(build_patch(changes))
 

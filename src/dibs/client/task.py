@@ -21,10 +21,18 @@ from dibs.client.calls.handler_registry import (
     task_data_check,
 )
 from dibs.client.calls.signature import CallSignature
+from dibs.client.calls.task_key import TaskKey, build_task_key
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import check_list
-from dibs.client.options.job_settings import CALL_SETTINGS, CallSettings, build_request, check_setting_names
+from dibs.client.options.job_settings import (
+    CALL_SETTINGS,
+    CallSettings,
+    build_request,
+    build_update,
+    check_setting_names,
+    is_update_only,
+)
 from dibs.client.queue import H, Queue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
 from dibs.errors import Refused
@@ -57,6 +65,8 @@ class TaskEnqueuer(Generic[P, R]):
     _client: QueueClient
     _call: CallSignature
     _settings: CallSettings
+    #: Derives the key of a job; None for a task without the option `key`.
+    _key: TaskKey | None = None
 
     def __repr__(self) -> str:
         # The connection is left out, because its repr may contain a password.
@@ -77,7 +87,7 @@ class TaskEnqueuer(Generic[P, R]):
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
         the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
         job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
-        the task.
+        the task. A call with `on_conflict=Update(create=False)` takes no arguments.
 
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
@@ -104,9 +114,9 @@ class TaskEnqueuer(Generic[P, R]):
             raise Refused(_WAIT_BEFORE_COMMIT, field="connection")
         wait = self._settings.get("wait", DEFAULT_WAIT)
         async with self._client.slot() as (opened, expires):
-            request = await extend_request_retention(
-                self._client, self._build_request(args, kwargs, want_outcome=True), wait
-            )
+            request = self._build_request(args, kwargs, want_outcome=True)
+            if not is_update_only(self._settings):
+                request = await extend_request_retention(self._client, request, wait)
             ticket = self._ticket(request, await self._client.enqueue(opened, request, expires))
         return await ticket.result(wait)
 
@@ -130,8 +140,13 @@ class TaskEnqueuer(Generic[P, R]):
         return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer)
 
     def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
+        settings = self._settings
+        if is_update_only(settings) and not args and not kwargs:
+            return build_update(settings, want_outcome=want_outcome)
         payload = self._call.encode_arguments(self._client.serde, args, kwargs)
-        return build_request(payload, self._settings, want_outcome=want_outcome)
+        if self._key is not None and "key" not in settings:
+            settings = {**settings, "key": self._key.derive(args, kwargs)}
+        return build_request(payload, settings, want_outcome=want_outcome)
 
     def _decode_result(self, raw: bytes) -> Any:
         return self._call.decode_result(self._client.serde, raw)
@@ -140,8 +155,14 @@ class TaskEnqueuer(Generic[P, R]):
 class Task(TaskEnqueuer[P, R]):
     """A function declared with @app.task. Call it to run it here, or enqueue it for a worker."""
 
-    def __init__(self, client: QueueClient, call: CallSignature, handlers: HandlerRegistry) -> None:
-        super().__init__(client, call, {})
+    def __init__(
+        self,
+        client: QueueClient,
+        call: CallSignature,
+        handlers: HandlerRegistry,
+        key: TaskKey | None = None,
+    ) -> None:
+        super().__init__(client, call, {}, key)
         self._handlers = handlers
         self.function: Callable[..., Any] = call.function
         self.queue: Queue = Queue(client, handlers, self._call)
@@ -170,14 +191,19 @@ class Task(TaskEnqueuer[P, R]):
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
         - `priority`: -1000 to 1000; a higher number starts first. Default 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Update(create=False) takes no arguments, and changes nothing for an id without a live job.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
           changes nothing and gets the ticket of the first. Default: no key.
+        - `key`: key of the job, to which `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes,
+          a whole number, or None for no key. Default: the key that the option `key` of the task derives.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
         - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
           handler for this job; the units are the same. Default: the limits of the handler.
+        - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
+          of this machine. A worker that claims the job later cancels it. Default: no deadline.
         - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
           the receiver.
         - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
@@ -187,7 +213,7 @@ class Task(TaskEnqueuer[P, R]):
         Raises Refused for a setting that does not exist.
         """
         check_setting_names(settings, CALL_SETTINGS)
-        return TaskEnqueuer(self._client, self._call, settings)
+        return TaskEnqueuer(self._client, self._call, settings, self._key)
 
     async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
@@ -253,12 +279,13 @@ def declare_task(
 ) -> Task[Any, Any]:
     """Register a function as the handler of the client's queue, and return the task."""
     check_parameter_names(function)
-    check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS)
+    check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS | {"key"})
     call, serde = CallSignature(function, exact=check_exact_arguments(settings)), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = build_handler(client.name, function, serde, task_argument_decoder(call, serde), limits)
-    schedule, check = build_schedule(call, serde, settings), task_data_check(call, serde)
+    key = build_task_key(function, settings.get("key"))
+    schedule, check = build_schedule(call, serde, settings, key), task_data_check(call, serde)
     converters = task_converters(call, serde)
     handlers.register(evolve(handler, schedule=schedule, check_data=check, **converters))
     kind = AsyncTask if handler.is_async else Task
-    return kind(client, call, handlers)
+    return kind(client, call, handlers, key)

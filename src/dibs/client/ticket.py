@@ -5,22 +5,25 @@ If the same id is enqueued several times, each enqueue has a separate ticket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+import msgspec
 from msgspec.structs import replace
 
 from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
+from dibs.client.connection.wakeups import watch_progress
 from dibs.client.options.arguments import wait_ms
 from dibs.client.options.durations import Seconds
 from dibs.client.options.retention import extend_retention
 from dibs.client.status import Status, enqueue_status
-from dibs.errors import ConfigurationError
+from dibs.errors import ConfigurationError, JobAbsent
 from dibs.model.job import OutcomeRetention
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
+from dibs.model.rules import ABSENT
 from dibs.model.ticket_state import TicketState
 
 if TYPE_CHECKING:
@@ -68,11 +71,15 @@ class Ticket(Generic[R]):
         self.id: str = answer.id or id if answer else id
         """Id of the job. If `repeated`, the id of the first enqueue with that request_key."""
         self.revision: int = revision
-        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process."""
+        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process.
+
+        0 for a request that is "absent".
+        """
         self.verdict: EnqueueStatus | None = answer.status if answer else None
         """Effect of the enqueue: "queued", "updated" or "blocked".
 
-        With Reject also "duplicate", "completed" or "failed". None for a ticket of `queue.ticket(...)`.
+        With Reject also "duplicate", "completed" or "failed", with Update(create=False) also "absent". None
+        for a ticket of `queue.ticket(...)`.
         """
         self.repeated: bool = answer.repeated if answer else False
         """True if the request_key was known.
@@ -98,9 +105,11 @@ class Ticket(Generic[R]):
         of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
         one minute.
 
-        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, and WaitTimeout;
-        after WaitTimeout the job stays in the queue.
+        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, JobAbsent at once for
+        an Update(create=False) that found no live job, and WaitTimeout; after WaitTimeout the job stays in
+        the queue.
         """
+        self._check_present()
         state = await self._wait_for_end(wait)
         result: R = self._decode_result(encoded_result(self._client, self.id, self.revision, state))
         return result
@@ -121,8 +130,28 @@ class Ticket(Generic[R]):
                 f"the result of {self.queue}/{self.id} does not fit the return type of its handler: {error}"
             ) from error
 
+    def _check_present(self) -> None:
+        """Raise JobAbsent if this is an update-only request without effect: no job has its revision."""
+        if self.revision == ABSENT.revision:
+            raise JobAbsent(queue=self.queue, id=self.id)
+
+    async def progress(self) -> AsyncIterator[Any]:
+        """Yield each value that the job reports with `progress`, until this enqueue has ended.
+
+        Use it as `async for value in ticket.progress():`. A value that was reported before comes first. Of
+        several reports in a row, only the latest may come. A retried run goes on with the values of its next
+        run. Afterwards `ticket.result()` returns at once.
+
+        Raises JobAbsent, StorageError.
+        """
+        self._check_present()
+        async for value in watch_progress(self._client, self.id, self.revision):
+            yield msgspec.json.decode(value)
+
     async def status(self) -> Status:
         """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
+        if self.revision == ABSENT.revision:
+            return Status(queue=self.queue, id=self.id, state="absent")
         return enqueue_status(self._client, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dibs.client.calls.handler_registry import HandlerSettings
 from dibs.client.calls.signature import CallSignature
+from dibs.client.calls.task_key import KeyFunction, TaskKey
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, Refused
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
 
 class TaskSettings(HandlerSettings, total=False):
-    """Options of `@app.task(...)`: those of a handler, and four for the schedule of a periodic task."""
+    """Options of `@app.task(...)`: those of a handler, the key, and four for a periodic task."""
 
+    key: str | KeyFunction
+    """The key of each job, for `per_key` and `key_rate`: the name of a parameter, or a function that takes
+    the arguments of the call and returns text, a whole number, or None for no key. Default: no key."""
     every: Seconds
     """Interval of a periodic task: seconds, a timedelta, or text like "5m" or "1h30m". The task runs at the
     multiples of the interval since 1970 in UTC. Default: not periodic."""
@@ -38,7 +42,9 @@ SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
 _LONGEST_INTERVAL: Final = timedelta(days=3660)
 
 
-def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any]) -> Schedule | None:
+def build_schedule(
+    call: CallSignature, serde: Serde, settings: Mapping[str, Any], key: TaskKey | None = None
+) -> Schedule | None:
     """Return the schedule of a task's options, or None without one. Raises Refused, BadHandler."""
     options = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not options:
@@ -47,9 +53,9 @@ def build_schedule(call: CallSignature, serde: Serde, settings: Mapping[str, Any
     catch_up = options.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
-    return Schedule(
-        times=times, data=JobData(payload=_payload_without_arguments(call, serde)), catch_up=catch_up
-    )
+    payload = _payload_without_arguments(call, serde)
+    data = JobData(payload=payload, key=None if key is None else key.derive((), {}))
+    return Schedule(times=times, data=data, catch_up=catch_up)
 
 
 def _build_times(options: Mapping[str, Any]) -> Every | Cron:

@@ -10,7 +10,12 @@ from msgspec import structs
 
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
-from dibs.client.connection.wait_messages import failure_message, not_kept_message, timeout_message
+from dibs.client.connection.wait_messages import (
+    cancelled_message,
+    failure_message,
+    not_kept_message,
+    timeout_message,
+)
 from dibs.client.options.retention import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, WaitTimeout
 from dibs.model.job import OutcomeRetention, Slot
@@ -142,5 +147,6 @@ def encoded_result(client: QueueClient, id: str, revision: int, state: TicketSta
     if state.kind == "failed" and outcome is not None:
         raise JobFailed(failure_message(label, outcome), error=outcome.error, **job)
     if state.kind == "cancelled":
-        raise JobCancelled(**job)
+        reason = None if outcome is None else outcome.error
+        raise JobCancelled("" if reason is None else cancelled_message(label, reason), error=reason, **job)
     raise OutcomeNotKept(not_kept_message(label, state, revision), **job)

@@ -1,9 +1,9 @@
-"""The messages of WaitTimeout and OutcomeNotKept: they say what the last read of the job showed."""
+"""The messages of WaitTimeout, OutcomeNotKept and others: they say what the last read of the job showed."""
 
 from __future__ import annotations
 
 from dibs.client.options.durations import utc_datetime
-from dibs.model.job import Job, Outcome, Slot
+from dibs.model.job import Error, Job, Outcome, Slot
 from dibs.model.ticket_state import TicketState
 
 
@@ -61,3 +61,8 @@ def failure_message(label: str, outcome: Outcome) -> str:
     reason = f"{error.type}: {error.message}" if error else "the storage kept no error"
     attempts = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
     return f"{label} failed permanently after {attempts}: {reason}"
+
+
+def cancelled_message(label: str, reason: Error) -> str:
+    """Return the message for a job that was cancelled with a reason. `label` is "queue/id"."""
+    return f"{label} was cancelled: {reason.type}: {reason.message}"

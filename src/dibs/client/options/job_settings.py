@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypedDict
@@ -10,12 +11,13 @@ from msgspec import UNSET, UnsetType
 
 from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
 from dibs.client.options.ids import new_id
+from dibs.client.options.job_keys import build_key
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
-from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob, Overrides
+from dibs.model.job import NO_ATTRIBUTES, NO_DATA, JobData, NewJob, Overrides
 from dibs.model.plain_values import to_plain_text
-from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Update
 from dibs.model.retry import Backoff
 
 
@@ -35,6 +37,9 @@ class JobSettings(TypedDict, total=False):
     request_key: str
     """A key that makes the enqueue idempotent. A repeat with the same key, within the queue's
     `request_key_age` (default: one hour), changes no job and returns the first answer."""
+    key: str | int | None
+    """The key to which the limits `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes, or a
+    whole number. None is no key. Default: the key that the task derives, else no key."""
     attributes: Mapping[str, Any]
     """JSON values by name. `current_job().attributes` and `Status.attributes` return them."""
     retention: Retention | Seconds | None
@@ -50,6 +55,9 @@ class JobSettings(TypedDict, total=False):
     handler's max_stalls."""
     backoff: Backoff
     """The delays between retries. Replaces the handler's backoff."""
+    start_by: datetime | Seconds | None
+    """The time from which no run may start, with a time zone, or seconds from now by the clock of this
+    machine. A worker that claims the job later cancels it. None is no deadline, the default."""
     lease: Seconds
     """Seconds of the lease when `queue.receive()` claims the job. Replaces the receiver's lease."""
 
@@ -65,7 +73,11 @@ class CallSettings(JobSettings, total=False):
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)
 CALL_SETTINGS: Final = frozenset(CallSettings.__annotations__)
-_OVERRIDE_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff", "lease")
+_OVERRIDE_SETTINGS: Final = frozenset(Overrides.__struct_fields__)
+#: The settings of an update-only request, which has no data.
+_UPDATE_SETTINGS: Final = frozenset(
+    {"id", "delay", "run_at", "on_conflict", "request_key", "wait", "connection"}
+)
 
 
 def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
@@ -77,18 +89,39 @@ def check_setting_names(given: Iterable[str], known: frozenset[str]) -> None:
             )
 
 
+def is_update_only(settings: Mapping[str, Any]) -> bool:
+    """Return whether the settings make an update-only request: `on_conflict=Update(create=False)`."""
+    rule = settings.get("on_conflict")
+    return isinstance(rule, Update) and rule.create is False
+
+
 def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
     """Return the request for a job with this payload and these settings. Raises Refused."""
     if not settings:
         data = JobData(payload=payload, attributes=NO_ATTRIBUTES)
         return EnqueueRequest(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
-    job = NewJob(
-        id=to_plain_text(settings.get("id")) or _generated_id(settings),
-        data=build_data(payload, settings),
-        **due_fields(settings),
-    )
+    id = to_plain_text(settings.get("id")) or _generated_id(settings)
+    return _with_rule(id, build_data(payload, settings), settings, want_outcome=want_outcome)
+
+
+def build_update(settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
+    """Return an update-only request. Raises Refused for a missing id, and for a setting that is data."""
+    for name in settings:
+        if name not in _UPDATE_SETTINGS:
+            raise Refused(
+                f"{name} is set, but an update with create=False changes only run_at and the counts of a "
+                f"live job; leave {name} out",
+                field=name,
+            )
+    id = to_plain_text(settings.get("id"))
+    if not id:
+        raise Refused("id is missing; an update with create=False needs the id of a job", field="id")
+    return _with_rule(id, NO_DATA, settings, want_outcome=want_outcome)
+
+
+def _with_rule(id: str, data: JobData, settings: JobSettings, *, want_outcome: bool) -> EnqueueRequest:
     return EnqueueRequest(
-        job=job,
+        job=NewJob(id=id, data=data, **due_fields(settings)),
         on_conflict=settings.get("on_conflict", DEFAULT_UPDATE),
         request_key=to_plain_text(settings.get("request_key")),
         want_outcome=want_outcome,
@@ -115,7 +148,7 @@ def due_fields(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def build_data(payload: bytes, settings: JobSettings) -> JobData:
-    """Return payload, attributes, priority, limits and retention: an `Update` replaces them together."""
+    """Return payload, attributes, priority, key, limits and retention: an `Update` replaces them together."""
     retention = settings.get("retention", UNSET)
     return JobData(
         payload=payload,
@@ -123,6 +156,7 @@ def build_data(payload: bytes, settings: JobSettings) -> JobData:
         priority=settings.get("priority", 0),
         overrides=build_overrides(settings),
         retention=None if retention is UNSET else build_retention(retention),
+        key=build_key(settings.get("key")),
     )
 
 
@@ -157,7 +191,25 @@ def build_overrides(settings: JobSettings) -> Overrides | None:
         max_stalls=check_count_limit("max_stalls", settings.get("max_stalls", UNSET)),
         backoff=settings.get("backoff", UNSET),
         lease=check_duration_limit("lease", settings["lease"]) or UNSET if "lease" in settings else UNSET,
+        start_by=deadline_ms("start_by", settings["start_by"]) if "start_by" in settings else UNSET,
     )
+
+
+def deadline_ms(name: str, value: datetime | Seconds | None) -> int | None:
+    """Return a deadline in ms since the epoch; None is no deadline.
+
+    A duration counts from now, by the clock of this machine. Raises Refused.
+    """
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return epoch_ms(name, value)
+    ms = duration_ms(name, value)
+    if ms <= 0:
+        raise Refused(
+            f"{name} is {value}; pass more than 0 seconds, or a datetime with a time zone", field=name
+        )
+    return time.time_ns() // 1_000_000 + ms
 
 
 def check_duration_limit(name: str, value: Seconds | UnsetType | None) -> int | UnsetType | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
+from msgspec import UNSET
+
 from dibs.client.calls.bound_job import Bound
 from dibs.client.feed import FeedKind
 from dibs.client.options.durations import Seconds
@@ -35,7 +37,7 @@ class BlockingQueue(BlockingStoredQueue):
         self._source: Queue = source
 
     def enqueue(
-        self, data: Any, *, connection: Any = None, **settings: Unpack[JobSettings]
+        self, data: Any = UNSET, *, connection: Any = None, **settings: Unpack[JobSettings]
     ) -> BlockingTicket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
@@ -50,14 +52,19 @@ class BlockingQueue(BlockingStoredQueue):
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
         - `priority`: -1000 to 1000; a higher number starts first. Default 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Update(create=False) takes no data, and changes nothing for an id without a live job.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
           changes nothing and gets the ticket of the first. Default: no key.
+        - `key`: key of the job, to which `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes,
+          a whole number, or None for no key. Default: no key, also in a queue whose task derives one.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
         - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
           handler for this job; the units are the same. Default: the limits of the handler.
+        - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
+          of this machine. A worker that claims the job later cancels it. Default: no deadline.
         - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
           the receiver.
 
@@ -73,7 +80,7 @@ class BlockingQueue(BlockingStoredQueue):
         )
 
     def enqueue_and_wait(
-        self, data: Any, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
+        self, data: Any = UNSET, *, wait: Seconds | None = DEFAULT_WAIT, **settings: Unpack[JobSettings]
     ) -> Any:
         """Enqueue a job, wait for it, and return its result.
 
@@ -102,7 +109,7 @@ class BlockingQueue(BlockingStoredQueue):
             )
         ]
 
-    def bind(self, data: Any, **settings: Unpack[JobSettings]) -> Bound:
+    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound:
         """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
 
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.

@@ -42,7 +42,7 @@ class BlockingTaskEnqueuer(Generic[P, R]):
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
         the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
         job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
-        the task.
+        the task. A call with `on_conflict=Update(create=False)` takes no arguments.
 
         Raises Refused naming the parameter or setting at fault, OutcomeUnknown if the reply of the storage
         was lost, StorageError.
@@ -98,14 +98,19 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
         - `priority`: -1000 to 1000; a higher number starts first. Default 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
+          Update(create=False) takes no arguments, and changes nothing for an id without a live job.
           Default Update().
         - `request_key`: text of at most 128 bytes. A second enqueue with the same key within an hour
           changes nothing and gets the ticket of the first. Default: no key.
+        - `key`: key of the job, to which `per_key` and `key_rate` of the queue apply: text of 1 to 128 bytes,
+          a whole number, or None for no key. Default: the key that the option `key` of the task derives.
         - `attributes`: mapping of text to JSON values, for listings and other programs. Default: empty.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention. Default: the
           retention of the queue.
         - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
           handler for this job; the units are the same. Default: the limits of the handler.
+        - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
+          of this machine. A worker that claims the job later cancels it. Default: no deadline.
         - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
           the receiver.
         - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.

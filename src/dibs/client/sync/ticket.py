@@ -7,11 +7,12 @@ Written by tools/make_blocking.py from the async module: change that one.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
 
 from dibs.client.options.durations import Seconds
 from dibs.client.status import Status
-from dibs.client.sync.background_loop import run
+from dibs.client.sync.background_loop import iterate, run
 from dibs.client.ticket import DEFAULT_WAIT, Ticket
 from dibs.model.results import CancelStatus, EnqueueStatus
 
@@ -43,14 +44,18 @@ class BlockingTicket(Generic[R]):
 
     @property
     def revision(self) -> int:
-        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process."""
+        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process.
+
+        0 for a request that is "absent".
+        """
         return self._source.revision
 
     @property
     def verdict(self) -> EnqueueStatus | None:
         """Effect of the enqueue: "queued", "updated" or "blocked".
 
-        With Reject also "duplicate", "completed" or "failed". None for a ticket of `queue.ticket(...)`.
+        With Reject also "duplicate", "completed" or "failed", with Update(create=False) also "absent". None
+        for a ticket of `queue.ticket(...)`.
         """
         return self._source.verdict
 
@@ -69,10 +74,22 @@ class BlockingTicket(Generic[R]):
         of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
         one minute.
 
-        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, and WaitTimeout;
-        after WaitTimeout the job stays in the queue.
+        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, JobAbsent at once for
+        an Update(create=False) that found no live job, and WaitTimeout; after WaitTimeout the job stays in
+        the queue.
         """
         return run(self._storage_handle, "await ticket.result(...)", self._source.result(wait))
+
+    def progress(self) -> Iterator[Any]:
+        """Yield each value that the job reports with `progress`, until this enqueue has ended.
+
+        Use it as `for value in ticket.progress():`. A value that was reported before comes first. Of
+        several reports in a row, only the latest may come. A retried run goes on with the values of its next
+        run. Afterwards `ticket.result()` returns at once.
+
+        Raises JobAbsent, StorageError.
+        """
+        return iterate(self._storage_handle, "async for ... in ticket.progress(...)", self._source.progress())
 
     def status(self) -> Status:
         """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
