@@ -64,7 +64,7 @@ STEPS: tuple[Step, ...] = (
     lambda storage: storage.enqueue("q", [request("a")], now=3500),
     lambda storage: settle(storage, "a", Complete(result=b"1")),
     checkpoint,
-    lambda storage: settle(storage, "b", Fail(error=Error(type="Oops"), handled=True)),
+    lambda storage: settle(storage, "b", Fail(error=Error(type="Oops"))),
     checkpoint,
     lambda storage: storage.enqueue("q", [request("d")], now=4000),
 )

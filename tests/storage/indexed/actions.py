@@ -53,8 +53,10 @@ data = st.builds(
     retention=st.sampled_from(RETENTIONS),
 )
 new_jobs = st.builds(NewJob, id=ids, data=data, delay=st.one_of(st.none(), soon))
+run_at_rules = st.sampled_from(("always", "never", "later", "earlier"))
 conflicts = st.one_of(
-    st.builds(Update, data=st.booleans(), run_at=st.sampled_from(("always", "never", "later", "earlier"))),
+    st.builds(Update, data=st.booleans(), run_at=run_at_rules),
+    st.builds(Update, run_at=run_at_rules, create=st.just(False)),
     st.builds(Reject, failed=st.booleans()),
 )
 requests = st.builds(
@@ -64,11 +66,11 @@ then = st.lists(st.builds(FollowUp, queue=queues, job=new_jobs), max_size=1).map
 retentions = st.sampled_from(RETENTIONS)
 hows: st.SearchStrategy[SettleAction] = st.one_of(
     st.builds(Complete, result=st.just(b"3"), then=then, retention=retentions),
-    st.builds(Fail, error=st.just(ERROR), handled=st.booleans(), retention=retentions),
+    st.builds(Fail, error=st.just(ERROR), retention=retentions),
     st.builds(
         RetryLater, delay=soon, cause=st.sampled_from(("error", "timeout", "stall")), error=st.just(ERROR)
     ),
-    st.sampled_from((Cancelled(), Release(), HandOff())),
+    st.sampled_from((Cancelled(), Cancelled(error=ERROR), Release(), Release(delay=9), HandOff())),
 )
 patches = st.sampled_from(
     (
@@ -86,6 +88,7 @@ settings = st.sampled_from(
         SettingsPatch(max_active=1, log_bytes=300),
         SettingsPatch(max_active=None, retention=OutcomeRetention(completed=15, failed=15, cancelled=15)),
         SettingsPatch(log_level="off", request_key_age=10),
+        SettingsPatch(fail_handler=True, log_results=5),
     )
 )
 
@@ -101,7 +104,7 @@ acts: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("amend"), st.tuples(queues, ids, patches)),
     st.tuples(st.sampled_from(("forget", "retry_failed", "move")), st.tuples(queues, ids)),
     st.tuples(st.just("configure"), st.tuples(queues, settings)),
-    st.tuples(st.just("report"), st.tuples(queues)),
+    st.tuples(st.just("report"), st.tuples(queues, st.just(b"0.5"), st.sampled_from((None, b"", b"memo")))),
 )
 #: Long sequences: by default Hypothesis draws five actions on average, too few to share an id.
 sequences = st.lists(acts, min_size=10, max_size=50)
@@ -152,10 +155,10 @@ def _settle(index: Index, queue: str, hows: list[SettleAction]) -> object:
     return settling.settle(index, queue, named, LIMITS)
 
 
-def _report(index: Index, queue: str) -> object:
+def _report(index: Index, queue: str, progress: bytes | None, memo: bytes | None) -> object:
     for slot in list(index.find_queue(queue).slots.values()):
         if slot.current is not None and slot.current.run is not None:
-            settling.report(index, queue, slot.current.id, slot.current.run.fence, b"0.5")
+            settling.report(index, queue, slot.current.id, slot.current.run.fence, progress, memo)
     return None
 
 

@@ -55,6 +55,8 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
     entries: list[Entry] = []
     #: Number of the last log entry that the step removed; 0 if it removed none.
     trimmed: int = 0
+    #: The ids whose runs reported progress in the step.
+    reported: list[str] = []
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
@@ -89,6 +91,7 @@ def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
         queue.settings if changes.settings is not None else None,
         changes.entries,
         queue.log.trimmed if changes.trimmed_before is not None else 0,
+        changes.reported,
     )
 
 
@@ -154,7 +157,7 @@ def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
     for changed in image.slots:
         slot = changed.slot
         full = EMPTY if slot is None else _with_known_data(queue, changed.id, slot, changed.sources)
-        queue.put(changed.id, full)
+        queue.put(changed.id, _with_known_end(queue, changed.id, full))
     for lease_id, lease in image.leases:
         queue.put_lease(lease_id, lease)
     for request_key, key in image.keys:
@@ -165,6 +168,8 @@ def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
         queue.put_entry(entry)
     if image.trimmed:
         queue.put_trim(image.trimmed)
+    if image.reported:
+        queue.put_reported(image.reported)
 
 
 def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int, int, int]) -> Slot:
@@ -178,6 +183,19 @@ def _with_known_data(queue: QueueIndex, id: str, slot: Slot, sources: tuple[int,
         _part_data(before.outcome) or _NO_DATA,
     )
     return _with_data(slot, sources, (known[sources[0]], known[sources[1]], known[sources[2]]))
+
+
+def _with_known_end(queue: QueueIndex, id: str, slot: Slot) -> Slot:
+    """Return the slot with the outcome and dropped ranges that it has in this process, if they are equal.
+
+    A decoded copy would look like a new end of the id, and wake the waits for it.
+    """
+    before = queue.slots.get(id, EMPTY)
+    outcome = before.outcome if slot.outcome == before.outcome else slot.outcome
+    dropped = before.dropped if slot.dropped == before.dropped else slot.dropped
+    if outcome is slot.outcome and dropped is slot.dropped:
+        return slot
+    return Slot(slot.current, slot.successor, outcome, dropped)
 
 
 def snapshot(index: Index) -> Iterator[bytes]:

@@ -65,13 +65,21 @@ def amend(index: Index, queue: str, id: str, patch: JobPatch, limits: Limits) ->
     if status != "amended":
         return status
     after = transitions.amend(slot, patch, index.now)
-    for part in (after.current, after.successor):
-        if part is not None and patch.attributes is not UNSET:
-            check_attributes(part.data.attributes, limits)
+    if patch.attributes is not UNSET:
+        _check_attributes(after, limits)
     source.put(id, after)
     if source.settings.log_level == "all":
         index.log_event(source, events.note_event("amended", id, index.now, after.current))
     return "amended"
+
+
+def _check_attributes(after: Slot, limits: Limits) -> None:
+    """Raise Refused if attributes that an amend has merged are too large."""
+    for part in (after.current, after.successor):
+        if part is not None:
+            check_attributes(part.data.attributes, limits)
+    if after.current is None and after.outcome is not None:
+        check_attributes(after.outcome.kept_attributes, limits)
 
 
 def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFailedStatus]:

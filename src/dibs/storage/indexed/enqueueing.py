@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dibs.model import events, rules, transitions
 from dibs.model.events import NoteKind
 from dibs.model.job import EMPTY, NewJob, Slot
-from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, FollowUp, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -35,7 +35,12 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
     if key is not None:
         expires_at = index.now + queue.settings.request_key_age
         known = RequestKey(
-            result.status, result.found, result.first, result.revision, expires_at, request.job.id
+            result.status,
+            result.found,
+            result.first,
+            result.revision,
+            expires_at,
+            "" if result is rules.ABSENT else request.job.id,
         )
         queue.put_key(key, known)
     if request.want_outcome:
@@ -47,9 +52,11 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
 def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     """Enqueue one job. If its id is in use, `on_conflict` decides (contract 3, enqueue)."""
     slot = queue.slots.get(new.id, EMPTY)
-    if isinstance(on_conflict, Reject):
-        return rules.decide_reject(slot, on_conflict, index.now) or _accept(index, queue, slot, new, Update())
-    return _accept(index, queue, slot, new, on_conflict)
+    unchanged = rules.decide_unchanged(slot, on_conflict, index.now)
+    if unchanged is not None:
+        return unchanged
+    rule = DEFAULT_UPDATE if isinstance(on_conflict, Reject) else on_conflict
+    return _accept(index, queue, slot, new, rule)
 
 
 def _accept(index: Index, queue: QueueIndex, slot: Slot, new: NewJob, rule: Update) -> EnqueueResult:

@@ -67,7 +67,7 @@ class QueueIndex:
 
     def _step_changes(self) -> Changes:
         if self.changes is None:
-            self.changes = Changes(used_before=self.used)
+            self.changes = Changes(used_before=self.used, work_before=self.work_version)
             self.used = True
             self._on_change(self)
         return self.changes
@@ -98,15 +98,20 @@ class QueueIndex:
         if before is not None:
             if before.run is None:
                 self.waiting -= 1
+            elif after is not None and after.run is not None and before.run.lease == after.run.lease:
+                self._mark_cancel_request(id, after.run)
+                return
             else:
                 self._remove_active(id, before.run)
         if after is None:
             return
-        run = after.run
-        if run is None:
+        if after.run is not None:
+            self._add_active(id, after.run)
+        else:
             self.waiting += 1
             self._add_waiting(id, after)
-            return
+
+    def _add_active(self, id: str, run: ActiveRun) -> None:
         self.active += 1
         if run.lease is None:
             self.handed_off += 1
@@ -115,8 +120,13 @@ class QueueIndex:
         if held is None:
             held = self.held[run.lease] = {}
         held[id] = None
-        if run.cancel_requested:
+        self._mark_cancel_request(id, run)
+
+    def _mark_cancel_request(self, id: str, run: ActiveRun) -> None:
+        if run.cancel_requested and run.lease is not None:
             self.cancel_requested.add(id)
+        else:
+            self.cancel_requested.discard(id)
 
     def _remove_active(self, id: str, run: ActiveRun) -> None:
         self.active -= 1
@@ -220,6 +230,10 @@ class QueueIndex:
     def put_entry(self, entry: Entry) -> None:
         self._step_changes().entries.append(entry)
         self.log.append(entry)
+
+    def put_reported(self, ids: list[str]) -> None:
+        """Note the ids whose runs have reported progress in this step."""
+        self._step_changes().reported += ids
 
     def put_trim(self, through: int) -> int:
         """Trim the log up to the entry number `through`; return the number of removed entries."""

@@ -47,16 +47,20 @@ class Changes:
         "entries",
         "keys",
         "leases",
+        "reported",
         "settings",
         "slots",
         "trimmed_before",
         "trimmed_entries",
         "used_before",
+        "work_before",
     )
 
-    def __init__(self, *, used_before: bool) -> None:
+    def __init__(self, *, used_before: bool, work_before: int) -> None:
         #: QueueIndex.used before the step.
         self.used_before = used_before
+        #: QueueIndex.work_version before the step. Another value after the step wakes the waits for work.
+        self.work_before = work_before
         self.slots: dict[str, Slot] = {}
         self.leases: dict[str, Lease | None] = {}
         self.keys: dict[str, RequestKey | None] = {}
@@ -69,3 +73,5 @@ class Changes:
         self.trimmed_entries: list[Entry] = []
         #: The ids whose outcome or dropped ranges changed, and removed ids. Waits for these ids are woken.
         self.ended: list[str] = []
+        #: The ids whose runs reported progress. Waits for progress are woken.
+        self.reported: list[str] = []

@@ -1,4 +1,4 @@
-"""The verbs settle, finish and report: a run ends, returns its job to waiting, or stores its progress."""
+"""The verbs settle, finish and report: a run ends, returns its job to waiting, or stores what it reports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model import events, rules, transitions
+from dibs.model import events, fold, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import EMPTY, FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, RetryLater, SettleAction, Settlement
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    Fail,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
 from dibs.storage.indexed.enqueueing import enqueue_follow_ups
 from dibs.storage.indexed.index import Index
@@ -51,7 +61,7 @@ def _apply_action(index: Index, queue: QueueIndex, slot: Slot, action: SettleAct
         if queue.settings.log_level == "all":
             index.log_event(queue, events.note_event("handed_off", job.id, index.now, job))
     else:
-        _release(index, queue, slot, job)
+        _release(index, queue, slot, job, action)
 
 
 def _retry_later(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: RetryLater) -> None:
@@ -63,8 +73,10 @@ def _retry_later(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: 
         index.log_event(queue, events.attempt_event(KIND_OF_CAUSE[action.cause], job, now, error))
 
 
-def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job) -> None:
-    queue.put(job.id, transitions.release(slot, job))
+def _release(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: Release) -> None:
+    run_at = action.run_at if action.delay is None else index.now + action.delay
+    seq = None if run_at is None else index.next_number()
+    queue.put(job.id, transitions.release(slot, job, run_at, seq))
     if queue.settings.log_level != "off":
         index.log_event(queue, events.attempt_event("released", job, index.now))
 
@@ -87,24 +99,35 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
     The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
     enqueued.
     """
-    now, level, failed = index.now, queue.settings.log_level, None
-    if not isinstance(action, (Complete, Cancelled)):
-        action = failed = _to_storable_failure(queue, action)
-    after = transitions.end(slot, job, action, now, queue.settings.retention)
+    if not isinstance(action, Complete):
+        action = _to_storable_end(queue, action)
+    after = transitions.end(slot, job, action, index.now, queue.settings.retention)
     queue.put(job.id, after)
-    if level != "off":
-        error = None if failed is None else failed.error
-        index.log_event(queue, events.attempt_event(transitions.outcome_kind(action), job, now, error))
-        if level == "all" and after.current is not None:
-            index.log_event(queue, events.note_event("promoted", job.id, now, after.current))
-    if failed is not None and failed.handled and not queue.name.endswith(FAIL_SUFFIX):
-        _enqueue_fail_job(index, queue, job, failed.error)
-    if isinstance(action, (Complete, Fail)) and action.then:
+    ended = job if slot.successor is None else fold.joined_range(job, slot.successor)
+    if queue.settings.log_level != "off":
+        _log_end(index, queue, ended, action, after.current)
+    if isinstance(action, Fail) and queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
+        _enqueue_fail_job(index, queue, ended, action.error)
+    if not isinstance(action, Cancelled) and action.then:
         enqueue_follow_ups(index, action.then)
 
 
-def _to_storable_failure(queue: QueueIndex, action: Fail) -> Fail:
-    """Return the action with its error cut to the size limit. In a fail queue, it also never expires."""
+def _log_end(index: Index, queue: QueueIndex, job: Job, action: End, promoted: Job | None) -> None:
+    now, error, result = index.now, None, None
+    if isinstance(action, Complete):
+        result = events.logged_result(action.result, queue.settings.log_results)
+    else:
+        error = action.error
+    kind = transitions.outcome_kind(action)
+    index.log_event(queue, events.attempt_event(kind, job, now, error, result))
+    if promoted is not None and queue.settings.log_level == "all":
+        index.log_event(queue, events.note_event("promoted", job.id, now, promoted))
+
+
+def _to_storable_end(queue: QueueIndex, action: Fail | Cancelled) -> Fail | Cancelled:
+    """Return the action with its error cut to the size limit. In a fail queue, a failure never expires."""
+    if isinstance(action, Cancelled):
+        return replace(action, error=to_storable_error(action.error)) if action.error is not None else action
     retention = action.retention
     if queue.name.endswith(FAIL_SUFFIX):
         retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
@@ -130,12 +153,16 @@ def finish(index: Index, queue: str, id: str, action: End, revision: int) -> Fin
     return "done"
 
 
-def report(index: Index, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Store the progress of the active run with this fence; `lost` if there is no such run."""
+def report(
+    index: Index, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+) -> ReportStatus:
+    """Store progress, memo or both for the active run with this fence; `lost` if there is no such run."""
     source = index.find_queue(queue)
     slot = source.slots.get(id, EMPTY)
     job = slot.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    source.put(id, transitions.report(slot, job, job.run, progress))
+    source.put(id, transitions.report(slot, job, job.run, progress, memo))
+    if progress is not None:
+        source.put_reported([id])
     return "reported"

@@ -99,10 +99,17 @@ class IndexedStorage(IndexedSession):
         return await self._run_step(now, claiming.reap, queue, limit)
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
-        return await self._run_step(now, settling.report, queue, id, fence, progress)
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
+        return await self._run_step(now, settling.report, queue, id, fence, progress, memo)
 
     # -- by id ---------------------------------------------------------------------------------------
 
@@ -157,7 +164,7 @@ class IndexedStorage(IndexedSession):
         return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits)
+        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
         return await self._run_step(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:

@@ -6,7 +6,7 @@ The waiters of a memory storage may belong to the event loops of several threads
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import get_ident
@@ -15,26 +15,28 @@ from typing import TypeVar
 from dibs.model.results import WaitResult
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
+from dibs.storage.indexed.recent_ids import RecentIds
+from dibs.storage.indexed.records import Changes
 from dibs.storage.protocol import Watch
 from dibs.storage.sleeper import Sleeper
 
 K = TypeVar("K")
 
-#: Each queue remembers the ids that ended in this many latest steps. A wait with a recent token then knows
-#: whether one of its ids has ended since.
-REMEMBERED_STEPS = 64
-
 
 class Waiter(Sleeper):
-    """One pending call of `wait`: its queues, its watch (work, events or ids), and its sleep."""
+    """One pending call of `wait`: its queues, its watch (work, events, ids or progress), and its sleep."""
 
     def __init__(self, watch: Watch, queues: Sequence[str], ids: Sequence[str]) -> None:
         super().__init__()
         self.watch = watch
         self.queues = queues
         self.ids = frozenset(ids)
+        #: True if steps of the ids wake the waiter; False if steps of its queues do.
+        self.by_id = watch == "ids" or (watch == "progress" and bool(ids))
         #: For a wait for ids: the ids that have ended since the wait began; None if they are unknown.
         self.ended: set[str] | None = set() if watch == "ids" else None
+        #: For a wait for progress: the ids that have reported since the wait began; None if they are unknown.
+        self.reported: set[str] | None = set() if watch == "progress" else None
         self._thread = get_ident()
 
     def wake(self) -> None:
@@ -69,19 +71,17 @@ class Wakeups:
 
     def __init__(self) -> None:
         self._by_queue: defaultdict[tuple[Watch, str], set[Waiter]] = defaultdict(set)
-        self._by_id: defaultdict[tuple[str, str], set[Waiter]] = defaultdict(set)
-        self._ended_ids: defaultdict[str, deque[tuple[int, tuple[str, ...]]]] = defaultdict(
-            lambda: deque(maxlen=REMEMBERED_STEPS)
-        )
-        self._end_steps = 0
-        #: Tokens below this number are too old: steps after them passed without a call of `notify`.
-        self._oldest_token = 0
+        self._by_id: defaultdict[tuple[Watch, str, str], set[Waiter]] = defaultdict(set)
+        self._ended = RecentIds()
+        self._reported = RecentIds()
+        #: The number of the latest step in which an id ended or reported progress.
+        self._id_steps = 0
 
     def token(self, watch: Watch, queue: QueueIndex) -> str:
         """Return the token of the current state of a queue. A later wait passes it as `since`."""
         if watch == "work":
             return str(queue.work_version)
-        return queue.log.end if watch == "events" else str(self._end_steps)
+        return queue.log.end if watch == "events" else str(self._id_steps)
 
     def has_changed(self, waiter: Waiter, index: Index, since: Mapping[str, str]) -> bool:
         """Return whether a change after the tokens in `since` may concern the waiter."""
@@ -90,38 +90,30 @@ class Wakeups:
             return any(_has_work(queue, since.get(queue.name)) for queue in queues)
         if waiter.watch == "events":
             return any(queue.log.end != since.get(queue.name, queue.log.end) for queue in queues)
-        for queue in queues:
-            ended = self._ended_since(queue.name, waiter.ids, since.get(queue.name))
-            waiter.ended = None if waiter.ended is None or ended is None else waiter.ended | ended
-        return waiter.ended is None or bool(waiter.ended)
-
-    def _ended_since(self, queue: str, ids: frozenset[str], token: str | None) -> set[str] | None:
-        """Return those of `ids` that have ended after a token; None if that is unknown."""
-        if token is None:
-            return set()
-        if not token.isdecimal() or int(token) < self._oldest_token:
-            return None  # the steps since the token are unknown, so the waiter must check
-        remembered = self._ended_ids.get(queue)
-        if not remembered:
-            return set()
-        if len(remembered) == REMEMBERED_STEPS and remembered[0][0] > int(token):
-            return None  # some steps since the token are forgotten, so the waiter must check
-        return {id for step, ended in remembered if step > int(token) for id in ended if id in ids}
+        tokens = [(name, since.get(name)) for name in waiter.queues]
+        ended = _union(self._ended.since(name, token, waiter.ids) for name, token in tokens)
+        if waiter.watch == "ids":
+            waiter.ended = _or_none(waiter.ended, ended)
+            return waiter.ended is None or bool(waiter.ended)
+        ids = waiter.ids or None
+        reported = _union(self._reported.since(name, token, ids) for name, token in tokens)
+        waiter.reported = _or_none(waiter.reported, reported)
+        return waiter.reported is None or ended is None or bool(waiter.reported or ended)
 
     def add(self, waiter: Waiter) -> None:
         for queue in waiter.queues:
-            if waiter.watch == "ids":
+            if waiter.by_id:
                 for id in waiter.ids:
-                    self._by_id[queue, id].add(waiter)
+                    self._by_id[waiter.watch, queue, id].add(waiter)
             else:
                 self._by_queue[waiter.watch, queue].add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, and delete the sets that become empty, so that they do not pile up."""
         for queue in waiter.queues:
-            if waiter.watch == "ids":
+            if waiter.by_id:
                 for id in waiter.ids:
-                    _discard(self._by_id, (queue, id), waiter)
+                    _discard(self._by_id, (waiter.watch, queue, id), waiter)
             else:
                 _discard(self._by_queue, (waiter.watch, queue), waiter)
 
@@ -129,22 +121,31 @@ class Wakeups:
         """Wake the waiters whose queues or ids a step has changed. Called after every step."""
         for queue, changes in step:
             name = queue.name
-            if changes.slots or changes.settings is not None:
+            if queue.work_version != changes.work_before:
                 self._wake(self._by_queue.get(("work", name), ()))
             if changes.entries:
                 self._wake(self._by_queue.get(("events", name), ()))
-            if changes.ended:
-                self._end_steps += 1
-                self._ended_ids[name].append((self._end_steps, tuple(changes.ended)))
-                if self._by_id:
-                    for id in changes.ended:
-                        self._wake_by_id(name, id)
+            if changes.ended or changes.reported:
+                self._notify_ids(name, changes)
+
+    def _notify_ids(self, queue: str, changes: Changes) -> None:
+        self._id_steps += 1
+        if changes.ended:
+            self._ended.add(queue, self._id_steps, changes.ended)
+        if changes.reported:
+            self._reported.add(queue, self._id_steps, changes.reported)
+            self._wake_reported(self._by_queue.get(("progress", queue), ()), changes.reported)
+        if self._by_id:
+            for id in changes.ended:
+                self._wake_ended(queue, id)
+            for id in changes.reported:
+                self._wake_reported(self._by_id.get(("progress", queue, id), ()), [id])
 
     def wake_all(self) -> None:
         """Wake every waiter: the storage closes, or a manual clock moved."""
         for waiters in [*self._by_queue.values(), *self._by_id.values()]:
             for waiter in waiters:
-                waiter.ended = None
+                waiter.ended = waiter.reported = None
                 waiter.wake()
 
     def wake_all_after_gap(self) -> None:
@@ -152,14 +153,23 @@ class Wakeups:
 
         A later wait for ids with a token from before the gap also ends at once.
         """
-        self._end_steps += 1
-        self._oldest_token = self._end_steps
+        self._id_steps += 1
+        self._ended.forget_before(self._id_steps)
+        self._reported.forget_before(self._id_steps)
         self.wake_all()
 
-    def _wake_by_id(self, queue: str, id: str) -> None:
-        for waiter in self._by_id.get((queue, id), ()):
+    def _wake_ended(self, queue: str, id: str) -> None:
+        for waiter in self._by_id.get(("ids", queue, id), ()):
             if waiter.ended is not None:
                 waiter.ended.add(id)
+            waiter.wake()
+        self._wake(self._by_id.get(("progress", queue, id), ()))
+
+    @staticmethod
+    def _wake_reported(waiters: Iterable[Waiter], ids: Sequence[str]) -> None:
+        for waiter in waiters:
+            if waiter.reported is not None:
+                waiter.reported.update(ids)
             waiter.wake()
 
     @staticmethod
@@ -180,7 +190,20 @@ def wait_result(wakeups: Wakeups, index: Index, waiter: Waiter, *, woken: bool) 
     """Return the result of a wait, with the current tokens and the ids that have ended before them."""
     tokens = {name: wakeups.token(waiter.watch, index.find_queue(name)) for name in waiter.queues}
     ended = None if waiter.ended is None else frozenset(waiter.ended)
-    return WaitResult(woken=woken, since=tokens, ended=ended)
+    reported = None if waiter.reported is None else frozenset(waiter.reported)
+    return WaitResult(woken=woken, since=tokens, ended=ended, reported=reported)
+
+
+def _or_none(one: set[str] | None, other: set[str] | None) -> set[str] | None:
+    return None if one is None or other is None else one | other
+
+
+def _union(sets: Iterable[set[str] | None]) -> set[str] | None:
+    """Return the union of the sets; None if one of them is None."""
+    found: set[str] | None = set()
+    for one in sets:
+        found = _or_none(found, one)
+    return found
 
 
 def _has_work(queue: QueueIndex, token: str | None) -> bool:
@@ -190,7 +213,7 @@ def _has_work(queue: QueueIndex, token: str | None) -> bool:
 def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
     """Return the seconds from `index.now` until a scheduled job of the waiter's queues falls due.
 
-    Return None if no job is scheduled, and for a wait for events or ids.
+    Return None if no job is scheduled, and for every other wait than for work.
     """
     if waiter.watch != "work":
         return None
