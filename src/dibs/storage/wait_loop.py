@@ -38,6 +38,7 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         #: For each queue, the token of its last known state. The loop compares the next state with it.
         self.since: Mapping[str, str] = since
         self._ended: set[str] | None = set()
+        self._reported: set[str] | None = set()
 
     def note_ended(self, ids: Iterable[str] | None) -> None:
         """Add watched ids that have ended. None: some ids have ended, and it is unknown which ones."""
@@ -45,6 +46,13 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             self._ended = None
         elif self._ended is not None:
             self._ended.update(ids)
+
+    def note_reported(self, ids: Iterable[str] | None) -> None:
+        """Add watched ids that have reported progress. None: it is unknown which ones have."""
+        if ids is None:
+            self._reported = None
+        elif self._reported is not None:
+            self._reported.update(ids)
 
     async def run(self, timeout: float | None) -> WaitResult:
         """Wait for at most `timeout` seconds, without limit for None. Raise StorageError if a read fails."""
@@ -57,13 +65,12 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             self.unsubscribe()
 
     def _may_miss_ends(self, was_subscribed: bool) -> bool:  # noqa: FBT001 - the only argument
-        """Return whether a watched id may have ended between the begin of the wait and its subscription.
+        """Return whether a watched id may have ended or reported before the wait was subscribed.
 
-        No message reports such an end, and without a token the wait has no earlier state to compare with.
+        No message reports that, and without a token the wait has no earlier state to compare with.
         """
-        return (
-            self.watch == "ids" and not was_subscribed and any(one not in self.since for one in self.queues)
-        )
+        by_id = self.watch in ("ids", "progress")
+        return by_id and not was_subscribed and any(one not in self.since for one in self.queues)
 
     async def _until_changed(self, deadline: float | None, *, missed_ends: bool) -> WaitResult:
         state = self.known_state()
@@ -75,6 +82,7 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             if missed_ends or self.has_changed(state, was_woken=was_woken):
                 if missed_ends:
                     self.note_ended(None)
+                    self.note_reported(None)
                 return self._result(state, woken=True)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -86,13 +94,22 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
             woken = await self.sleep(pause)
             self.check_open()
             if self.ends_on_message() if woken else due == pause:
-                return WaitResult(woken=True, since=self.tokens(state), ended=self.ended_ids(state))
+                return WaitResult(
+                    woken=True,
+                    since=self.tokens(state),
+                    ended=self.ended_ids(state),
+                    reported=self.reported_ids(),
+                )
             state = self.known_state_after_message(state) if woken else None
 
     def _result(self, state: StateT, *, woken: bool) -> WaitResult:
         outcomes = self.outcomes(state)
         return WaitResult(
-            woken=woken, since=self.tokens(state), outcomes=outcomes, ended=self.ended_ids(state)
+            woken=woken,
+            since=self.tokens(state),
+            outcomes=outcomes,
+            ended=self.ended_ids(state),
+            reported=self.reported_ids(),
         )
 
     # -- defined by each storage ---------------------------------------------------------------------
@@ -154,11 +171,15 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         return {}
 
     def ended_ids(self, state: StateT) -> frozenset[str] | None:
-        """Return the watched ids that have ended; None if they are unknown, and for work and events.
+        """Return the watched ids that have ended; None if they are unknown, and for other waits.
 
         All ids that ended before the tokens of `tokens` must be in it.
         """
         return None if self._ended is None or self.watch != "ids" else frozenset(self._ended)
+
+    def reported_ids(self) -> frozenset[str] | None:
+        """Return the watched ids that have reported progress; None if they are unknown, or for other waits."""
+        return None if self._reported is None or self.watch != "progress" else frozenset(self._reported)
 
     @abstractmethod
     def seconds_until_due(self, state: StateT) -> float | None:
