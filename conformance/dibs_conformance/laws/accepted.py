@@ -9,8 +9,9 @@ from msgspec import UNSET
 from dibs.model.job import FAIL_SUFFIX, Job, Origin, Slot
 from dibs.model.requests import Complete, Fail, SettleAction
 from dibs.model.results import EnqueueResult
+from dibs_conformance.laws.id_history import IdHistory, OpenRun
 from dibs_conformance.laws.law import Law
-from dibs_conformance.laws.observed import IdHistory, ObservedCall, ObservedHistory, OpenRun, is_accepted
+from dibs_conformance.laws.observed import ObservedCall, ObservedHistory, is_accepted
 from dibs_conformance.laws.running import claimed_jobs
 
 #: A run: the queue, the id and the fence.

@@ -1,18 +1,14 @@
-"""The history of a storage, built only from the results of its calls. The laws check it.
-
-A run is open from the claim that returned it until a result shows that it ended or returned to the queue. An
-enqueue is live from the result that accepted it until a result shows its end.
-"""
+"""The history of a storage, built only from the results of its calls. The laws check it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 from msgspec import UNSET
 
-from dibs.model.job import EndKind, Job, Slot
+from dibs.model.job import EndKind, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -21,9 +17,10 @@ from dibs.model.requests import (
     JobPatch,
     SettleAction,
     Settlement,
-    Update,
 )
 from dibs.model.results import ClaimResult, EnqueueResult, ReapedJob, SettleResult
+from dibs_conformance.laws.admission import ObservedLimits
+from dibs_conformance.laws.id_history import ClosedRun, IdHistory, OpenRun
 
 
 @frozen(kw_only=True)
@@ -39,94 +36,14 @@ class ObservedCall:
     slots: Mapping[str, Slot] = field(factory=dict)
 
 
-@define
-class OpenRun:
-    """A claimed run that has not ended and has not returned to the queue."""
-
-    job: Job
-    fence: int
-    lease: str | None
-    cancel_requested: bool = False
-
-    def covers(self, revision: int) -> bool:
-        return self.job.first <= revision <= self.job.revision
-
-
-@define
-class IdHistory:
-    """The history of one id. `live` and `dropped` hold the revisions of enqueues."""
-
-    open: OpenRun | None = None
-    #: The newest fence. It is kept when the id is forgotten.
-    newest_fence: int = 0
-    live: set[int] = field(factory=set)
-    #: The ended enqueues: their kind of end, and the fence of their run, by revision.
-    ended: dict[int, tuple[EndKind, int]] = field(factory=dict)
-    dropped: set[int] = field(factory=set)
-    #: The fence of the run that was open at the latest drop.
-    dropped_during: int = 0
-    #: The payload of the next run. None if no job waits, or if it is unknown.
-    next_payload: bytes | None = None
-    #: The payloads that were enqueued during the open run, oldest first. The flag is True if the payload
-    #: replaces the earlier ones. None if unknown.
-    later_payloads: list[tuple[bytes, bool]] | None = field(factory=list)
-    #: Number of enqueues that updated a job or its successor.
-    updates: int = 0
-
-    def add(self, request: EnqueueRequest, answer: EnqueueResult) -> None:
-        """Add an accepted enqueue."""
-        self.live.add(answer.revision)
-        on_conflict, payload = request.on_conflict, request.job.data.payload
-        replaces = isinstance(on_conflict, Update) and on_conflict.replaces
-        if answer.status == "blocked":
-            if self.later_payloads is not None:
-                self.later_payloads.append((payload, replaces))
-        elif answer.status == "queued" or (replaces and self.next_payload is not None):
-            self.next_payload = payload
-        self.updates += answer.status != "queued"
-
-    def forget_payloads(self) -> None:
-        """Stop following payloads until the next run.
-
-        An enqueue whose result is not observed, such as a follow-up, may have changed them.
-        """
-        self.next_payload, self.later_payloads = None, None if self.open else []
-
-    def close_run(self, kind: EndKind | None) -> None:
-        """Close the open run with its kind of end, or None if it returned to the queue."""
-        assert self.open is not None  # noqa: S101 - the caller checked it
-        if kind is not None:
-            self.end_enqueues({r for r in self.live if self.open.covers(r)}, kind, self.open.fence)
-            self.next_payload = self.later_payloads[0][0] if self.later_payloads else None
-        if self.later_payloads is None:
-            self.next_payload = None
-        replacing = [payload for payload, replaces in self.later_payloads or () if replaces]
-        if replacing and self.next_payload is not None:
-            self.next_payload = replacing[-1]
-        self.open, self.later_payloads = None, []
-
-    def end_enqueues(self, revisions: set[int], kind: EndKind, fence: int) -> None:
-        self.live -= revisions
-        self.ended.update(dict.fromkeys(revisions, (kind, fence)))
-
-    def drop_blocked(self) -> None:
-        """Mark the enqueues that arrived during the open run as dropped by a cancel."""
-        blocked = {r for r in self.live if self.open is None or not self.open.covers(r)}
-        self.live -= blocked
-        self.dropped |= blocked
-        if blocked and self.open is not None:
-            self.dropped_during = self.open.fence
-        self.later_payloads = []
-
-
 class ObservedHistory:
     """The histories of all ids, updated after each call."""
 
     def __init__(self) -> None:
         self.ids: dict[tuple[str, str], IdHistory] = {}
-        #: All closed runs: queue, id, fence and kind of end. The kind is None for a run that returned to the
-        #: queue.
-        self.closed: list[tuple[str, str, int, EndKind | None]] = []
+        #: The runs that the newest call closed, in order.
+        self.closed: list[ClosedRun] = []
+        self.limits: dict[str, ObservedLimits] = {}
 
     def history_of(self, queue: str, id: str) -> IdHistory:
         return self.ids.setdefault((queue, id), IdHistory())
@@ -134,8 +51,12 @@ class ObservedHistory:
     def open_runs(self, queue: str) -> list[OpenRun]:
         return [s.open for (name, _), s in self.ids.items() if name == queue and s.open is not None]
 
+    def limits_of(self, queue: str) -> ObservedLimits:
+        return self.limits.setdefault(queue, ObservedLimits())
+
     def add(self, call: ObservedCall) -> None:
         """Add one call to the history of its ids. Verbs without a method `_add_...` change no history."""
+        self.closed = []
         add = getattr(self, f"_add_{call.verb}", None)
         if add is not None:
             add(call, **call.args)
@@ -149,9 +70,11 @@ class ObservedHistory:
         answer: ClaimResult = call.answer
         for job in answer.jobs:
             assert job.run is not None  # noqa: S101 - a claimed job runs
-            observed = self.history_of(call.queue, job.id)
-            observed.open = OpenRun(job, job.run.fence, lease)
-            observed.newest_fence = job.run.fence
+            self.history_of(call.queue, job.id).add_claim(job, job.run.fence, lease)
+            self.limits_of(call.queue).add_start(job.data.key, job.run.claimed_at)
+
+    def _add_configure(self, call: ObservedCall, **_: Any) -> None:
+        self.limits_of(call.queue).configure(call.answer)
 
     def _add_settle(self, call: ObservedCall, settlements: list[Settlement]) -> None:
         for settlement, answer in zip(settlements, call.answer, strict=True):
@@ -160,13 +83,12 @@ class ObservedHistory:
     def _close(self, queue: str, id: str, kind: EndKind | None) -> None:
         observed = self.history_of(queue, id)
         assert observed.open is not None  # noqa: S101 - the caller checked it
-        self.closed.append((queue, id, observed.open.fence, kind))
-        observed.close_run(kind)
+        self.closed.append(observed.close_run(queue, kind))
 
     def _lose_track_of_follow_ups(self, how: SettleAction) -> None:
         if isinstance(how, Complete | Fail):
             for item in how.then:
-                self.history_of(item.queue, item.job.id).forget_payloads()
+                self.history_of(item.queue, item.job.id).lose_track()
 
     def _add_settlement(self, queue: str, settlement: Settlement, answer: SettleResult) -> None:
         observed = self.history_of(queue, settlement.id)
@@ -216,8 +138,7 @@ class ObservedHistory:
     def _add_cancelled(self, queue: str, id: str, *, running: bool) -> None:
         observed = self.history_of(queue, id)
         if observed.open is None:
-            observed.end_enqueues(set(observed.live), "cancelled", 0)
-            observed.forget_payloads()
+            observed.cancel_waiting()
             return
         observed.drop_blocked()
         if running and observed.open.lease is None:
@@ -227,14 +148,31 @@ class ObservedHistory:
         observed = self.history_of(call.queue, id)
         if call.answer == "amended" and patch.payload is not UNSET and observed.next_payload is not None:
             observed.next_payload = patch.payload
+        if call.answer == "amended" and patch.attributes is not UNSET:
+            self._amend_attributes(call, observed, id, patch.attributes)
+
+    @staticmethod
+    def _amend_attributes(
+        call: ObservedCall, observed: IdHistory, id: str, attributes: Mapping[str, bytes]
+    ) -> None:
+        slot = call.slots.get(id)
+        if observed.open is not None:
+            observed.open.attributes |= attributes
+        elif slot is None:
+            observed.kept = None  # Without a read, it is unknown if the patch went into a job or an outcome.
+        elif slot.current is None:
+            observed.amend_outcome(attributes)
+
+    def _add_report(self, call: ObservedCall, id: str, fence: int, memo: bytes | None, **_: Any) -> None:
+        observed = self.history_of(call.queue, id)
+        run = observed.open
+        if call.answer == "reported" and memo is not None and run is not None and run.fence == fence:
+            observed.memo = memo or None
 
     def _add_retry_failed(self, call: ObservedCall, ids: list[str]) -> None:
         for id, answer in zip(ids, call.answer, strict=True):
             if answer == "queued":
-                # A retried job may be pending again, so its earlier end is forgotten.
-                observed = self.history_of(call.queue, id)
-                observed.ended = {}
-                observed.forget_payloads()
+                self.history_of(call.queue, id).retry_failed()
 
     def _add_forget(self, call: ObservedCall, ids: list[str]) -> None:
         for id in ids:

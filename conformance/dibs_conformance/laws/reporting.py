@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import Slot
-from dibs.model.requests import Settings, SettingsPatch
+from dibs.model.requests import Complete, Settings, SettingsPatch
 from dibs.model.results import ClaimResult, Counts, EventPage, GrantResult, RenewResult
 from dibs_conformance.laws.law import Law
 from dibs_conformance.laws.observed import ObservedCall, ObservedHistory
@@ -72,7 +72,6 @@ class OneEventEach(Law):
 
     def begin(self) -> None:
         self.off: set[str] = set()
-        self.seen_closed = 0
         #: The ended attempts whose event was not read yet: their kind of end, and the time.
         self.due: dict[tuple[str, str, int], tuple[str | None, int]] = {}
         self.age: dict[str, int] = {}
@@ -81,10 +80,9 @@ class OneEventEach(Law):
         self.read_offsets: dict[tuple[str, str, int], str] = {}
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for queue, id, fence, kind in history.closed[self.seen_closed :]:
-            if queue not in self.off:
-                self.due[queue, id, fence] = (kind, call.now)
-        self.seen_closed = len(history.closed)
+        for closed in history.closed:
+            if closed.queue not in self.off:
+                self.due[closed.queue, closed.run.job.id, closed.run.fence] = (closed.kind, call.now)
         if call.verb == "configure":
             self._apply_settings(call.queue, call.args["patch"])
         elif call.verb == "events":
@@ -128,6 +126,47 @@ class OneEventEach(Law):
             event.kind,
             ended or "a return",
         )
+
+
+class ResultsLogged(Law):
+    name = "a result is in the log as configured"
+    section = "3, Events"
+    sentence = "A completed event has the result if it is not longer than log_results; else it has none."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin()
+
+    def begin(self) -> None:
+        self.most: dict[str, int] = {}
+        #: The result that the event of a run must have, by queue, id and fence.
+        self.expected: dict[tuple[str, str, int], bytes | None] = {}
+
+    def before(self, call: ObservedCall, history: ObservedHistory) -> None:
+        if call.verb == "configure" and call.args["patch"].log_results is not UNSET:
+            self.most[call.queue] = call.args["patch"].log_results
+        elif call.verb == "settle":
+            for settlement, answer in zip(call.args["settlements"], call.answer, strict=True):
+                if isinstance(settlement.action, Complete) and answer.status == "done":
+                    self._expect(call.queue, settlement.id, settlement.fence, settlement.action.result)
+        elif call.verb == "finish" and call.answer == "done" and isinstance(call.args["end"], Complete):
+            run = history.history_of(call.queue, call.args["id"]).open
+            if run is not None and run.covers(call.args["revision"]):
+                self._expect(call.queue, run.job.id, run.fence, call.args["end"].result)
+        elif call.verb == "events":
+            self._check_page(call.queue, call.answer)
+
+    def _expect(self, queue: str, id: str, fence: int, result: bytes | None) -> None:
+        fits = result is not None and len(result) <= self.most.get(queue, 0)
+        self.expected.setdefault((queue, id, fence), result if fits else None)
+
+    def _check_page(self, queue: str, page: EventPage) -> None:
+        for _, event in page.events:
+            if event.kind == "completed":
+                wanted = self.expected.get((queue, event.id, event.fence))
+                self.check(event.result == wanted, "the event of {!r} has {!r}", event.id, event.result)
+            else:
+                self.check(event.result is None, "the event {} of {!r} has a result", event.kind, event.id)
 
 
 class CountsAgree(Law):
