@@ -178,7 +178,7 @@ class QueueWait(Sleeper, ABC, Generic[StateT]):
         return None if self._ended is None or self.watch != "ids" else frozenset(self._ended)
 
     def reported_ids(self) -> frozenset[str] | None:
-        """Return the watched ids that have reported progress; None if they are unknown, or for other waits."""
+        """Return the watched ids that have reported; None if they are unknown, and for other waits."""
         return None if self._reported is None or self.watch != "progress" else frozenset(self._reported)
 
     @abstractmethod

@@ -175,3 +175,14 @@ class PostgresSession:
         if fresh := [queue for queue in queues if queue not in self._registered]:
             self._server.run_blocking(self._server.queries["register_queues"], {"queues": fresh})
             self._registered.update(fresh)
+
+    async def register_fail_queue(self, queue: str) -> bool:
+        """Return the setting `fail_handler` of a queue. If it is True, insert the row of its fail queue."""
+        handled: bool = await self._run_for_value("register_fail_queue", {"queue": queue})
+        return handled
+
+    def register_fail_queue_blocking(self, queue: str) -> bool:
+        """Do the same as register_fail_queue(), but without an event loop."""
+        query = self._server.queries["register_fail_queue"]
+        handled: bool = self._server.run_blocking(query, {"queue": queue})[0][0]
+        return handled

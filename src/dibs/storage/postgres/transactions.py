@@ -4,7 +4,8 @@ The caller's commit makes the jobs visible, and a rollback removes them. The cal
 transaction ends after an error.
 
 The row of a new queue is inserted before that, in a separate transaction. In the caller's transaction, the
-row would block every other first enqueue to that queue until the caller commits.
+row would block every other first enqueue to that queue until the caller commits. The setting `fail_handler`
+is read there, too, because a transaction at REPEATABLE READ may see an older setting.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from attrs import frozen
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.rows import tuple_row
 
-from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, EnqueueRequest, Fail, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
 from dibs.storage.postgres.codec import rows
+from dibs.storage.postgres.codec.parameters import add_handled
 from dibs.storage.postgres.session import PostgresSession
 
 
-def queues_written(queue: str, settlements: Sequence[Settlement]) -> list[str]:
-    """Return the queues into which settlements of `queue` enqueue follow-ups or a fail job."""
+def queues_written(settlements: Sequence[Settlement]) -> list[str]:
+    """Return the queues into which settlements enqueue follow-ups."""
     ends = [one.action for one in settlements if isinstance(one.action, Complete | Fail)]
-    names = {item.queue for end in ends for item in end.then}
-    if any(isinstance(end, Fail) for end in ends) and not queue.endswith(FAIL_SUFFIX):
-        names.add(queue + FAIL_SUFFIX)
-    return sorted(names)
+    return sorted({item.queue for end in ends for item in end.then})
+
+
+def any_failure(settlements: Sequence[Settlement]) -> bool:
+    return any(isinstance(one.action, Fail) for one in settlements)
 
 
 @frozen
@@ -58,7 +60,9 @@ class AsyncTransaction:
         params, reasons = self._session.settle_params(queue, settlements, now)
         if not settlements:
             return []
-        await self._session.register_queues(queues_written(queue, settlements))
+        await self._session.register_queues(queues_written(settlements))
+        if any_failure(settlements):
+            add_handled(params, await self._session.register_fail_queue(queue))
         ((statuses, revisions),) = await self._fetch("settle", params)
         return rows.decode_settled(statuses, revisions, reasons)
 
@@ -94,7 +98,9 @@ class BlockingTransaction:
         params, reasons = self._session.settle_params(queue, settlements, now)
         if not settlements:
             return []
-        self._session.register_queues_blocking(queues_written(queue, settlements))
+        self._session.register_queues_blocking(queues_written(settlements))
+        if any_failure(settlements):
+            add_handled(params, self._session.register_fail_queue_blocking(queue))
         ((statuses, revisions),) = self._fetch("settle", params)
         return rows.decode_settled(statuses, revisions, reasons)
 

@@ -159,6 +159,12 @@ def encode_settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Par
     return params, reasons
 
 
+def add_handled(params: Params, handled: bool) -> None:  # noqa: FBT001 - the value of a setting
+    """Add the setting `fail_handler`, read outside of a caller's transaction, to the details of a settle."""
+    flag = f'{{"handled": {"true" if handled else "false"}, '
+    params["details"] = [text and flag + text[1:] for text in params["details"]]
+
+
 def refusal_reason(action: SettleAction, limits: Limits) -> str:
     """Return the reason to refuse a settlement that breaks a limit, "" for a valid one."""
     try:

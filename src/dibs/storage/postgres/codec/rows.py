@@ -62,6 +62,7 @@ def decode_data(
     overrides: str | None,
     kept: str | None,
     key: str | None,
+    *,
     memo: bytes | None = None,
 ) -> JobData:
     """Return the data of a job from its columns: the part that an update replaces as a whole."""
@@ -87,7 +88,7 @@ def decode_job(row: Row, run: ActiveRun | None) -> Job:
      attempts, retries, stalls, timeouts, error, origin, key, memo) = row  # fmt: skip
     return Job(
         id=id,
-        data=decode_data(payload, attributes, priority, overrides, kept, key, memo),
+        data=decode_data(payload, attributes, priority, overrides, kept, key, memo=memo),
         run_at=run_at,
         enqueued_at=enqueued_at,
         seq=seq,
@@ -157,7 +158,7 @@ def decode_outcome(row: Row) -> Outcome:
      origin, key, memo) = row  # fmt: skip
     data = None
     if payload is not None:
-        data = decode_data(payload, attributes, priority, overrides, kept, key, memo)
+        data = decode_data(payload, attributes, priority, overrides, kept, key, memo=memo)
     return Outcome(
         kind=kind,
         fence=fence,

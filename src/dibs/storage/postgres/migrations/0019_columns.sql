@@ -1,5 +1,5 @@
--- The columns of keys, memos and update-only requests, and new settings of a queue. Migrations 0020 to 0022 have the
--- functions that use them.
+-- The columns of keys, memos and update-only requests, and new settings of a queue, with the functions and views that
+-- show them. Migrations 0020 to 0022 have the verbs that use them.
 
 -- The key of a job and its memo are NULL for a job without one. `memo` has the bytes that a run stored for later runs.
 ALTER TABLE live ADD COLUMN key text COLLATE "C", ADD COLUMN memo bytea;
@@ -73,6 +73,119 @@ CREATE FUNCTION rate_of(given jsonb) RETURNS start_rate LANGUAGE sql STABLE AS $
     SELECT CASE WHEN jsonb_typeof(given) = 'object'
         THEN ((given ->> 'starts')::bigint, (given ->> 'per')::bigint, (given ->> 'burst')::bigint)::start_rate END
 $$;
+
+-- run_event(kind, job, now, error) -> the event of the end of an attempt, or of a waiting job (with attempt 0).
+CREATE OR REPLACE FUNCTION run_event(kind text, j live, now_ms bigint, error json) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(
+        kind, j.id, now_ms, CASE WHEN j.fence IS NULL THEN 0 ELSE j.attempts END, coalesce(j.fence, 0),
+        j.enqueued_at, j.run_at, j.claimed_at, now_ms, coalesce(j.holder, ''),
+        j.first, j.revision, j.enqueues, error)::text
+$$;
+
+-- note_event(kind, job, now) -> an event that is logged at level `all` only.
+CREATE OR REPLACE FUNCTION note_event(kind text, j live, now_ms bigint) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(
+        kind, j.id, now_ms, CASE WHEN j.fence IS NULL THEN 0 ELSE j.attempts END, coalesce(j.fence, 0),
+        j.enqueued_at, j.run_at, j.claimed_at, NULL, coalesce(j.holder, ''),
+        j.first, j.revision, j.enqueues, NULL)::text
+$$;
+
+-- watch(queues, for, now) -> a row for each existing queue, for a client that waits for work, events, ids or progress. Afterwards, changes of these
+-- queues send notifications for at least 30 s, at most a minute. `due` is true if a claim would find a job. `unheard`
+-- is true if no client was known to listen before, so that a change may have happened without a notification. A wait for progress also
+-- ends with a run, so it needs the notifications of both.
+CREATE OR REPLACE FUNCTION watch(names text[], kind text, manual bigint)
+RETURNS TABLE (
+    name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,
+    unheard boolean
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+    ahead record;
+    heard timestamptz;
+    shown bigint;
+    until timestamptz := clock_timestamp() + interval '1 minute';
+BEGIN
+    now_ms := tick(manual);
+    IF kind = 'events' THEN
+        shown := shown_until();
+    END IF;
+    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
+        heard := CASE kind WHEN 'work' THEN qu.work_until WHEN 'events' THEN qu.events_until
+                 WHEN 'ids' THEN qu.ids_until ELSE least(qu.progress_until, qu.ids_until) END;
+        unheard := heard < clock_timestamp();
+        IF heard < clock_timestamp() + interval '30 seconds' THEN
+            UPDATE queues k SET
+                work_until = CASE kind WHEN 'work' THEN until ELSE work_until END,
+                events_until = CASE kind WHEN 'events' THEN until ELSE events_until END,
+                ids_until = CASE WHEN kind IN ('ids', 'progress') THEN until ELSE ids_until END,
+                progress_until = CASE kind WHEN 'progress' THEN until ELSE progress_until END
+            WHERE k.q = qu.q;
+        END IF;
+        name := qu.name;
+        q := qu.q;
+        due := false;
+        next_due := NULL;
+        IF kind = 'work' AND NOT qu.paused THEN
+            ahead := look_ahead(qu, now_ms);
+            due := ahead.due AND (qu.max_active IS NULL OR qu.max_active > (
+                SELECT count(*) FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL));
+            next_due := ahead.next_due;
+        ELSIF kind = 'events' THEN
+            ends_at := (SELECT max(e.n) FROM events e WHERE e.q = qu.q AND e.n <= shown);
+            hidden := EXISTS (SELECT 1 FROM events e WHERE e.q = qu.q AND e.n > shown);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- know_fail_queue(queue) -> the setting fail_handler of a queue. If it is true, inserts the row of the fail queue, in a
+-- separate transaction like know_queues() in 0002_place.sql.
+CREATE FUNCTION know_fail_queue(queue text) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    handled boolean := coalesce((SELECT fail_handler FROM queues WHERE name = queue), false);
+BEGIN
+    IF handled AND right(queue, 5) <> '!fail' THEN
+        PERFORM queue_of(queue || '!fail');
+    END IF;
+    RETURN handled;
+END $$;
+CREATE OR REPLACE VIEW jobs AS
+SELECT k.name AS queue, j.id,
+    CASE WHEN j.state IN ('w', 'k')
+         THEN CASE WHEN as_time(j.run_at) > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END
+         WHEN j.state = 'a' THEN 'active' ELSE 'handed_off' END AS state,
+    (j.next).seq IS NOT NULL AS blocked,
+    j.priority, as_time(j.run_at) AS run_at, as_time(j.enqueued_at) AS enqueued_at,
+    as_time(j.claimed_at) AS claimed_at, j.holder, as_time(l.expires_at) AS lease_expires_at,
+    j.attempts, j.retries, j.stalls, j.timeouts, j.enqueues,
+    as_jsonb(j.payload) AS payload, j.payload AS payload_bytes, j.attributes::jsonb AS attributes,
+    j.progress::jsonb AS progress, coalesce(j.cancel_requested, false) AS cancel_requested,
+    j.error ->> 0 AS error_type, j.error ->> 1 AS error_message,
+    as_jsonb((j.next).payload) AS next_payload, as_time((j.next).run_at) AS next_run_at,
+    j.seq, j.first, j.revision, j.fence, j.lease,
+    (j.overrides ->> 'lease')::bigint * interval '1 millisecond' AS own_lease,
+    j.overrides::jsonb AS overrides, j.retention, as_origin(j.origin) AS origin,
+    j.key, j.memo
+FROM live j JOIN queues k USING (q) LEFT JOIN leases l ON l.lease = j.lease AND l.q = j.q;
+
+CREATE OR REPLACE VIEW outcomes AS
+SELECT k.name AS queue, o.id, o.kind AS state, as_time(o.ended_at) AS ended_at,
+    as_time(o.expires_at) AS expires_at, as_time(o.enqueued_at) AS enqueued_at,
+    as_time(o.run_at) AS run_at, as_time(o.claimed_at) AS claimed_at, o.holder,
+    o.attempts, o.retries, o.stalls, o.timeouts, o.enqueues,
+    as_jsonb(o.result) AS result, o.result AS result_bytes,
+    o.error ->> 0 AS error_type, o.error ->> 1 AS error_message, o.error ->> 2 AS traceback,
+    o.priority, as_jsonb(o.payload) AS payload, o.payload AS payload_bytes,
+    o.attributes::jsonb AS attributes, o.first, o.revision, o.fence,
+    (o.overrides ->> 'lease')::bigint * interval '1 millisecond' AS own_lease,
+    o.overrides::jsonb AS overrides, o.retention, as_origin(o.origin) AS origin,
+    o.key, o.memo
+FROM ended o JOIN queues k USING (q)
+WHERE o.kind <> 'forgotten'
+  AND (o.expires_at IS NULL OR as_time(o.expires_at) > clock_timestamp());
 
 -- The type of the result changes, which CREATE OR REPLACE does not allow.
 DROP FUNCTION claim(text, uuid, integer, bigint);

@@ -1,5 +1,54 @@
--- The verbs that change given ids, with keys, memos and update-only requests; what a wait for progress reads; and the
--- functions for SQL programs.
+-- The verbs that change given ids, with keys, memos and update-only requests, and the
+-- functions for SQL programs. A job that waits has no fence; its state is w, or k if a claim has put it aside because of
+-- its key.
+
+-- cancel_one(queue, now, id, running): as before, also for a job in the state k.
+CREATE OR REPLACE FUNCTION cancel_one(
+    qu queues, now_ms bigint, wanted text, running boolean, OUT status text, OUT told text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    j live;
+    is_live boolean;
+BEGIN
+    told := '{}';
+    LOOP
+        SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted FOR UPDATE;
+        EXIT WHEN FOUND;
+        SELECT EXISTS (SELECT 1 FROM live WHERE q = qu.q AND id = wanted), coalesce((
+            SELECT kind FROM ended
+            WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms)), 'not_found')
+        INTO is_live, status;
+        IF NOT is_live THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    IF j.fence IS NULL THEN
+        status := 'cancelled';
+        told := end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
+        RETURN;
+    END IF;
+    status := 'active';
+    IF (j.next).revision IS NOT NULL THEN
+        status := 'cancelled';
+        told := drop_next(qu, j, now_ms);
+    END IF;
+    IF NOT running THEN
+        RETURN;
+    END IF;
+    SELECT * INTO j FROM live WHERE q = qu.q AND id = wanted;
+    IF j.state = 'h' THEN
+        status := 'cancelled';
+        told := told || end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
+        RETURN;
+    END IF;
+    status := 'requested';
+    IF j.cancel_requested IS NOT TRUE THEN
+        UPDATE live SET cancel_requested = true WHERE q = j.q AND id = j.id;
+        IF qu.log_level = 'all' THEN
+            told := told || note_event('cancel_requested', j, now_ms);
+        END IF;
+    END IF;
+END $$;
 
 -- amend(queue, id, patch, payload, now): as before. Without a live job, it changes attributes and retention of the outcome. The
 -- attributes that it merges there keep the limit `most`, too. A successor that makes no job has no data to change.
@@ -152,3 +201,136 @@ BEGIN
     PERFORM ring(qu, true, cardinality(told) > 0, ids);
     RETURN known;
 END $$;
+
+-- The functions for SQL programs: enqueue_job() takes a key, release_job() a delay, and the setting fail_handler of the
+-- queue decides about the fail job. Roles keep their privileges on the functions that are created again.
+CREATE TABLE kept_grants AS
+SELECT p.proname::text AS function, a.grantee, a.is_grantable
+FROM pg_catalog.pg_proc p, LATERAL aclexplode(p.proacl) a
+WHERE p.pronamespace = '{name_text}'::regnamespace AND a.grantee <> p.proowner
+  AND p.proname IN ('enqueue_job', 'fail_job', 'release_job', 'finish_job');
+
+DROP FUNCTION enqueue_job(
+    text, text, jsonb, integer, timestamptz, interval, jsonb, text, text, interval, interval, integer, interval);
+DROP FUNCTION fail_job(text, text, bigint, text, text, boolean);
+DROP FUNCTION release_job(text, text, bigint);
+DROP FUNCTION finish_job(text, text, bigint, jsonb, text, text, boolean);
+DROP FUNCTION failure(text, text, boolean);
+
+-- failure(error, error_type) -> the details of a Fail, as end_with() in 0006_settle.sql takes them. A text of
+-- more than 16 KiB loses its middle. Errors are stored as arrays of the fields of dibs.model.job.Error.
+CREATE FUNCTION failure(error text, error_type text) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM check_size('error_type', error_type, 512);
+    IF octet_length(error_type) + octet_length(error) > 16384 THEN
+        -- A character has at most four bytes, so the rest has at most half of the limit, as from Python.
+        error := left(error, 1000) || E'\n[... cut by dibs ...]\n' || right(error, 1000);
+    END IF;
+    RETURN json_build_object('error', json_build_array(error_type, coalesce(error, ''), '', NULL, 'error'));
+END $$;
+
+-- enqueue_job(queue, id, payload, ...) -> the id, the status of the verb enqueue (contract 3), whether the request_key was
+-- known, and the revision. `on_conflict` is update, reject or reject_failed.
+CREATE FUNCTION enqueue_job(
+    queue text, INOUT id text DEFAULT NULL, payload jsonb DEFAULT 'null', priority integer DEFAULT 0,
+    run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, attributes jsonb DEFAULT NULL,
+    request_key text DEFAULT NULL, on_conflict text DEFAULT 'update', lease interval DEFAULT NULL,
+    timeout interval DEFAULT NULL, max_retries integer DEFAULT NULL, retention interval DEFAULT NULL,
+    key text DEFAULT NULL,
+    OUT status text, OUT repeated boolean, OUT revision bigint
+) LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
+DECLARE
+    how integer := CASE on_conflict WHEN 'update' THEN 0 WHEN 'reject' THEN 16 WHEN 'reject_failed' THEN 48 END;
+    bytes bytea := json_bytes('payload', payload);
+    start bigint := start_of(run_at, delay);
+    kept bigint := interval_ms('retention', retention, 0);
+    limits jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'lease', interval_ms('lease', lease, 1), 'timeout', interval_ms('timeout', timeout, 1),
+        'max_retries', max_retries));
+    answer record;
+BEGIN
+    PERFORM check_call(queue);
+    IF right(queue, 5) = '!fail' THEN
+        PERFORM refuse('queue', format('is %s, a fail queue: only dibs enqueues there; use another name', queue));
+    ELSIF how IS NULL THEN
+        PERFORM refuse('on_conflict', 'must be one of update, reject, reject_failed');
+    END IF;
+    id := coalesce(id, new_id());
+    PERFORM check_size('id', id, 512), check_range('priority', priority, -1000, 1000), check_attributes(attributes),
+            check_range('max_retries', coalesce(max_retries, 0), 0, 2147483647);
+    IF request_key IS NOT NULL THEN
+        PERFORM check_size('request_key', request_key, 128);
+    END IF;
+    IF key IS NOT NULL THEN
+        PERFORM check_size('key', key, 128);
+    END IF;
+    SELECT * INTO answer FROM enqueue(
+        queue, NULL, how = 0 AND request_key IS NULL, ARRAY[id], ARRAY[bytes], ARRAY[priority::smallint],
+        ARRAY[start], ARRAY[how], ARRAY[nullif(attributes, '{}')::text], ARRAY[nullif(limits, '{}')::text],
+        ARRAY[CASE WHEN kept IS NOT NULL THEN
+            jsonb_build_object('completed', kept, 'failed', kept, 'cancelled', kept)::text END],
+        ARRAY[key], ARRAY[request_key], NULL);
+    -- `statuses` is NULL if the job is new.
+    status := coalesce(answer.statuses[1], 'queued');
+    repeated := coalesce(answer.repeats[1], false);
+    revision := answer.revisions[1];
+    id := coalesce(answer.first_ids[1], id);
+END $$;
+
+-- fail_job(queue, id, fence, error, error_type) -> done or lost.
+CREATE FUNCTION fail_job(
+    queue text, id text, fence bigint, error text, error_type text DEFAULT 'Failed'
+) RETURNS text LANGUAGE sql SECURITY DEFINER {pinned} AS $$
+    SELECT (settle_job(queue, id, fence, 'failed', NULL, failure(error, error_type))).status
+$$;
+
+-- retry_job(queue, id, fence, delay, error, error_type) -> returned, cancelled (the run was asked to stop, and ended),
+-- lost, or refused for a handed-off run. The job waits again, with one more retry.
+CREATE OR REPLACE FUNCTION retry_job(
+    queue text, id text, fence bigint, delay interval DEFAULT '0 seconds', error text DEFAULT NULL,
+    error_type text DEFAULT 'Failed'
+) RETURNS text LANGUAGE sql SECURITY DEFINER {pinned} AS $$
+    SELECT (settle_job(queue, id, fence, 'retry', NULL, json_strip_nulls(json_build_object(
+        'cause', 'error', 'when', start_of(NULL, delay),
+        'error', CASE WHEN error IS NOT NULL THEN failure(error, error_type) -> 'error' END)))).status
+$$;
+
+-- release_job(queue, id, fence, delay) -> the answers of retry_job(). The job waits as before its claim, or with `delay`
+-- until then.
+CREATE FUNCTION release_job(queue text, id text, fence bigint, delay interval DEFAULT NULL) RETURNS text
+LANGUAGE sql SECURITY DEFINER {pinned} AS $$
+    SELECT (settle_job(queue, id, fence, 'release', NULL, CASE WHEN delay IS NOT NULL THEN
+        json_build_object('when', start_of(NULL, delay)) END)).status
+$$;
+
+-- finish_job(queue, id, revision, result, error, error_type) -> done, lost, not_found or refused. Ends a
+-- handed-off run: as failed if `error` is set, else as completed.
+CREATE FUNCTION finish_job(
+    queue text, id text, revision bigint, result jsonb DEFAULT NULL, error text DEFAULT NULL,
+    error_type text DEFAULT 'Failed'
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
+DECLARE
+    bytes bytea := json_bytes('result', result);
+BEGIN
+    PERFORM check_call(queue), check_size('id', id, 512), check_range('revision', revision, 0, 9007199254740992);
+    IF error IS NULL THEN
+        RETURN finish(queue, id, 'completed', bytes, NULL, revision, NULL);
+    ELSIF result IS NOT NULL THEN
+        PERFORM refuse('result', 'and error are both set; set at most one of them');
+    END IF;
+    RETURN finish(queue, id, 'failed', NULL, failure(error, error_type), revision, NULL);
+END $$;
+
+REVOKE EXECUTE ON FUNCTION enqueue_job, fail_job, release_job, finish_job FROM PUBLIC;
+
+DO $$
+DECLARE
+    g record;
+BEGIN
+    FOR g IN SELECT * FROM kept_grants LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %I TO %s%s', g.function, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE g.grantee::regrole::text END,
+                       CASE WHEN g.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END);
+    END LOOP;
+END $$;
+
+DROP TABLE kept_grants;

@@ -161,15 +161,15 @@ class PostgresDatabase:
             except psycopg.Error as error:
                 raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from None
 
-    def run_blocking(self, query: bytes, params: dict[str, Any]) -> None:
-        """Run one statement on a new blocking connection, on the caller's thread.
+    def run_blocking(self, query: bytes, params: dict[str, Any]) -> list[Any]:
+        """Run one statement on a new blocking connection, on the caller's thread, and return its rows.
 
         The connection is closed.
         """
         try:
             connection_params = self._address.connection_params_blocking()
             with psycopg.connect(**DEFAULTS | connection_params, autocommit=True) as connection:
-                connection.execute(query, params)
+                return connection.execute(query, params).fetchall()
         except psycopg.OperationalError as error:
             raise self._errors.to_connect_error(error) from None
         except psycopg.Error as error:

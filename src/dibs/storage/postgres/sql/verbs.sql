@@ -106,3 +106,8 @@ FROM {schema}.counts(%(queues)b::text[], %(now)s::bigint) c
 -- name: watch
 SELECT w.name, w.q, w.now_ms, w.due, w.next_due, w.ends_at, w.hidden, w.unheard
 FROM {schema}.watch(%(queues)b::text[], %(kind)s::text, %(now)s::bigint) w
+
+-- name: register_fail_queue
+-- Returns the setting fail_handler of a queue. If it is true, inserts the row of the fail queue. Sent on a connection of
+-- the storage, before a settle with a failure on the caller's.
+SELECT {schema}.know_fail_queue(%(queue)s::text)

@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import psycopg
@@ -28,8 +28,8 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 
 Wait = QueueWait[Any]
 
-#: Latest notifications about ended ids that are kept for each queue, for waits that begin after the end of a
-#: run.
+#: Latest notifications about ids that are kept for each queue, for waits that begin after the end of a run or
+#: after a report.
 KEPT_NOTIFICATIONS: Final = 64
 #: Seconds that an echo may take before notifications count as undelivered.
 ECHO_SECONDS: Final = 2.0
@@ -43,7 +43,18 @@ UNLISTEN_SECONDS: Final = 10.0
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 5.0
 
-_LETTERS: Final[dict[str, Watch]] = {"w": "work", "e": "events", "i": "ids"}
+#: The letters of notifications that name no ids, and the waits that they wake.
+_LETTERS: Final[dict[str, Watch]] = {"w": "work", "e": "events"}
+
+
+class IdNotification(NamedTuple):
+    """A notification about ids of one queue, which have ended or reported progress."""
+
+    #: The count of the notifications of its watch and queue, with this one.
+    number: int
+    #: None if the ids were too many to send.
+    ids: frozenset[str] | None
+    reported: bool
 
 
 @define(eq=False)
@@ -54,8 +65,8 @@ class Notifications:
     #: opened earlier, cannot be compared, so a token with another era is ignored.
     _era: str = field(factory=lambda: secrets.token_hex(4), init=False)
     _counts: defaultdict[tuple[Watch, str], int] = field(factory=lambda: defaultdict(int), init=False)
-    #: For each queue, its latest notifications about ended ids: count and ids, None for too many ids to send.
-    _ended: defaultdict[str, deque[tuple[int, frozenset[str] | None]]] = field(
+    #: For each watch by id (ids, progress) and queue, its latest notifications.
+    _about_ids: defaultdict[tuple[Watch, str], deque[IdNotification]] = field(
         factory=lambda: defaultdict(lambda: deque(maxlen=KEPT_NOTIFICATIONS)), init=False
     )
     _names: dict[int, str] = field(factory=dict, init=False)
@@ -72,18 +83,20 @@ class Notifications:
     def may_have_changed(self, wait: Wait, queue: str, token: str) -> bool:
         """Return whether a notification after this token may concern the wait.
 
-        A wait for ids gets the ids that have ended.
+        A wait for ids gets the ids that have ended, and a wait for progress those that have reported.
         """
         era, _, count = token.partition(".")
         if era != self._era or not count.isdecimal():
             return False
         now = self._counts[wait.watch, queue]
-        if wait.watch != "ids":
+        if wait.watch not in ("ids", "progress"):
             return now > int(count)
-        later = [ids for number, ids in self._ended[queue] if number > int(count)]
+        later = [one for one in self._about_ids[wait.watch, queue] if one.number > int(count)]
+        concerned = [_note_ids(wait, one) for one in later]
         if len(later) < now - int(count):
-            later.append(None)  # some notifications are lost or no longer kept
-        concerned = [_note_ended(wait, ids) for ids in later]
+            # Some notifications are lost or no longer kept.
+            _note_unknown(wait)
+            return True
         return any(concerned)
 
     def add(self, wait: Wait) -> None:
@@ -95,50 +108,76 @@ class Notifications:
     def receive(self, payload: str) -> None:
         """Count a notification, and wake the waits that it concerns.
 
-        `payload` has the number of the queue, a letter for each kind of wait, and the ended ids if they fit,
-        as in `7 wi ["a","b"]`.
+        `payload` has the number of the queue, letters, and ids if they fit, as in `7 wi ["a","b"]`.
+        The letters are w for work, e for events, i for ids that have ended, and p for an id that has reported
+        progress.
         """
         number, letters, ids = (*payload.split(" ", 2), "", "")[:3]
         name = self._names.get(int(number))
         if name is None:
             self.wake_all()
             return
-        ended = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
+        named = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
         for letter in letters:
-            self._wake(_LETTERS[letter], name, ended)
+            if letter in _LETTERS:
+                self._wake(_LETTERS[letter], name)
+            else:
+                self._wake_by_id(name, named, reported=letter == "p")
 
-    def _wake(self, watch: Watch, queue: str, ids: frozenset[str] | None) -> None:
+    def _wake(self, watch: Watch, queue: str) -> None:
         self._counts[watch, queue] += 1
-        if watch == "ids":
-            self._ended[queue].append((self._counts[watch, queue], ids))
         for wait in self.waits:
-            concerned = wait.watch == watch and queue in wait.queues
-            if concerned and (watch != "ids" or _note_ended(wait, ids)):
+            if wait.watch == watch and queue in wait.queues:
                 wait.wake()
+
+    def _wake_by_id(self, queue: str, ids: frozenset[str] | None, *, reported: bool) -> None:
+        """Count a notification about ids, and wake the waits that it concerns.
+
+        An end concerns waits for ids and for progress; a report concerns waits for progress.
+        """
+        watches: tuple[Watch, ...] = ("progress",) if reported else ("ids", "progress")
+        for watch in watches:
+            self._counts[watch, queue] += 1
+            about = IdNotification(self._counts[watch, queue], ids, reported)
+            self._about_ids[watch, queue].append(about)
+            for wait in self.waits:
+                if wait.watch == watch and queue in wait.queues and _note_ids(wait, about):
+                    wait.wake()
 
     def wake_all(self) -> None:
         """Wake every wait and change every token. Called if notifications may be lost, and on close."""
         for key in self._counts:
             self._counts[key] += 1
-        for ended in self._ended.values():
-            ended.clear()
+        for latest in self._about_ids.values():
+            latest.clear()
         for wait in self.waits:
-            wait.note_ended(None)
+            _note_unknown(wait)
             wait.wake()
 
 
-def _note_ended(wait: Wait, ids: frozenset[str] | None) -> bool:
-    """Report the ids of a notification to a wait for ids. Return whether any concern it.
+def _note_unknown(wait: Wait) -> None:
+    """Report to a wait that some of its ids may have ended or reported, and that it is unknown which ones."""
+    wait.note_ended(None)
+    wait.note_reported(None)
 
-    `ids` is None if the notification has no ids; it may then concern each wait.
+
+def _note_ids(wait: Wait, about: IdNotification) -> bool:
+    """Report the ids of a notification to a wait for ids or progress. Return whether any concern it.
+
+    A notification without ids may concern each wait. A wait for progress without ids is only concerned by
+    reports.
     """
-    if ids is None:
-        wait.note_ended(None)
-        return True
-    if ids.isdisjoint(wait.ids):
+    if not wait.ids and not about.reported:
         return False
-    wait.note_ended(ids & wait.ids)
-    return True
+    if about.ids is None:
+        _note_unknown(wait)
+        return True
+    concerned = about.ids & wait.ids if wait.ids else about.ids
+    if about.reported:
+        wait.note_reported(concerned)
+    else:
+        wait.note_ended(concerned)
+    return bool(concerned)
 
 
 @define(eq=False)

@@ -27,7 +27,7 @@ HIDDEN_SECONDS: Final = 0.02
 
 
 class WatchRow(NamedTuple):
-    """The state of one queue, a row of watch() in storage/postgres/migrations/0009_reading.sql.
+    """The state of one queue, a row of watch() in storage/postgres/migrations/0019_columns.sql.
 
     Times are in ms.
     """
@@ -168,7 +168,7 @@ class PostgresWait(QueueWait[WaitState]):
         # A notification that has not arrived yet wakes the wait later.
         if waits.manual or self.watch == "events" or waits.seconds_notified(self.watch, self.queues) <= 0:
             return None
-        if self.watch == "ids":
+        if self.watch in ("ids", "progress"):
             return self._state([WatchRow(name) for name in self.queues])
         rows = [waits.after_claim(name, self.since.get(name)) for name in self.queues]
         known = [row for row in rows if row is not None]
@@ -198,22 +198,23 @@ class PostgresWait(QueueWait[WaitState]):
             return since is not None and not since.startswith(_entry_offset(row.ends_at))
         if since is not None and self._notifications.may_have_changed(self, row.name, since):
             return True
-        if self.watch == "ids" and row.unheard:
+        if row.unheard:
             self.note_ended(None)
+            self.note_reported(None)
         return row.due if self.watch == "work" else row.unheard
 
     def store_tokens(self, state: WaitState) -> None:
         """Compare a log with its state at the first read if the caller passed no token for it.
 
-        For work and ids, keep comparing with the tokens of the caller.
+        For other waits, keep comparing with the tokens of the caller.
         """
         if self.watch == "events":
             self.since = {**state.tokens, **self.since}
 
     def tokens(self, state: WaitState) -> Mapping[str, str]:
-        if self.watch == "ids":
-            # `ended_ids` has the ids of all notifications so far, so the next wait need not report them.
-            return {name: self._notifications.token("ids", name) for name in self.queues}
+        if self.watch in ("ids", "progress"):
+            # The ids of all notifications so far are in the result, so the next wait need not report them.
+            return {name: self._notifications.token(self.watch, name) for name in self.queues}
         return state.tokens
 
     def seconds_until_due(self, state: WaitState) -> float | None:
