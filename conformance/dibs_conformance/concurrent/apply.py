@@ -115,7 +115,7 @@ def _activate_claimed_jobs(
 def _check_skipped(
     world: PossibleWorld, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
 ) -> None:
-    """Raise Mismatch if a job is admitted that the claim passed. `until` is where the claim is, None its end."""
+    """Raise Mismatch if an admitted job stands before `until` in the order, or anywhere if that is None."""
     # An overlapping call may free room, and may charge a clock, before or after the claim has read them.
     if queue.settings.has_limits and (part.concurrent_ids or part.settings_change):
         return

@@ -35,6 +35,12 @@ def opens_at(queue: OracleQueue, key: str | None) -> int:
     return max(time, first_start(queue.settings.key_rate, queue.starts.by_key.get(key, ())))
 
 
+def has_headroom(queue: OracleQueue) -> bool:
+    """Return whether `max_active` of the queue allows another run."""
+    most = queue.settings.max_active
+    return most is None or len(queue.held()) < most
+
+
 def has_room(queue: OracleQueue, key: str | None) -> bool:
     """Return whether fewer than `per_key` runs of a key are active under leases."""
     most = queue.settings.per_key
@@ -56,8 +62,7 @@ def next_due(queue: OracleQueue, now: int) -> int | NotLater | None:
     waiting = [job for job in queue.jobs() if job.run is None]
     if not queue.settings.has_limits:
         return first_after(now, (job.run_at for job in waiting))
-    most = queue.settings.max_active
-    if most is not None and len(queue.held()) >= most:
+    if not has_headroom(queue):
         return NotLater(now, None)
     openings = (max(j.run_at, opens_at(queue, j.data.key)) for j in waiting if has_room(queue, j.data.key))
     return NotLater(now, first_after(now, openings))

@@ -17,6 +17,7 @@ from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
 from dibs_conformance.report.exceptions import exception_failure
+from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
 from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
 from dibs_conformance.sequential.unimplemented import missing_verb_failure
@@ -63,6 +64,7 @@ def run_walkthrough(session: ExampleSession) -> Failure | None:
 
 def walk_through_all(session: ExampleSession) -> None:
     walk_through(session)
+    walk_through_limits(session)
     walk_through_restarts(session)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dibs_conformance.laws import LAWS, Law
+from dibs_conformance.laws import Law, laws_for
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
@@ -53,7 +53,7 @@ class SequentialRun:
     def __init__(self, plan: LevelPlan, runner: LoopRunner) -> None:
         self._plan, self._runner = plan, runner
         self._ends = time.monotonic() + plan.budget
-        self._laws: tuple[Law, ...] = tuple(law() for law in LAWS)
+        self._laws: tuple[Law, ...] = tuple(law() for law in laws_for(plan.claims))
         self._failures: list[Failure] = []
         self._spared: list[SkippedTest] = []
 
@@ -96,6 +96,7 @@ class SequentialRun:
             durable=claims.durable,
             compacts=self._offers_compaction(),
             cross_queue=claims.cross_queue,
+            limits=claims.limits,
             handles=skipped is None,
         )
 

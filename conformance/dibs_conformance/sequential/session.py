@@ -51,6 +51,8 @@ class ExampleSession:
     #: True if the storage offers its rare work (dibs.storage.compaction).
     compacts: bool = False
     cross_queue: bool = False
+    #: True if claims of the storage obey `per_key`, `rate` and `key_rate`.
+    limits: bool = False
     #: True if several handles, each a storage object of its own, show the same jobs of a location.
     handles: bool = False
     examples: int = 0
