@@ -72,7 +72,7 @@ class MemoryStorage(IndexedStorage):
     Each verb runs under one lock and returns without awaiting; only `wait` awaits.
     """
 
-    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True)
+    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, limits=True)
     durability = "none: the jobs are in memory and end with this process"
     #: Several event loops may use one object. It may be entered again while it is open.
     thread_safe = True

@@ -70,7 +70,7 @@ def the_least_urgent_first(patch: Patch) -> None:
         while self.due:
             last = max(self.due)
             self.due.replace_all([entry for entry in self.due if entry != last])
-            if job := self._waiting_job(last[3], last[1], last[2], last[0]):
+            if job := self._find_claimable(last):
                 return job
         return None
 

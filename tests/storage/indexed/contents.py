@@ -33,7 +33,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
     return {
         "line": line(queue),
         "scheduled": {
-            id for run_at, seq, id, minus in queue.scheduled if queue._waiting_job(id, run_at, seq, minus)
+            id for run_at, seq, id, minus in queue.scheduled if queue._find_scheduled((run_at, seq, id, minus))
         },
         "next due": queue.next_due(),
         "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes)),
@@ -49,7 +49,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
 
 def line(queue: QueueIndex) -> list[str]:
     """Return the ids in the order in which claims would take them."""
-    return [e[3] for e in sorted(set(queue.due)) if queue._waiting_job(e[3], e[1], e[2], e[0])]
+    return [e[3] for e in sorted(set(queue.due)) if queue._find_claimable(e)]
 
 
 def leases_that_end(queue: QueueIndex) -> set[str]:

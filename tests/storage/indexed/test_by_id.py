@@ -251,13 +251,15 @@ def test_a_payload_changed_by_its_caller_later_is_kept_as_it_was() -> None:
 def test_what_fails_for_good_in_a_fail_queue_is_kept_for_ever() -> None:
     """No retention of the job, the queue or the settlement changes that."""
     index = index_at(1000)
-    ended(index, Fail(error=Error(type="Oops"), handled=True), payload=b"p")
+    whole_queue.configure(index, "q", SettingsPatch(fail_handler=True))
+    whole_queue.configure(index, "q!fail", SettingsPatch(fail_handler=True))
+    ended(index, Fail(error=Error(type="Oops")), payload=b"p")
     [fail_id] = index.find_queue("q!fail").slots
     whole_queue.configure(index, "q!fail", SettingsPatch(retention=OutcomeRetention(failed=0)))
     claiming.grant(index, ["q!fail"], "l", 10**9, "h")
     [job] = claiming.claim(index, "q!fail", "l", 9).jobs
     assert job.run is not None
-    end = Fail(error=Error(type="Again"), handled=True, retention=OutcomeRetention(failed=0))
+    end = Fail(error=Error(type="Again"), retention=OutcomeRetention(failed=0))
     settling.settle(index, "q!fail", [Settlement(id=fail_id, fence=job.run.fence, action=end)], LIMITS)
     outcome = index.find_queue("q!fail").slots[fail_id].outcome
 

@@ -57,6 +57,8 @@ class QueueImage(Struct, frozen=True, gc=False, array_like=True):
     trimmed: int = 0
     #: The ids whose runs reported progress in the step.
     reported: list[str] = []
+    #: The clocks of the queue ("") and of keys, in us. A clock with None was removed.
+    clocks: list[tuple[str, int | None]] = []
 
 
 class Commit(Struct, frozen=True, gc=False, array_like=True):
@@ -92,6 +94,7 @@ def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
         changes.entries,
         queue.log.trimmed if changes.trimmed_before is not None else 0,
         changes.reported,
+        [(key, queue.clocks.values.get(key)) for key in changes.clocks],
     )
 
 
@@ -154,14 +157,17 @@ def apply(index: Index, body: bytes) -> None:
 
 
 def _apply_queue(queue: QueueIndex, image: QueueImage) -> None:
+    # The clocks come first: a slot and the settings open or close their keys by them.
+    for key, clock in image.clocks:
+        queue.put_clock(key, clock)
     for changed in image.slots:
         slot = changed.slot
         full = EMPTY if slot is None else _with_known_data(queue, changed.id, slot, changed.sources)
         queue.put(changed.id, _with_known_end(queue, changed.id, full))
     for lease_id, lease in image.leases:
         queue.put_lease(lease_id, lease)
-    for request_key, key in image.keys:
-        queue.put_key(request_key, key)
+    for request_key, known in image.keys:
+        queue.put_key(request_key, known)
     if image.settings is not None:
         queue.put_settings(image.settings)
     for entry in image.entries:
@@ -216,6 +222,7 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
             settings=queue.settings,
             entries=queue.log.entries,
             trimmed=queue.log.trimmed,
+            clocks=list(queue.clocks.values.items()),
         ),
     )
     for chunk in _slot_chunks(queue.slots.items()):

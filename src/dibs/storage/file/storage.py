@@ -66,7 +66,7 @@ class FileStorage(IndexedStorage):
     """
 
     capabilities = Capabilities(
-        durable=True, shared=True, cross_queue=True, push_wakeups=True, manual_clock=True
+        durable=True, shared=True, cross_queue=True, push_wakeups=True, manual_clock=True, limits=True
     )
 
     def __init__(

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
+from dibs.model.job import EMPTY, Job, Slot
+
 #: (-priority, run_at, seq, id) of a due job. These tuples sort in the order of claims (contract 2). seq is a
 #: growing number that a job gets when it is enqueued or retried.
 Due = tuple[int, int, int, str]
@@ -36,6 +38,13 @@ class ClaimOrder:
         else:
             heappush(self._out_of_order, entry)
 
+    def first(self) -> Due | None:
+        """Return the entry of the next job to claim, which stays; None if no job is due."""
+        out_of_order, in_order = self._out_of_order, self._in_order
+        if out_of_order and (not in_order or out_of_order[0] < in_order[0]):
+            return out_of_order[0]
+        return in_order[0] if in_order else None
+
     def pop(self) -> Due | None:
         """Remove and return the entry of the next job to claim; None if no job is due."""
         out_of_order, in_order = self._out_of_order, self._in_order
@@ -46,3 +55,18 @@ class ClaimOrder:
     def replace_all(self, entries: Iterable[Due]) -> None:
         self._in_order = deque(sorted(entries))
         self._out_of_order = []
+
+
+def find_waiting_job(slots: dict[str, Slot], entry: Due) -> Job | None:
+    """Return the waiting job of an entry; None if the entry is stale: the job has changed or is gone."""
+    minus_priority, run_at, seq, id = entry
+    job = slots.get(id, EMPTY).current
+    if (
+        job is not None
+        and job.run is None
+        and job.seq == seq
+        and job.run_at == run_at
+        and job.data.priority == -minus_priority
+    ):
+        return job
+    return None

@@ -40,11 +40,15 @@ def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
 
 def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
     jobs: list[Job] = []
-    logs = queue.settings.log_level == "all"
+    settings = queue.settings
+    logs = settings.log_level == "all"
+    charges = settings.rate is not None or settings.key_rate is not None
     while len(jobs) < limit:
         waiting = queue.pop_due()
         if waiting is None:
             break
+        if charges:
+            queue.charge_start(waiting.data.key)
         job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
         queue.put(job.id, replace(queue.slots[job.id], current=job))
         jobs.append(job)

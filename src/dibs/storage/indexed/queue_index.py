@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from dibs.model import rates
 from dibs.model.job import EMPTY, ActiveRun, EndKind, Job, Outcome, Slot
 from dibs.model.requests import Settings
-from dibs.storage.indexed.claim_order import ClaimOrder
+from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job
 from dibs.storage.indexed.event_log import Entry, EventLog
+from dibs.storage.indexed.key_lines import KeyLines
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
+from dibs.storage.indexed.start_clocks import QUEUE_CLOCK, StartClocks
 
 #: The entry of a scheduled job: (run_at, seq, id, -priority).
 Scheduled = tuple[int, int, str, int]
@@ -33,6 +36,7 @@ class QueueIndex:
         self.slots: dict[str, Slot] = {}
         self.leases: dict[str, Lease] = {}
         self.keys: dict[str, RequestKey] = {}
+        self.clocks = StartClocks()
         self.log = EventLog()
         self.listing = Listing(self.slots)
         #: The changes of the current step; None between steps and before its first change.
@@ -48,6 +52,9 @@ class QueueIndex:
         self.now = 0
         self.due = ClaimOrder()
         self.scheduled: list[Scheduled] = []
+        self.key_lines = KeyLines(self.slots, self.due, self.clocks.values)
+        #: The time at which the setting `rate` allows the next start, in ms; not later than now if it does.
+        self.opens_at = 0
         self.waiting = 0
         self.active = 0
         self.handed_off = 0
@@ -98,18 +105,24 @@ class QueueIndex:
         if before is not None:
             if before.run is None:
                 self.waiting -= 1
-            elif after is not None and after.run is not None and before.run.lease == after.run.lease:
+            elif (
+                after is not None
+                and after.run is not None
+                and before.run.lease == after.run.lease
+                and before.data.key == after.data.key
+            ):
                 self._mark_cancel_request(id, after.run)
                 return
             else:
                 self._remove_active(id, before.run)
-        if after is None:
-            return
-        if after.run is not None:
-            self._add_active(id, after.run)
-        else:
-            self.waiting += 1
-            self._add_waiting(id, after)
+        if after is not None:
+            if after.run is not None:
+                self._add_active(id, after.run)
+            else:
+                self.waiting += 1
+                self._add_waiting(id, after)
+        if self.key_lines.by_key or (after is not None and after.data.key is not None):
+            self.work_version += self.key_lines.move(before, after)
 
     def _add_active(self, id: str, run: ActiveRun) -> None:
         self.active += 1
@@ -142,30 +155,30 @@ class QueueIndex:
             self.work_version += 1
 
     def _add_waiting(self, id: str, job: Job) -> None:
-        self.work_version += 1
-        if job.run_at <= self.now:
-            self.due.add((-job.data.priority, job.run_at, job.seq, id))
-        else:
+        if job.run_at > self.now:
             heappush(self.scheduled, (job.run_at, job.seq, id, -job.data.priority))
+            self.work_version += 1
+        elif job.data.key is None:
+            self.due.add((-job.data.priority, job.run_at, job.seq, id))
+            self.work_version += 1
+        # A due job with a key goes into the line of its key.
         if len(self.due) + len(self.scheduled) > 2 * self.waiting + 1000:
             self._drop_stale_entries()
 
     def _drop_stale_entries(self) -> None:
         """Drop the stale entries of both heaps, once they are the larger part. Every update adds one."""
-        self.due.replace_all([e for e in set(self.due) if self._waiting_job(e[3], e[1], e[2], e[0])])
-        self.scheduled = [e for e in set(self.scheduled) if self._waiting_job(e[2], e[0], e[1], e[3])]
+        self.due.replace_all([e for e in set(self.due) if self._find_claimable(e)])
+        self.scheduled = [e for e in set(self.scheduled) if self._find_scheduled(e)]
         heapify(self.scheduled)
 
-    def _waiting_job(self, id: str, run_at: int, seq: int, minus_priority: int) -> Job | None:
-        """Return the waiting job of a heap entry; None if the entry is stale."""
-        job = self.slots.get(id, EMPTY).current
-        if (
-            job is not None
-            and job.run is None
-            and job.seq == seq
-            and job.run_at == run_at
-            and job.data.priority == -minus_priority
-        ):
+    def _find_scheduled(self, entry: Scheduled) -> Job | None:
+        run_at, seq, id, minus_priority = entry
+        return find_waiting_job(self.slots, (minus_priority, run_at, seq, id))
+
+    def _find_claimable(self, entry: Due) -> Job | None:
+        """Return the job of an entry in the claim order, if it waits and its key is open."""
+        job = find_waiting_job(self.slots, entry)
+        if job is None or job.data.key is None or self.key_lines.is_head(job.data.key, entry):
             return job
         return None
 
@@ -221,11 +234,36 @@ class QueueIndex:
         self.keys[key] = after
         heappush(self.key_expiries, (after.expires_at, key))
 
+    def put_clock(self, key: str, after: int | None) -> None:
+        """Set the clock of a key or of the queue (QUEUE_CLOCK), in us; None removes it."""
+        self._step_changes().clocks.setdefault(key, self.clocks.values.get(key))
+        self.clocks.set(key, after)
+        if key == QUEUE_CLOCK:
+            self._update_opening()
+
+    def _update_opening(self) -> None:
+        rate = self.settings.rate
+        clock = self.clocks.values.get(QUEUE_CLOCK, 0)
+        self.opens_at = 0 if rate is None else rates.next_start(clock, rate)
+
+    def charge_start(self, key: str | None) -> None:
+        """Charge the start of a run to the clocks of its queue and its key, before the job becomes active."""
+        clocks, rate, key_rate = self.clocks.values, self.settings.rate, self.settings.key_rate
+        if rate is not None:
+            self.put_clock(QUEUE_CLOCK, rates.charge_start(clocks.get(QUEUE_CLOCK, 0), rate, self.now))
+        if key is not None and key_rate is not None:
+            self.put_clock(key, rates.charge_start(clocks.get(key, 0), key_rate, self.now))
+
     def put_settings(self, after: Settings) -> None:
         changes = self._step_changes()
         changes.settings = changes.settings or self.settings
+        self._apply_settings(after)
+
+    def _apply_settings(self, settings: Settings) -> None:
         self.work_version += 1
-        self.settings = after
+        self.settings = settings
+        self.key_lines.apply_settings(settings)
+        self._update_opening()
 
     def put_entry(self, entry: Entry) -> None:
         self._step_changes().entries.append(entry)
@@ -249,8 +287,10 @@ class QueueIndex:
         if changes.trimmed_before is not None:
             self.log.restore(changes.trimmed_entries, changes.trimmed_before)
         self.log.drop_last(len(changes.entries))
+        for key, clock in changes.clocks.items():
+            self.put_clock(key, clock)
         if changes.settings is not None:
-            self.settings = changes.settings
+            self._apply_settings(changes.settings)
         for lease, held in changes.leases.items():
             self.put_lease(lease, held)
         for key, known in changes.keys.items():
@@ -264,17 +304,26 @@ class QueueIndex:
         """Set the time of the queue to `now`, ms: scheduled jobs fall due and outcomes expire."""
         if now <= self.now:
             return
+        # A wait that begins after this moment must notice the jobs that may now be claimed.
+        self.work_version += self.key_lines.advance(now)
+        self.work_version += self.now < self.opens_at <= now and self.has_due()
         self.now = now
-        scheduled = self.scheduled
-        while scheduled and scheduled[0][0] <= now:
-            run_at, seq, id, minus_priority = heappop(scheduled)
-            if self._waiting_job(id, run_at, seq, minus_priority):
-                self.due.add((minus_priority, run_at, seq, id))
-                # A wait that begins after this moment must notice the change.
-                self.work_version += 1
+        while self.scheduled and self.scheduled[0][0] <= now:
+            self._add_fallen_due(heappop(self.scheduled))
         ends = self.outcome_expiries
         while ends and ends[0][0] <= now:
             self._expire_outcome(*heappop(ends))
+
+    def _add_fallen_due(self, entry: Scheduled) -> None:
+        run_at, seq, id, minus_priority = entry
+        job = self._find_scheduled(entry)
+        if job is None:
+            return
+        if job.data.key is None:
+            self.due.add((minus_priority, run_at, seq, id))
+            self.work_version += 1
+        else:
+            self.work_version += self.key_lines.add_due(job.data.key, (minus_priority, run_at, seq, id))
 
     def _expire_outcome(self, expires_at: int, id: str) -> None:
         outcome = self.slots.get(id, EMPTY).outcome
@@ -284,21 +333,38 @@ class QueueIndex:
         self.outcomes[outcome.kind] -= 1
 
     def pop_due(self) -> Job | None:
-        """Remove the next job to claim from the claim order, and return it; None if no job is due."""
+        """Remove the next job to claim from the claim order, and return it; None if none is admitted."""
+        if self.opens_at > self.now:
+            return None
         while (entry := self.due.pop()) is not None:
-            minus_priority, run_at, seq, id = entry
-            if job := self._waiting_job(id, run_at, seq, minus_priority):
+            job = find_waiting_job(self.slots, entry)
+            if job is not None and (job.data.key is None or self.key_lines.take(job.data.key, entry)):
                 return job
         return None
 
+    def has_due(self) -> bool:
+        """Return whether a due job waits whose key is open. The setting `rate` may still hold it back."""
+        while (entry := self.due.first()) is not None:
+            if self._find_claimable(entry):
+                return True
+            self.due.pop()
+        return False
+
     def next_due(self) -> int | None:
-        """Return the time at which the next scheduled job falls due, ms; None if no job is scheduled."""
-        scheduled = self.scheduled
-        while scheduled:
-            run_at, seq, id, minus_priority = scheduled[0]
-            if self._waiting_job(id, run_at, seq, minus_priority):
-                return run_at
-            heappop(scheduled)
+        """Return the next time at which time alone may let a claim take more, in ms, or None."""
+        times = [at for at in (self._next_scheduled(), self.key_lines.next_opening()) if at is not None]
+        if self.opens_at <= self.now:
+            return min(times, default=None)
+        if self.has_due():
+            return self.opens_at
+        return max(min(times), self.opens_at) if times else None
+
+    def _next_scheduled(self) -> int | None:
+        """Return the time at which the next scheduled job falls due, in ms; None if no job is scheduled."""
+        while self.scheduled:
+            if self._find_scheduled(self.scheduled[0]):
+                return self.scheduled[0][0]
+            heappop(self.scheduled)
         return None
 
     def first_expired_lease(self, now: int) -> str | None:
@@ -316,7 +382,7 @@ class QueueIndex:
 
     def count_scheduled(self) -> int:
         """Return the number of jobs that fall due later than now."""
-        return len({e[2] for e in self.scheduled if self._waiting_job(e[2], e[0], e[1], e[3])})
+        return len({e[2] for e in self.scheduled if self._find_scheduled(e)})
 
     def pop_key_expiry(self) -> tuple[int, str]:
         """Remove and return the earliest expiry of a request key, as (expires_at, key)."""

@@ -43,6 +43,7 @@ class Changes:
     """
 
     __slots__ = (
+        "clocks",
         "ended",
         "entries",
         "keys",
@@ -64,6 +65,7 @@ class Changes:
         self.slots: dict[str, Slot] = {}
         self.leases: dict[str, Lease | None] = {}
         self.keys: dict[str, RequestKey | None] = {}
+        self.clocks: dict[str, int | None] = {}
         self.settings: Settings | None = None
         #: The entries that the step appended to the log.
         self.entries: list[Entry] = []

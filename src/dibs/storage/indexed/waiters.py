@@ -207,13 +207,15 @@ def _union(sets: Iterable[set[str] | None]) -> set[str] | None:
 
 
 def _has_work(queue: QueueIndex, token: str | None) -> bool:
-    return bool(queue.due) if token is None else str(queue.work_version) != token
+    if token is None:
+        return queue.opens_at <= queue.now and queue.has_due()
+    return str(queue.work_version) != token
 
 
 def seconds_until_due(index: Index, waiter: Waiter) -> float | None:
-    """Return the seconds from `index.now` until a scheduled job of the waiter's queues falls due.
+    """Return the seconds from `index.now` until time alone may let a claim of the waiter's queues take more.
 
-    Return None if no job is scheduled, and for every other wait than for work.
+    Return None if it never does, and for every other wait than for work.
     """
     if waiter.watch != "work":
         return None

@@ -15,6 +15,7 @@ from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord, ImportStatus, PruneResult
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
+from dibs.storage.indexed.start_clocks import QUEUE_CLOCK
 
 
 def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
@@ -25,6 +26,7 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
     after = replace(before, **{name: value for name, value in named.items() if value is not UNSET})
     if after == before:
         return before
+    _reset_clocks(source, before, after)
     source.put_settings(after)
     if "all" in (before.log_level, after.log_level):
         if before.paused != after.paused:
@@ -35,14 +37,25 @@ def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
     return after
 
 
+def _reset_clocks(queue: QueueIndex, before: Settings, after: Settings) -> None:
+    """Remove the clocks of each rate that changes, so that they begin again."""
+    if before.rate != after.rate:
+        queue.put_clock(QUEUE_CLOCK, None)
+    if before.key_rate != after.key_rate:
+        for key in list(queue.clocks.values):
+            if key != QUEUE_CLOCK:
+                queue.put_clock(key, None)
+
+
 def prune(index: Index, queue: str, limit: int) -> PruneResult:
-    """Remove up to `limit` expired outcomes, up to `limit` expired request keys, and old log entries.
+    """Remove up to `limit` expired outcomes, request keys and past clocks each, and old log entries.
 
     Log entries are old beyond the settings log_age and log_bytes.
     """
     source = index.find_queue(queue)
     outcomes = _prune_outcomes(source, limit)
     keys = _prune_keys(source, index.now, limit)
+    clocks = _prune_clocks(source, index.now, limit)
     settings = source.settings
     excess = source.log.excess(index.now - settings.log_age, settings.log_bytes)
     trimmed = source.log.entries[:excess]
@@ -52,7 +65,7 @@ def prune(index: Index, queue: str, limit: int) -> PruneResult:
         outcomes=outcomes,
         request_keys=keys,
         events=sum(entry.count for entry in trimmed),
-        more=limit in (outcomes, keys),
+        more=limit in (outcomes, keys, clocks),
     )
 
 
@@ -72,6 +85,15 @@ def _prune_keys(queue: QueueIndex, now: int, limit: int) -> int:
         if known is not None and known.expires_at == expires_at:
             queue.put_key(key, None)
             count += 1
+    return count
+
+
+def _prune_clocks(queue: QueueIndex, now: int, limit: int) -> int:
+    """Remove up to `limit` clocks that are not later than now, and so have no effect."""
+    count = 0
+    while count < limit and (key := queue.clocks.first_past(now)) is not None:
+        queue.put_clock(key, None)
+        count += 1
     return count
 
 
