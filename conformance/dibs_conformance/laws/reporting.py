@@ -157,7 +157,8 @@ class ResultsLogged(Law):
             self._check_page(call.queue, call.answer)
 
     def _expect(self, queue: str, id: str, fence: int, result: bytes | None) -> None:
-        fits = result is not None and len(result) <= self.most.get(queue, 0)
+        most = self.most.get(queue, 0)
+        fits = result is not None and most > 0 and len(result) <= most
         self.expected.setdefault((queue, id, fence), result if fits else None)
 
     def _check_page(self, queue: str, page: EventPage) -> None:

@@ -17,12 +17,14 @@ from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
 from dibs_conformance.report.exceptions import exception_failure
+from dibs_conformance.sequential import end_histories, memo_histories, update_histories
+from dibs_conformance.sequential.limit_machine import LimitMachine
 from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
+from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
 from dibs_conformance.sequential.unimplemented import missing_verb_failure
 from dibs_conformance.sequential.walkthrough import walk_through
-from dibs_conformance.sequential.wide_calls import WideMachine
 from dibs_conformance.target import Progress
 
 #: Number of examples with the same seed. The seeds count up from the seed of the run.
@@ -64,6 +66,8 @@ def run_walkthrough(session: ExampleSession) -> Failure | None:
 
 def walk_through_all(session: ExampleSession) -> None:
     walk_through(session)
+    for play in (*update_histories.HISTORIES, *memo_histories.HISTORIES, *end_histories.HISTORIES):
+        play_history(session, play)
     walk_through_limits(session)
     walk_through_restarts(session)
 
@@ -72,7 +76,7 @@ def run_chunk(
     session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
 ) -> Failure | None:
     """Run `size` examples from one seed. Return the first failure, or None."""
-    machine = seed(chunk_seed)(type("Example", (WideMachine,), {"session": session}))
+    machine = seed(chunk_seed)(type("Example", (LimitMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
     return run_until_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 

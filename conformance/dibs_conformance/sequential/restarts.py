@@ -17,11 +17,14 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.storage.compaction import Compaction
+from dibs_conformance.sequential.end_histories import keep_attributes, release_with_a_time
 from dibs_conformance.sequential.lockstep import Lockstep, Reader
 from dibs_conformance.sequential.lockstep.interruptions import OFTEN
+from dibs_conformance.sequential.memo_histories import end_with_a_memo, keep_a_memo
 from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.strategies import DAY, HOUR
+from dibs_conformance.sequential.update_histories import come_back_after_updates, end_with_updates_alone
 from dibs_conformance.sequential.walkthrough import (
     QUEUE,
     claim,
@@ -41,7 +44,7 @@ from dibs_conformance.target import Locations
 #: Bytes of a large payload, and the number of large payloads of `write_until_it_compacts`. Together they are
 #: twice the 4 MiB after which the file storage makes a checkpoint.
 LARGE, LARGE_JOBS = 512 * 1024, 17
-#: The histories of the walkthrough that run again, with restarts and compactions.
+#: The fixed histories that run again, with restarts and compactions.
 INTERRUPTED = (
     update_during_a_run,
     repeat_a_key,
@@ -51,6 +54,12 @@ INTERRUPTED = (
     fall_off_an_empty_log,
     log_every_change,
     prune_everything,
+    come_back_after_updates,
+    end_with_updates_alone,
+    keep_a_memo,
+    end_with_a_memo,
+    keep_attributes,
+    release_with_a_time,
 )
 
 
