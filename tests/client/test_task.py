@@ -55,7 +55,7 @@ def test_a_declaration_says_what_a_worker_needs(app: Dibs) -> None:
     assert (handler.function, handler.is_async) == (handlers.thumbnail, False)
     assert (handler.limits.timeout, handler.limits.max_retries, handler.limits.max_stalls) == (1500, None, 0)
     assert (handler.limits.max_timeouts, handler.size, handler.queue_priority) == (3, 5, 7)
-    assert (handler.executor, handler.handles_failure) == ("process", False)
+    assert handler.executor == "process"
 
 
 @pytest.mark.parametrize(

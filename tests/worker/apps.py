@@ -227,12 +227,12 @@ def add_handlers(target: Dibs, **options: Any) -> None:
 add_handlers(app)
 for each in (naps, naps_async):
     add(app, each.__name__, each, max_stalls=None, size=4)
-add(app, "poison", poison, backoff=Fixed(3_600_000), handles_failure=True)
+add(app, "poison", poison, backoff=Fixed(3_600_000))
 add(app, "poison!fail", survey)
 add(app, "poisonous_hook", echo, after=poisonous_hook, max_stalls=1)
 add(app, "exiting_hook", echo, after=exiting_hook)
 for queue, fail_handler in (("frail", survey_held), ("hopeless", survey_fails)):
-    add(app, queue, fails, handles_failure=True)
+    add(app, queue, fails)
     add(app, f"{queue}!fail", fail_handler)
 add(app, "alone", held, executor="process")
 add(app, "minds_cancel", minds_cancel)

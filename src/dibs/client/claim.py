@@ -41,8 +41,6 @@ class Claim:
         job: Job,
         lease: str,
         on_settled: Callable[[Any], None],
-        *,
-        handles_failure: bool,
     ) -> None:
         assert job.run is not None, "bug in dibs: the storage returned a claimed job without a run"  # noqa: S101
         self._client = client
@@ -51,7 +49,6 @@ class Claim:
         #: Called when the claim is settled or found lost. The argument is the `connection` in whose
         #: transaction the claim was settled, or None.
         self._on_settled = on_settled
-        self._handles_failure = handles_failure
         own = job.data.overrides.lease if job.data.overrides else UNSET
         self.lease_ms: int | None = None if own is UNSET else own
         """Length of the lease in ms that the job asks for; None for the lease of the receiver."""
@@ -98,7 +95,7 @@ class Claim:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """The attributes of the job at the time of the claim."""
-        return decode_attributes(self._job.data)
+        return decode_attributes(self._job.data.attributes)
 
     async def complete(
         self,
@@ -130,8 +127,8 @@ class Claim:
     ) -> None:
         """Fail the job with an error, without a retry.
 
-        If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
-        and `connection` are those of `complete`.
+        If the queue has a failure handler, its job is enqueued in the same atomic step. `then` and
+        `connection` are those of `complete`.
         """
         if not isinstance(error, str):
             check_error(error)
@@ -139,7 +136,7 @@ class Claim:
             Error(type="Failed", message=error) if isinstance(error, str) else error_from_exception(error)
         )
         follow_ups = await self._build_follow_ups(then)
-        action = model.Fail(error=stored, handled=self._handles_failure, then=follow_ups)
+        action = model.Fail(error=stored, then=follow_ups)
         await self._settle(action, connection)
 
     async def retry(
@@ -164,12 +161,20 @@ class Claim:
         )
         return (await self._settle(action)).status
 
-    async def release(self) -> SettleStatus:
-        """Return the job to the queue as it was before the claim, without counting a retry.
+    async def release(self, *, delay: Seconds | None = None, until: datetime | None = None) -> SettleStatus:
+        """Return the job to the queue without counting an attempt or a retry.
+
+        It may start at once, after `delay` s, or from `until`. Without both it keeps its place in the queue.
 
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
-        return (await self._settle(model.Release())).status
+        if delay is not None and until is not None:
+            raise Refused("delay and until are both set; pass only one", field="delay")
+        action = model.Release(
+            delay=None if delay is None else duration_ms("delay", delay),
+            run_at=None if until is None else epoch_ms("until", until),
+        )
+        return (await self._settle(action)).status
 
     async def hand_off(self) -> int:
         """Hand the job off: it stays active without a lease until `queue.finish(id, revision)` ends it.

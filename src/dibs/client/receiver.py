@@ -21,7 +21,9 @@ from dibs.client.options.durations import Seconds
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job
+from dibs.model.requests import Settlement
 from dibs.model.results import RenewResult
+from dibs.model.run_outcome import cancel_if_too_late
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -83,15 +85,12 @@ class Receiver:
         max_jobs: int,
         lease: Seconds,
         wait: Seconds | None,
-        *,
-        handles_failure: bool,
     ) -> None:
         check_optional_number("max_jobs", max_jobs, 1, 1_000_000)
         self._client = client
         self._max_jobs = max_jobs
         self._lease_ms = to_lease_ms(lease)
         self._wait = None if wait is None else wait_ms(wait) / 1000
-        self._handles_failure = handles_failure
         #: The lease for the next claims, one of `_leases`; None if the next claim needs a new lease.
         self._current: HeldLease | None = None
         self._leases: list[HeldLease] = []
@@ -164,13 +163,32 @@ class Receiver:
             raise StopAsyncIteration from None
 
     async def _claim_jobs(self, storage: Storage) -> str:
-        """Claim jobs into the buffer. Return the token for the storage's wait, "" if it is unknown."""
+        """Claim jobs into the buffer. Return the token for the storage's wait, "" if it is unknown.
+
+        It claims again while all jobs of a claim had passed their `start_by`, because jobs behind them may be
+        due.
+        """
+        while True:
+            token, cancelled = await self._claim_once(storage)
+            if not cancelled or self._buffer:
+                return token
+
+    async def _claim_once(self, storage: Storage) -> tuple[str, int]:
+        """Claim jobs into the buffer. Return the token, and the number of jobs cancelled as too late."""
         held = self._current or await self._grant_lease(storage)
+        late: list[Settlement] = []
         try:
             answer = await storage.claim(self._client.name, held.lease, self._free_slots)
+            for job in answer.jobs:
+                if (action := cancel_if_too_late(job)) is None or job.run is None:
+                    self._add_claim(held, job)
+                else:
+                    late.append(Settlement(id=job.id, fence=job.run.fence, action=action))
+            if late:
+                await storage.settle(self._client.name, late)
         except OutcomeUnknown:
             self._current = None
-            return ""
+            return "", 0
         except BaseException:
             # The call was cancelled, and the storage may have claimed jobs that this process does not know.
             # Claim no more under this lease, and drop it as soon as its known claims are settled: that
@@ -179,9 +197,7 @@ class Receiver:
             raise
         if answer.lost:
             self._end_lease(held)
-        for job in answer.jobs:
-            self._add_claim(held, job)
-        return answer.token
+        return answer.token, len(late)
 
     def _add_claim(self, held: HeldLease, job: Job) -> None:
         def on_settled(connection: Any) -> None:
@@ -191,7 +207,7 @@ class Receiver:
                 held.has_open_transaction = True
                 self._current = None if self._current is held else self._current
 
-        claim = Claim(self._client, job, held.lease, on_settled, handles_failure=self._handles_failure)
+        claim = Claim(self._client, job, held.lease, on_settled)
         held.claims[claim.fence] = claim
         self._buffer.append(claim)
 

@@ -7,10 +7,10 @@ from typing import Final
 
 from attrs import define, field
 
-#: The ways in which a claimed run ends; QueueReport counts each. Except `lost`, each is also the kind of an
-#: event in the log of the queue.
+#: The ways in which a worker ends its part of a claimed run; QueueReport counts each. Except `lost` and
+#: `handed_off`, each is also the kind of an event in the log of the queue.
 RUN_ENDS: Final = (
-    "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "lost",
+    "completed", "failed", "cancelled", "retried", "stalled", "timed_out", "released", "lost", "handed_off",
 )  # fmt: skip
 
 
@@ -33,9 +33,11 @@ class QueueReport:
     timed_out: int = 0
     """Runs that took longer than their timeout and whose job waits for its next run."""
     released: int = 0
-    """Runs that were given back unfinished because the worker stopped."""
+    """Runs that were given back unfinished: the worker stopped, or the handler raised Snooze."""
     lost: int = 0
     """Runs whose lease ended before they were settled, so that the storage refused their result."""
+    handed_off: int = 0
+    """Runs whose handler handed them off, so that another program ends them."""
     reaped: int = 0
     """Expired runs of any worker, this one included, that the worker found and returned to the queue."""
 

@@ -120,8 +120,8 @@ def settle_action(
 ) -> SettleAction:
     """Return the action with which the worker settles a run.
 
-    A handler that returned completes the run, or hands it off, even if the worker had tried to stop it. `jitter_factor` is a
-    random number in [0, 1) for backoffs with jitter.
+    A handler that returned completes the run, or hands it off, even if the worker had tried to stop it.
+    `jitter_factor` is a random number in [0, 1) for backoffs with jitter.
     """
     if isinstance(verdict, Returned):
         return Complete(result=verdict.result, then=verdict.follow_ups)

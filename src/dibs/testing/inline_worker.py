@@ -33,7 +33,7 @@ from dibs.worker.dispatch.round_trip import settle_singly
 from dibs.worker.execution.executor import Executor
 from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import choose_action, counter_name, fallback_action
+from dibs.worker.execution.outcome import action_at_claim, choose_action, counter_name, fallback_action
 from dibs.worker.execution.periodic import with_next_tick
 from dibs.worker.processes.child_main import enter_lifespan
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
@@ -63,7 +63,8 @@ class InlineWorker:
         self._handlers = {handler.queue: handler for handler in handlers}
         self._periodic_tasks = PeriodicTasks(self._storage, handlers)
         self._running: dict[tuple[str, str, int], Invocation] = {}
-        self._ended_runs: list[tuple[Invocation, run_outcome.Verdict]] = []
+        #: The ended runs, each with the verdict on its handler, or the action of a job that may not start.
+        self._ended_runs: list[tuple[Invocation, run_outcome.Verdict | End]] = []
         self._change_event = asyncio.Event()
         caller = CALLER_THREAD.get()
         self._executor = Executor(
@@ -151,12 +152,11 @@ class InlineWorker:
             )
         run = Invocation(self._handlers[queue], job, 0)
         self._running[run.key] = run
-        refused = run_outcome.fail_if_stalled_too_often(job, run.limits, handled=run.handler.handles_failure)
-        if refused is not None:
-            self._ended_runs.append((run, run_outcome.Raised(error=refused.error, permanent=True)))
+        if (action := action_at_claim(run)) is not None:
+            self._ended_runs.append((run, action))
             return
-        loop = asyncio.get_running_loop()
-        run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources)
+        loop, serde = asyncio.get_running_loop(), run.handler.serde
+        run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources, serde=serde)
         self._executor.start(run)
 
     async def _deliver_cancellations(self, lease: str) -> None:
@@ -181,14 +181,14 @@ class InlineWorker:
 
     async def _settle_ended_runs(self) -> None:
         while self._ended_runs:
-            run, verdict = self._ended_runs.pop(0)
-            await self._settle_run(run, await self._choose_action(run, verdict))
+            run, end = self._ended_runs.pop(0)
+            await self._settle_run(run, await self._choose_action(run, end))
             del self._running[run.key]
 
-    async def _choose_action(self, run: Invocation, verdict: run_outcome.Verdict) -> SettleAction:
+    async def _choose_action(self, run: Invocation, end: run_outcome.Verdict | End) -> SettleAction:
         # By the manual clock no time has passed since the claim, so a retry counts from now.
         run.received_at = time.monotonic()
-        action = with_next_tick(run, choose_action(run, verdict))
+        action = with_next_tick(run, end if isinstance(end, End) else choose_action(run, end))
         if run.handler.after is None or not isinstance(action, End):
             return action
         return await call_hook(run, action, self._executor.context.copy())

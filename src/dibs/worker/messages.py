@@ -169,18 +169,22 @@ class RunJob(Struct, frozen=True, gc=False, array_like=True, tag="perform"):
     seconds: float | None
 
 
-class ReportProgress(Struct, frozen=True, gc=False, array_like=True, tag="progress"):
-    """Report the progress of a run to the storage, and reply with ProgressReported."""
+class SendReport(Struct, frozen=True, gc=False, array_like=True, tag="progress"):
+    """Report the progress or the memo of a run to the storage, and reply with ReportAnswered."""
 
+    #: The number of the report in its process. Replies may come in another order than the reports.
+    number: int
     queue: str
     id: str
     fence: int
-    value: bytes
+    progress: bytes | None
+    memo: bytes | None
 
 
-class ProgressReported(Struct, frozen=True, gc=False, array_like=True, tag="reported"):
+class ReportAnswered(Struct, frozen=True, gc=False, array_like=True, tag="reported"):
     """The status that the storage returned for a report; empty if the storage was unavailable."""
 
+    number: int
     status: str
 
 
@@ -202,8 +206,8 @@ class ExitIsolated(Struct, frozen=True, gc=False, array_like=True, tag="exit"):
     """Leave the lifespan of the application and exit. Sent only while no run is in the process."""
 
 
-FromIsolated = ProcessReady | StartFailed | RunEntered | ReportProgress | RunFinished
-ToIsolated = RunJob | ProgressReported | CancelRun | ExitIsolated
+FromIsolated = ProcessReady | StartFailed | RunEntered | SendReport | RunFinished
+ToIsolated = RunJob | ReportAnswered | CancelRun | ExitIsolated
 
 _encoder: Final = msgspec.msgpack.Encoder()
 encode: Final = _encoder.encode

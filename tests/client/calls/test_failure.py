@@ -10,6 +10,7 @@ import pytest
 
 from dibs import BadHandler, Dibs, Failure, PermanentError, Task
 from dibs.model.job import Job, JobData
+from dibs.model.requests import SettingsPatch
 from tests.client import handlers
 from tests.client.handlers import Crop
 from tests.client.manual_claims import arguments, claimed, enqueue_unchecked
@@ -50,26 +51,39 @@ async def test_data_that_does_not_fit_fails_for_good(app: Dibs) -> None:
             arguments(app, app.handlers["q"], claim)
 
 
-def test_a_failure_handler_has_limits_of_its_own_and_its_queue_knows(app: Dibs) -> None:
+def test_a_failure_handler_has_limits_of_its_own(app: Dibs) -> None:
     task = app.task(timeout=5)(handlers.thumbnail)
     task.on_failure(max_retries=99)(handlers.alert)
 
     name = task.queue.name
-    assert app.handlers[name].handles_failure
     assert app.handlers[f"{name}!fail"].limits.max_retries == 99
-    assert not app.handlers[f"{name}!fail"].handles_failure
+    assert app.handlers[name].limits.timeout == 5000
 
 
-def test_a_failure_handler_may_come_before_the_handler(app: Dibs) -> None:
-    queue = app.queue("q")
-    queue.on_failure(handlers.alert)
-    queue.handler(handlers.take)
+def test_the_retries_of_a_failure_handler_last_at_least_24_hours(app: Dibs) -> None:
+    app.queue("q").on_failure(handlers.alert)
 
-    assert app.handlers["q"].handles_failure
+    limits = app.handlers["q!fail"].limits
+    assert limits.max_retries is not None
+    assert limits.max_timeouts is not None
+    for retries in (limits.max_retries, limits.max_timeouts):
+        assert 86_400_000 <= sum(limits.backoff.delay(n) for n in range(1, retries + 1))
+
+
+def test_a_failure_handler_declares_the_setting_of_the_queue_it_is_for(app: Dibs) -> None:
+    task = app.task(queue="q", max_active=5)(handlers.refresh)
+    task.on_failure(max_active=2)(handlers.alert)
+    app.queue("r").on_failure(handlers.alert)
+
+    declared = {"q": SettingsPatch(max_active=5, fail_handler=True), "q!fail": SettingsPatch(max_active=2)}
+    assert declared == app.handlers.declared_settings(["q", "q!fail"])
+    assert declared == app.handlers.declared_settings(["q!fail", "q"])
+    assert {"r": SettingsPatch(fail_handler=True)} == app.handlers.declared_settings(["r!fail"])
 
 
 async def failure(app: Dibs, task: Task[..., Any], function: Any) -> Any:
     task.on_failure(function)
+    await app.storage.configure(task.queue.name, SettingsPatch(fail_handler=True))
     async with claimed(task.queue) as claim:
         await claim.fail(ValueError("no such file"))
     name = f"{task.queue.name}!fail"
@@ -105,6 +119,7 @@ async def test_a_failed_job_in_a_fail_queue_can_be_retried_with_its_attributes(a
     task = app.task(handlers.thumbnail)
     await task.options(id="a", attributes={"order": 7}).enqueue("a.png")
     task.on_failure(handlers.alert)
+    await app.storage.configure(task.queue.name, SettingsPatch(fail_handler=True))
     async with claimed(task.queue) as claim:
         await claim.fail("no such file")
     fail_queue = app.queue(f"{task.queue.name}!fail")

@@ -126,5 +126,4 @@ def test_what_is_declared_later_keeps_it(app: Dibs) -> None:
     task = app.task(queue="q", every="5m")(handlers.refresh)
     task.on_failure(handlers.alert)
 
-    assert app.handlers["q"].handles_failure
     assert app.handlers["q"].schedule is not None

@@ -18,7 +18,16 @@ from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
 from dibs.errors import NotRunning, PermanentError, Retry
 from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
-from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    FollowUp,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+)
 from dibs.model.results import SettleResult
 from dibs.model.retry import Fixed
 from dibs.worker import WorkReport, run
@@ -287,7 +296,7 @@ async def test_a_failure_handler_gets_the_failed_job_and_has_its_own_retries(app
         assert job.origin is not None
         return (f"{job.origin.id}: {job.origin.error.message}",), {}
 
-    add(app, "q", Raiser(PermanentError("no")), handles_failure=True)
+    add(app, "q", Raiser(PermanentError("no")))
     add(app, "q!fail", on_failure)
     app.handlers["q!fail"] = attrs.evolve(app.handlers["q!fail"], decode_arguments=origin)
     await put(app, "q", "a")
@@ -350,6 +359,9 @@ async def test_a_handler_knows_its_job(app: Dibs) -> None:
         ("timed_out", RetryLater(cause="timeout"), "returned"),
         ("stalled", RetryLater(cause="stall"), "returned"),
         ("released", Release(), "returned"),
+        ("released", Release(delay=5), "returned"),
+        ("handed_off", HandOff(), "handed_off"),
+        ("cancelled", HandOff(), "cancelled"),
         ("cancelled", RetryLater(), "cancelled"),
         ("lost", Complete(), "lost"),
         ("lost", Fail(error=Error(type="ValueError")), "refused"),
@@ -366,18 +378,18 @@ def test_a_refused_completion_or_retry_becomes_a_failure_and_a_refused_failure_h
         is_async=False,
         serde=JSON,
         decode_arguments=arguments,
-        handles_failure=True,
     )
     run = ActiveRun(fence=1, lease="lease", holder="me", claimed_at=0)
     job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
     invocation = Invocation(handler, job, 0)
     failures = []
-    for action in (RetryLater(run_at=-1), Complete(result=b"x")):
+    for action in (RetryLater(run_at=-1), Complete(result=b"x"), Release(delay=-1)):
         invocation.action = action
         failures.append(fallback_action(invocation, "not allowed"))
 
-    failure, other = failures
+    failure, *others = failures
     assert isinstance(failure, Fail)
-    assert ("CompletionRefused", True, other) == (failure.error.type, failure.handled, failure)
+    assert "CompletionRefused" == failure.error.type
+    assert [failure, failure] == others
     invocation.action = failure
     assert fallback_action(invocation, "no") is None

@@ -63,7 +63,7 @@ async def test_a_failure_without_a_worker_is_handled_later(app: Dibs, gate: Gate
     lease = (await app.storage.grant(["frail"], 60_000, "test")).lease
     [job] = (await app.storage.claim("frail", lease, 1)).jobs
     assert job.run is not None
-    action = Fail(error=Error(type="Boom"), handled=True)
+    action = Fail(error=Error(type="Boom"))
     await app.storage.settle("frail", [Settlement(id="a", fence=job.run.fence, action=action)])
     async with working(app, "frail") as task:
         await gate.arrived("survey")
@@ -99,7 +99,7 @@ async def test_a_handed_off_run_that_is_failed_by_its_revision_is_handled(app: D
         # Its lease has expired, but a handed-off run is under no lease and is not reaped.
         assert [] == list(await app.storage.reap("frail", 10))
         assert "done" == await app.storage.finish(
-            "frail", "a", Fail(error=Error(type="Elsewhere"), handled=True), revisions["a"]
+            "frail", "a", Fail(error=Error(type="Elsewhere")), revisions["a"]
         )
         assert "done" == await app.storage.finish("frail", "b", Complete(result=b"1"), revisions["b"])
         await gate.arrived("survey")

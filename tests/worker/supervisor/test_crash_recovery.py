@@ -28,7 +28,7 @@ def claimed_run(index: int, id: str = "a") -> messages.ClaimedRun:
 def handler(**limits: int) -> Handler:
     return Handler(
         queue="q", function=print, is_async=False, serde=JSON, decode_arguments=arguments,
-        handles_failure=True, limits=HandlerLimits(backoff=Exponential(1), **limits),
+        limits=HandlerLimits(backoff=Exponential(1), **limits),
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_after_an_overrun_only_overrun_runs_have_timed_out() -> None:
     assert Release() == recovery_action(neighbour, handler(), None, 0)
     assert again == recovery_action(late, handler(), None, 0)
     assert again == recovery_action(late, handler(), Crash([0.0, 0.0, 1.5], error), 0)
-    assert Fail(error=error, handled=True) == recovery_action(late, handler(max_timeouts=2), None, 0)
+    assert Fail(error=error) == recovery_action(late, handler(max_timeouts=2), None, 0)
 
 
 def test_the_overrides_of_a_job_replace_the_limits_of_its_handler() -> None:

@@ -1,19 +1,21 @@
-"""The job of the running handler: its fields, its progress and its follow-ups."""
+"""The job of the running handler: its fields, its progress, its steps and its follow-ups."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.steps import Steps, call_blocking, call_function
+from dibs.client.calls.steps import step_key as make_step_key
 from dibs.client.options.durations import utc_datetime
-from dibs.client.options.serde import JSON
+from dibs.client.options.serde import JSON, Serde
 from dibs.errors import LeaseLost, NotRunning, Refused
 from dibs.model.check_jobs import check_follow_ups
 from dibs.model.check_values import check_bytes
@@ -34,17 +36,23 @@ class RunStorage(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    async def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus: ...
+    async def report(
+        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+    ) -> ReportStatus: ...
 
 
 class CurrentJob:
     """The job of the running handler, returned by `current_job()`.
 
-    In an `async def` handler await `progress`; in a `def` handler it blocks.
+    In an `async def` handler await `progress` and `step`; in a `def` handler they block.
     """
 
     #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
     follow_ups: tuple[FollowUp, ...] = ()
+    #: Jobs that the worker enqueues in the same atomic step if this run fails the job.
+    failure_follow_ups: tuple[FollowUp, ...] = ()
+    #: True after `hand_off`.
+    handed_off: bool = False
 
     def __init__(
         self,
@@ -54,6 +62,8 @@ class CurrentJob:
         loop: asyncio.AbstractEventLoop,
         deadline: float | None,
         resources: Any = None,
+        *,
+        serde: Serde = JSON,
     ) -> None:
         run = job.run
         if run is None:
@@ -61,6 +71,7 @@ class CurrentJob:
         self._storage = storage
         self._loop = loop
         self._job = job
+        self._serde = serde
         self._cancelled = run.cancel_requested
         self.queue: str = queue
         """Name of the queue."""
@@ -136,12 +147,100 @@ class CurrentJob:
         if await self._storage.report(self.queue, self.id, self.fence, raw) == "lost":
             raise LeaseLost(f"{self.queue}/{self.id}: the lease has ended, so the progress was not stored")
 
-    def then(self, bound: Bound) -> None:
-        """Enqueue a job, made with `bind`, in the same atomic step as the completion of this run.
+    # -- steps ---------------------------------------------------------------------------------------
 
-        Raises Refused if the job is not allowed, or if it is for another queue and the storage does not have
-        the capability `cross_queue`.
+    def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call `function(*args, **kwargs)` once for this job, and store its result for later runs.
+
+        In an `async def` handler `await job.step("charge", pay, order)`; there a `def` function runs on a
+        thread. In a `def` handler the call blocks and returns the result. A later run of the job gets the
+        stored result without a call, for example after an error in a later step or the death of its
+        process. A step whose process dies during the function, or before the result is stored, is called
+        again: pass `step_key(name)` to systems that know idempotency keys.
+
+        The result is encoded by the serde of the queue, and returned as it is decoded, converted to the
+        return type of the function. All results of a job together may have 1 MiB. They stay until the job
+        ends or an update replaces its data.
+
+        Raises the error of the function, which stores nothing; LeaseLost if another worker may run the job;
+        Refused, which fails the job without a retry, for a name that was used before in this run, or a
+        result that cannot be stored; StorageError, OutcomeUnknown.
         """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._step_blocking(name, function, args, kwargs)
+        return self._step(name, function, args, kwargs)
+
+    def step_key(self, name: str) -> str:
+        """Return an idempotency key for a step, to pass to other systems: text of 32 hex digits.
+
+        It is the same in each run of this job, and different for each job, payload and name. It is made of
+        the queue, the id, the first revision and the payload of the job, and the name. `retry_failed` makes a
+        new job with other keys.
+        """
+        return make_step_key(self.queue, self._job, name)
+
+    async def _step(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        step = self._steps.begin(name, function)
+        if step.is_stored:
+            return step.stored_result()
+        with step.trying():
+            result = step.take_result(await call_function(function, args, kwargs))
+        await self._run_on_worker_loop(step.store())
+        return result
+
+    def _step_blocking(
+        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        step = self._steps.begin(name, function)
+        if step.is_stored:
+            return step.stored_result()
+        with step.trying():
+            result = step.take_result(call_blocking(function, args, kwargs, self._loop))
+        self._run_on_worker_loop(step.store())
+        return result
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return Steps(f"{self.queue}/{self.id}", self._job, self._serde, self._report_memo)
+
+    async def _report_memo(self, memo: bytes) -> bool:
+        return await self._storage.report(self.queue, self.id, self.fence, memo=memo) != "lost"
+
+    # -- the end of the run --------------------------------------------------------------------------
+
+    def hand_off(self) -> int:
+        """Hand the job off when the handler returns: it stays active until `queue.finish` ends it.
+
+        Returns the revision for `queue.finish(id, revision)`, which any process may call with the result.
+        Until the handler has returned and the worker has stored the hand-off, `finish` answers "refused".
+        The return value of the handler is ignored. A handler that raises an error is not handed off.
+
+        Raises Refused after `then`: follow-ups belong to an end, and this run has none.
+        """
+        if self.follow_ups:
+            raise Refused(
+                "this run has follow-ups, which a hand-off cannot enqueue; leave out then", field="then"
+            )
+        self.handed_off = True
+        return self._job.revision
+
+    def then(self, bound: Bound, *, on: Literal["completed", "failed"] = "completed") -> None:
+        """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
+
+        By default the job is enqueued if this run completes; with on="failed" if this run fails the job for
+        good, by an error or its timeout. If the process of the handler dies, its follow-ups are lost.
+
+        Raises Refused if the job is not allowed, if it is for another queue and the storage does not have the
+        capability `cross_queue`, or after `hand_off`.
+        """
+        if on not in ("completed", "failed"):
+            raise Refused(f'on is {on!r:.60}; it must be "completed" or "failed"', field="on")
+        if self.handed_off and on == "completed":
+            raise Refused("this run is handed off, so it has no end here; leave out then", field="then")
         if bound.queue != self.queue and not self._storage.capabilities.cross_queue:
             raise Refused(
                 f"this storage cannot enqueue to {bound.queue!r} in one step with the end of a job of "
@@ -150,7 +249,10 @@ class CurrentJob:
             )
         follow_up = bound.as_follow_up()
         check_follow_ups([follow_up])
-        self.follow_ups = (*self.follow_ups, follow_up)
+        if on == "failed":
+            self.failure_follow_ups = (*self.failure_follow_ups, follow_up)
+        else:
+            self.follow_ups = (*self.follow_ups, follow_up)
 
     def _run_on_worker_loop(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         """Start `work` on the event loop of the worker, and return an awaitable for its end.

@@ -8,11 +8,14 @@ from typing import Any, Final, Literal
 from attrs import frozen
 from msgspec import UNSET, Struct, structs
 
+from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.middleware import RunMiddleware
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
+from dibs.errors import Refused
+from dibs.model.check_jobs import check_follow_ups
 from dibs.model.job import EndKind, Error, Job, Overrides
-from dibs.model.requests import SettingsPatch
+from dibs.model.requests import FollowUp, SettingsPatch
 from dibs.model.retry import Backoff, Exponential
 from dibs.model.schedule import Schedule
 
@@ -55,6 +58,9 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = HandlerLimits()
+#: The limits of failure handlers. Their delays add up to 26 hours, for errors and for timeouts alike, so a
+#: failure handler survives a day on which a system that it calls is down.
+FAILURE_LIMITS: Final = HandlerLimits(max_retries=110, max_timeouts=110, backoff=Exponential(10, 900))
 
 
 class Ending(Struct, kw_only=True):
@@ -73,7 +79,7 @@ class Ending(Struct, kw_only=True):
     result: Any = None
     """Return value of a handler that completed. A hook may replace it."""
     error: Error | None = None
-    """Error of a handler that failed."""
+    """Error of a handler that failed, or the reason of a cancellation that has one."""
     retention: Retention | None = None
     """Set by a hook to replace the retention of the job."""
     data: Any = None
@@ -84,6 +90,23 @@ class Ending(Struct, kw_only=True):
     """Limits of the run: `timeout` in seconds, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`.
 
     They are those of the handler, or of the job where it sets its own. None is no limit."""
+    follow_ups: tuple[FollowUp, ...] = ()
+    """Jobs that `then` has added."""
+
+    def then(self, bound: Bound) -> None:
+        """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
+
+        Raises Refused if the job is not allowed, or if the run was cancelled. If the storage cannot enqueue
+        to the job's queue in this step (it lacks the capability `cross_queue`), the run fails with that
+        reason.
+        """
+        if self.kind == "cancelled":
+            raise Refused(
+                "a cancelled run has no follow-ups; enqueue the job in the hook instead", field="then"
+            )
+        follow_up = bound.as_follow_up()
+        check_follow_ups([follow_up])
+        self.follow_ups = (*self.follow_ups, follow_up)
 
 
 @frozen(kw_only=True, eq=False)
@@ -105,8 +128,6 @@ class Handler:
     #: A worker serves queues with a higher number first.
     queue_priority: int = 100
     executor: Executor = "auto"
-    #: True if the app has a handler for `queue!fail`: then a failed job gets a fail job.
-    handles_failure: bool = False
     #: The hook of `@task.after`: called with the end of each run before the worker stores it.
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: The middleware of `app.middleware(run=...)`: entered around each call of the function.

@@ -8,17 +8,19 @@ from functools import partial
 from typing import Any, Final, TypedDict, cast
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.calls.failure import build_failure
 from dibs.client.calls.functions import check_function
-from dibs.client.calls.handler import Executor, Handler, HandlerLimits
+from dibs.client.calls.handler import DEFAULT_LIMITS, FAILURE_LIMITS, Executor, Handler, HandlerLimits
 from dibs.client.calls.middleware import RunMiddleware, compose_run
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
 from dibs.client.options.queue_settings import QueueSettings, build_patch
+from dibs.client.options.rate import Rate
 from dibs.client.options.retention import Retention
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
@@ -37,7 +39,9 @@ DataCheck = Callable[[Any, bytes], None]
 class HandlerSettings(TypedDict, total=False):
     """Options of a handler: the limits of its jobs, and how a worker serves its queue.
 
-    When a run ends, the worker uses the limits of the code that it runs, not those of the enqueue.
+    When a run ends, the worker uses the limits of the code that it runs, not those of the enqueue. The
+    defaults of a failure handler differ: `max_retries` and `max_timeouts` are 110, and `backoff` is
+    Exponential(10, 900), so its retries last at least 24 hours.
     """
 
     timeout: Seconds | None
@@ -62,6 +66,18 @@ class HandlerSettings(TypedDict, total=False):
     max_active: int | None
     """Jobs of the queue that may be active at once over all workers; None is no limit. A worker writes it to
     the storage when it starts. Default: the setting of `queue.configure`."""
+    per_key: int | None
+    """Jobs of one key that may be active at once over all workers; None is no limit. A worker writes it to
+    the storage when it starts. Default: the setting of `queue.configure`."""
+    rate: Rate | None
+    """How often runs may start over all workers, as in `Rate(5, per=1)`; None is no limit. A worker writes it
+    to the storage when it starts. Default: the setting of `queue.configure`."""
+    key_rate: Rate | None
+    """How often runs of one key may start, over all workers, as in `Rate(10, per=60)`; None is no limit. A
+    worker writes it to the storage when it starts. Default: the setting of `queue.configure`."""
+    log_results: int
+    """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the
+    storage when it starts. Default: the setting of `queue.configure`."""
     retention: Retention | Seconds | None
     """Seconds that the queue keeps outcomes, None for ever, or a Retention. A worker writes it to the storage
     when it starts. Default: the setting of `queue.configure`."""
@@ -71,7 +87,7 @@ class HandlerSettings(TypedDict, total=False):
 
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
-_QUEUE_SETTINGS: Final = ("max_active", "retention")
+_QUEUE_SETTINGS: Final = ("max_active", "per_key", "rate", "key_rate", "log_results", "retention")
 _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
@@ -88,9 +104,19 @@ class HandlerRegistry(dict[str, Handler]):
             self[queue] = evolve(handler, middleware=self.run_middleware)
 
     def declared_settings(self, queues: Iterable[str]) -> dict[str, SettingsPatch]:
-        """Return the settings that handlers declare for their queues, for those of `queues` with any."""
-        declared = {queue: self[queue].queue_settings for queue in queues}
-        return {queue: patch for queue, patch in declared.items() if patch is not None}
+        """Return the settings that handlers declare for their queues, for those of `queues` with any.
+
+        The handler of a fail queue, `name!fail`, declares the setting `fail_handler` for the queue `name`.
+        """
+        declared: dict[str, SettingsPatch] = {}
+        for queue in queues:
+            if (patch := self[queue].queue_settings) is not None:
+                handles_failure = declared.get(queue, SettingsPatch()).fail_handler
+                declared[queue] = replace(patch, fail_handler=handles_failure)
+            if queue.endswith(FAIL_SUFFIX):
+                origin = queue.removesuffix(FAIL_SUFFIX)
+                declared[origin] = replace(declared.get(origin, SettingsPatch()), fail_handler=True)
+        return declared
 
     def check_hints(self, queues: Iterable[str]) -> None:
         """Raise BadHandler if a type hint of a handler does not exist, or its values cannot be sent."""
@@ -99,21 +125,14 @@ class HandlerRegistry(dict[str, Handler]):
                 check()
 
     def register(self, handler: Handler) -> None:
-        """Add a handler. Raises DuplicateHandler if its queue has one already.
-
-        The handler of a fail queue, `name!fail`, also sets `handles_failure` of the handler of `name`.
-        """
+        """Add a handler. Raises DuplicateHandler if its queue has one already."""
         known = self.get(handler.queue)
         if known is not None:
             raise DuplicateHandler(
                 f"queue {handler.queue!r} has the handler {known.function.__qualname__} already, and a queue "
                 f"has exactly one; declare {handler.function.__qualname__} for another queue"
             )
-        handled = f"{handler.queue}{FAIL_SUFFIX}" in self
-        self[handler.queue] = evolve(handler, handles_failure=handled, middleware=self.run_middleware)
-        origin = handler.queue.removesuffix(FAIL_SUFFIX)
-        if origin != handler.queue and origin in self:
-            self[origin] = evolve(self[origin], handles_failure=True)
+        self[handler.queue] = evolve(handler, middleware=self.run_middleware)
 
 
 def build_handler(
@@ -123,16 +142,20 @@ def build_handler(
     decode_arguments: ArgumentDecoder,
     settings: HandlerSettings,
 ) -> Handler:
-    """Return the handler of a queue for a function and its options. Raises BadHandler, Refused."""
+    """Return the handler of a queue for a function and its options. Raises BadHandler, Refused.
+
+    The defaults of the limits are FAILURE_LIMITS for a fail queue, else DEFAULT_LIMITS.
+    """
     check_function(function)
     check_setting_names(settings, HANDLER_SETTINGS)
+    defaults = FAILURE_LIMITS if queue.endswith(FAIL_SUFFIX) else DEFAULT_LIMITS
     return Handler(
         queue=queue,
         function=function,
         is_async=inspect.iscoroutinefunction(function),
         serde=serde,
         decode_arguments=decode_arguments,
-        limits=build_limits(settings),
+        limits=build_limits(settings, defaults),
         queue_settings=_build_queue_settings(settings),
         **_scheduling_options(settings),
     )
@@ -155,8 +178,8 @@ def check_failure_settings(settings: Mapping[str, Any]) -> None:
         )
 
 
-def build_limits(settings: HandlerSettings) -> HandlerLimits:
-    """Return the limits that the options set, with durations in ms and defaults. Raises Refused."""
+def build_limits(settings: HandlerSettings, defaults: HandlerLimits = DEFAULT_LIMITS) -> HandlerLimits:
+    """Return the limits that the options set, in ms, and `defaults` for the others. Raises Refused."""
     limits: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
     if "timeout" in limits:
         limits["timeout"] = check_duration_limit("timeout", limits["timeout"])
@@ -165,7 +188,7 @@ def build_limits(settings: HandlerSettings) -> HandlerLimits:
             limits[name] = check_count_limit(name, limits[name])
     if "backoff" in limits:
         check_backoff("backoff", limits["backoff"])
-    return HandlerLimits(**limits)
+    return replace(defaults, **limits)
 
 
 def _build_queue_settings(settings: HandlerSettings) -> SettingsPatch | None:

@@ -123,8 +123,8 @@ class BlockingClaim:
     def fail(self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None) -> None:
         """Fail the job with an error, without a retry.
 
-        If the app has a failure handler for this queue, its job is enqueued in the same atomic step. `then`
-        and `connection` are those of `complete`.
+        If the queue has a failure handler, its job is enqueued in the same atomic step. `then` and
+        `connection` are those of `complete`.
         """
         return run_with_connection(
             self._storage_handle,
@@ -143,12 +143,16 @@ class BlockingClaim:
             self._storage_handle, "await claim.retry(...)", self._source.retry(at, delay=delay, error=error)
         )
 
-    def release(self) -> SettleStatus:
-        """Return the job to the queue as it was before the claim, without counting a retry.
+    def release(self, *, delay: Seconds | None = None, until: datetime | None = None) -> SettleStatus:
+        """Return the job to the queue without counting an attempt or a retry.
+
+        It may start at once, after `delay` s, or from `until`. Without both it keeps its place in the queue.
 
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
-        return run(self._storage_handle, "await claim.release(...)", self._source.release())
+        return run(
+            self._storage_handle, "await claim.release(...)", self._source.release(delay=delay, until=until)
+        )
 
     def hand_off(self) -> int:
         """Hand the job off: it stays active without a lease until `queue.finish(id, revision)` ends it.

@@ -374,11 +374,13 @@ class Worker:
             self._settle_run(invocation, Release())
             return
         job = invocation.job
-        if job.stalls and self._outcomes.fail_stalled(invocation):
+        if (job.stalls or job.data.overrides is not None) and self._outcomes.refuse_start(invocation):
             return
         # The time of a handler in a child process starts later, see Executor.
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
-        invocation.current = CurrentJob(self._storage, queue.name, job, self._loop, deadline, self._resources)
+        invocation.current = CurrentJob(
+            self._storage, queue.name, job, self._loop, deadline, self._resources, serde=queue.handler.serde
+        )
         self._executor.start(invocation)
 
     def _settle_run(self, invocation: Invocation, action: SettleAction) -> None:

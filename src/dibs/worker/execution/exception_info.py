@@ -1,4 +1,4 @@
-"""The conversion of an exception to data: the error to store, and the retry that it asks for."""
+"""The conversion of an exception to data: the error to store, and the retry or pause that it asks for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from typing import Any, Final
 
 from dibs.client.calls.error_info import error_from_exception
 from dibs.client.calls.task_payload import PayloadMismatch
-from dibs.errors import PermanentError, Retry
+from dibs.errors import PermanentError, Retry, Snooze
 from dibs.model import run_outcome
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
 from dibs.model.limits import LATEST_TIME, LONGEST_TIME
-from dibs.model.run_outcome import Raised
+from dibs.model.run_outcome import Raised, Snoozed
+
+
+def verdict_of_handler(error: BaseException) -> Raised | Snoozed:
+    """Return the verdict on a handler that raised `error`: Snoozed for Snooze, else `verdict_on_error`."""
+    if isinstance(error, Snooze):
+        return Snoozed(delay=_delay_ms(error.delay), run_at=_epoch_ms(error.until))
+    return verdict_on_error(error)
 
 
 def verdict_on_error(error: BaseException) -> Raised:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from dibs.client.calls.handler import Handler
-from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
+from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
 from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.invocation import (
     Invocation,
@@ -264,4 +264,4 @@ def runs_on_thread(handler: Handler) -> bool:
 
 def _replaces_timeout(verdict: Verdict) -> bool:
     """Return whether the verdict of the handler counts although the run exceeded its timeout."""
-    return isinstance(verdict, Returned) or (isinstance(verdict, Raised) and verdict.permanent)
+    return isinstance(verdict, Returned | HandedOff) or (isinstance(verdict, Raised) and verdict.permanent)

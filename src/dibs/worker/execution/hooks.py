@@ -89,7 +89,7 @@ def _make_ending(invocation: Invocation, action: End) -> Ending:
         attempt=invocation.job.attempts,
         kind=_end_kind(action),
         result=_result_for_hook(invocation, action),
-        error=action.error if isinstance(action, Fail) else None,
+        error=None if isinstance(action, Complete) else action.error,
         data=_data_for_hook(invocation),
         limits=invocation.limits.in_seconds(),
     )
@@ -120,5 +120,8 @@ def _result_for_hook(invocation: Invocation, action: End) -> object:
 def _apply_hook_changes(invocation: Invocation, action: End, ending: Ending) -> End:
     retention = action.retention if ending.retention is None else ending.retention.to_model()
     if isinstance(action, Complete):
-        return replace(action, result=encode_result(invocation.handler, ending.result), retention=retention)
+        result, then = encode_result(invocation.handler, ending.result), (*action.then, *ending.follow_ups)
+        return replace(action, result=result, retention=retention, then=then)
+    if isinstance(action, Fail):
+        return replace(action, retention=retention, then=(*action.then, *ending.follow_ups))
     return replace(action, retention=retention)

@@ -15,7 +15,7 @@ from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
-from dibs.model.run_outcome import Raised, Returned, StopReason, Verdict
+from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
 from dibs.worker.execution import exception_info
 
 
@@ -96,9 +96,9 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
     except GeneratorExit as error:
         if _is_destroyed(invocation):
             raise
-        return exception_info.verdict_on_error(error)
+        return _error_verdict(invocation, error)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
-        return exception_info.verdict_on_error(error)
+        return _error_verdict(invocation, error)
     return result_verdict(invocation, value)
 
 
@@ -125,8 +125,18 @@ def _call_in_context(invocation: Invocation) -> Verdict:
             with invocation.handler.middleware(invocation.current):
                 value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
-        return exception_info.verdict_on_error(error)
+        return _error_verdict(invocation, error)
     return result_verdict(invocation, value)
+
+
+def _error_verdict(invocation: Invocation, error: BaseException) -> Verdict:
+    """Return the verdict on a handler that raised `error`, with its follow-ups for a failure."""
+    return _with_follow_ups(invocation, exception_info.verdict_of_handler(error))
+
+
+def _with_follow_ups(invocation: Invocation, verdict: Verdict) -> Verdict:
+    follow_ups = invocation.current.failure_follow_ups
+    return replace(verdict, follow_ups=follow_ups) if follow_ups and isinstance(verdict, Raised) else verdict
 
 
 def _call_function(invocation: Invocation) -> Any:
@@ -135,13 +145,19 @@ def _call_function(invocation: Invocation) -> Any:
 
 
 def result_verdict(invocation: Invocation, value: Any) -> Verdict:
-    """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded."""
+    """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded.
+
+    The value of a handler that has called `hand_off` is ignored.
+    """
+    if invocation.current.handed_off:
+        return HandedOff()
     invocation.return_value = value
     try:
         return Returned(encode_result(invocation.handler, value), invocation.current.follow_ups)
     except BaseException as error:  # noqa: BLE001 - the user's serde may raise anything
         message = _describe_unwritable(invocation.handler, value, error)
-        return Raised(error=exception_info.make_error("ResultNotSerializable", message), permanent=True)
+        unwritable = exception_info.make_error("ResultNotSerializable", message)
+        return _with_follow_ups(invocation, Raised(error=unwritable, permanent=True))
 
 
 def encode_result(handler: Handler, value: Any) -> bytes:
@@ -174,11 +190,13 @@ def _type_name(value: Any) -> str:
 def timeout_verdict(invocation: Invocation, verdict: Verdict | None = None) -> Raised:
     """Return the verdict on a run that exceeded its timeout.
 
-    The traceback comes from `verdict`, the verdict on the interrupted handler: it shows where the handler
-    was.
+    The traceback and the follow-ups come from `verdict`, the verdict on the interrupted handler; the
+    traceback shows where the handler was.
     """
-    trace = verdict.error.traceback if isinstance(verdict, Raised) else ""
-    return Raised(error=replace(timeout_error(invocation.limits.timeout), traceback=trace))
+    error = timeout_error(invocation.limits.timeout)
+    if not isinstance(verdict, Raised):
+        return Raised(error=error)
+    return Raised(error=replace(error, traceback=verdict.error.traceback), follow_ups=verdict.follow_ups)
 
 
 def interrupted_verdict() -> Raised:

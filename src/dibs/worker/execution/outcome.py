@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from attrs import define, field
 
 from dibs.model import run_outcome
-from dibs.model.requests import Cancelled, Complete, End, Fail, RetryLater, SettleAction
+from dibs.model.requests import Cancelled, Complete, End, Fail, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
 from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.hooks import call_hook
@@ -46,21 +46,20 @@ class RunOutcomes:
             log_action(invocation, action)
         self.settle_with_hook(invocation, action)
 
-    def fail_stalled(self, invocation: Invocation) -> bool:
-        """Fail a claimed job that has stalled too often. Return whether the job was failed.
+    def refuse_start(self, invocation: Invocation) -> bool:
+        """End a claimed job that may not start. Return whether it was ended.
 
-        A run stalls if its process dies.
+        A job that has stalled too often fails; one that was claimed too late is cancelled.
         """
-        handled = invocation.handler.handles_failure
-        failure = run_outcome.fail_if_stalled_too_often(invocation.job, invocation.limits, handled=handled)
-        if failure is None:
+        action = action_at_claim(invocation)
+        if action is None:
             return False
         invocation.finished = True
-        log_action(invocation, failure)
-        if calls_hook_after_stalls(invocation):
-            self.settle_with_hook(invocation, failure)
+        log_action(invocation, action)
+        if isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
+            self.settle_with_hook(invocation, action)
         else:
-            self._settle(invocation, with_next_tick(invocation, failure))
+            self._settle(invocation, with_next_tick(invocation, action))
         return True
 
     def settle_with_hook(self, invocation: Invocation, action: SettleAction) -> None:
@@ -82,6 +81,17 @@ class RunOutcomes:
             self._settle(invocation, changed)
 
 
+def action_at_claim(invocation: Invocation) -> Fail | Cancelled | None:
+    """Return the action that ends a claimed job that may not start; None if it may.
+
+    A run stalls if its process dies; too many stalls fail the job. A job whose `start_by` has passed at its
+    claim is cancelled.
+    """
+    job = invocation.job
+    failure = run_outcome.fail_if_stalled_too_often(job, invocation.limits) if job.stalls else None
+    return failure or run_outcome.cancel_if_too_late(job)
+
+
 def choose_action(
     invocation: Invocation, verdict: run_outcome.Verdict, jitter_factor: float = 1.0
 ) -> SettleAction:
@@ -89,14 +99,12 @@ def choose_action(
 
     An error in the decision fails the run with that error: otherwise the job would stay active.
     """
-    handled = invocation.handler.handles_failure
     try:
         return run_outcome.settle_action(
             invocation.job,
             invocation.limits,
             verdict,
             stop=invocation.stop_reason,
-            handled=handled,
             jitter_factor=jitter_factor,
         )
     except Exception as error:
@@ -104,7 +112,7 @@ def choose_action(
             "%s/%s: the outcome of the run could not be decided",
             *invocation.key[:2], extra=invocation.log_fields,
         )  # fmt: skip
-        return Fail(error=verdict_on_error(error).error, handled=handled)
+        return Fail(error=verdict_on_error(error).error)
 
 
 def calls_hook_after_stalls(invocation: Invocation) -> bool:
@@ -128,7 +136,7 @@ def counter_name(action: SettleAction, result: SettleResult) -> str:
         return "failed"
     if isinstance(action, RetryLater):
         return {"error": "retried", "timeout": "timed_out", "stall": "stalled"}[action.cause]
-    return "released"
+    return "released" if isinstance(action, Release) else "handed_off"
 
 
 def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
@@ -136,10 +144,15 @@ def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
 
     A result that is too large is an example of a refusal. `reason` becomes part of the error of the job.
     """
-    action, handled = invocation.action, invocation.handler.handles_failure
-    if isinstance(action, (Complete, RetryLater)):
-        return with_next_tick(invocation, run_outcome.fail_after_refusal(reason, handled=handled))
+    action = invocation.action
+    if isinstance(action, (Complete, RetryLater)) or _has_time(action):
+        return with_next_tick(invocation, run_outcome.fail_after_refusal(reason))
     if isinstance(action, Fail) and (action.then or action.retention is not None):
         # The next tick is left out, as it may be the refused part. The supervisor enqueues missing ticks.
-        return Fail(error=action.error, handled=action.handled)
+        return Fail(error=action.error)
     return None
+
+
+def _has_time(action: SettleAction) -> bool:
+    """Return whether an action is the release of a handler that raised Snooze."""
+    return isinstance(action, Release) and (action.delay is not None or action.run_at is not None)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dibs.model.job import Error
-from dibs.model.requests import Complete, Fail, RetryLater, SettleAction
+from dibs.model.requests import Cancelled, Complete, Fail, HandOff, Release, RetryLater, SettleAction
 from dibs.model.run_outcome import MISMATCH
 from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.invocation import Invocation
@@ -21,7 +21,7 @@ _CAUSE_LINE: Final = "\n\nThe exception above was the cause of the following exc
 
 
 def log_action(invocation: Invocation, action: SettleAction) -> None:
-    """Log a failure as ERROR, a retry as WARNING, a release or cancellation as INFO, the rest as DEBUG.
+    """Log a failure as ERROR, a retry as WARNING, a completion as DEBUG, all other actions as INFO.
 
     Never raises.
     """
@@ -58,19 +58,25 @@ def _describe_action(invocation: Invocation, action: SettleAction) -> str:
     if isinstance(action, Fail):
         return f"failed: {_summary(action.error)}{_traceback(action.error)}"
     if isinstance(action, RetryLater):
-        return f"{_summary(action.error).rstrip('.')}; {_next_run(invocation, action)}"
-    return {"Complete": "completed", "Cancelled": "cancelled", "Release": "released"}[type(action).__name__]
+        number = _retry_number(invocation, action)
+        return f"{_summary(action.error).rstrip('.')}; {number} {_next_time(invocation, action)}"
+    if isinstance(action, Cancelled):
+        return "cancelled" if action.error is None else f"cancelled: {action.error.message}"
+    if isinstance(action, Release):
+        is_timed = action.delay is not None or action.run_at is not None
+        return f"snoozed; next run {_next_time(invocation, action)}" if is_timed else "released"
+    return "handed off" if isinstance(action, HandOff) else "completed"
 
 
-def _next_run(invocation: Invocation, action: RetryLater) -> str:
-    """Return the number of a retry, and its time by an estimate of the storage's clock."""
+def _next_time(invocation: Invocation, action: RetryLater | Release) -> str:
+    """Return the time of the next run by an estimate of the storage's clock."""
     now = invocation.claimed_at + round((time.monotonic() - invocation.received_at) * 1000)
     run_at = now + (action.delay or 0) if action.run_at is None else action.run_at
     try:
         when = f"{datetime.fromtimestamp(run_at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError):
         when = "after the year 9999"
-    return f"{_retry_number(invocation, action)} in {max(0, run_at - now) / 1000:.15g} s, at {when}"
+    return f"in {max(0, run_at - now) / 1000:.15g} s, at {when}"
 
 
 def _retry_number(invocation: Invocation, action: RetryLater) -> str:

@@ -175,7 +175,7 @@ class IsolatedExecutor:
 
 
 class IsolatedProcess:
-    """A child process that runs one job at a time. Its progress reports are sent to `storage` from here."""
+    """A child process that runs one job at a time. Its reports are sent to `storage` from here."""
 
     def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
         self._storage = storage
@@ -236,19 +236,19 @@ class IsolatedProcess:
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
-            case messages.ReportProgress() as progress:
-                task = self._loop.create_task(self._relay_progress(progress))
+            case messages.SendReport() as report:
+                task = self._loop.create_task(self._relay_report(report))
                 self._reports.add(task)
                 task.add_done_callback(self._reports.discard)
 
-    async def _relay_progress(self, progress: messages.ReportProgress) -> None:
+    async def _relay_report(self, report: messages.SendReport) -> None:
         try:
             status: str = await self._storage.report(
-                progress.queue, progress.id, progress.fence, progress.value
+                report.queue, report.id, report.fence, report.progress, report.memo
             )
         except DibsError:
             status = ""
-        self.send(messages.ProgressReported(status))
+        self.send(messages.ReportAnswered(report.number, status))
 
     def _on_exit(self, reason: str) -> None:
         self.exited.set()

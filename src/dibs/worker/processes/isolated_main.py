@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from contextvars import copy_context
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any, Final, Self, cast
 
@@ -54,28 +55,32 @@ class UnreachableStorage:
         raise NotRunning(UNREACHABLE_STORAGE)
 
 
-class ProgressRelay:
-    """The storage of a job in this process. `report` sends the progress to the worker, which stores it."""
+class ReportRelay:
+    """The storage of a job in this process. `report` sends progress and memo to the worker to store."""
 
     def __init__(self, parent: ParentPipe, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
         self._parent = parent
-        self._pending: list[asyncio.Future[str]] = []
+        #: The reports without a reply, by their numbers.
+        self._pending: dict[int, asyncio.Future[str]] = {}
+        self._numbers = count()
 
-    async def report(self, queue: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending.append(reply)
-        self._parent.send(messages.ReportProgress(queue, id, fence, progress))
+    async def report(
+        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+    ) -> ReportStatus:
+        number, reply = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._pending[number] = reply
+        self._parent.send(messages.SendReport(number, queue, id, fence, progress, memo))
         status = await reply
         if not status:
             raise StorageUnavailable(
-                "the progress was not stored, as the storage was unavailable; report it again"
+                "the report was not stored, as the storage was unavailable; report it again"
             )
         return "lost" if status == "lost" else "reported"
 
-    def on_reply(self, status: str) -> None:
-        """Resolve the oldest pending report with the status from the storage; "" if the storage failed."""
-        reply = self._pending.pop(0)
+    def on_reply(self, number: int, status: str) -> None:
+        """Resolve a pending report with the status from the storage; "" if the storage failed."""
+        reply = self._pending.pop(number)
         if not reply.done():
             reply.set_result(status)
 
@@ -122,7 +127,7 @@ class IsolatedRunner:
         self._parent = parent
         self._app = app
         self._resources = resources
-        self._relay = ProgressRelay(parent, Capabilities(cross_queue=spec.cross_queue))
+        self._relay = ReportRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
         #: The context variables that the lifespan has set; each run gets a copy.
         self._context = copy_context()
@@ -138,16 +143,23 @@ class IsolatedRunner:
             case messages.CancelRun():
                 if self._invocation is not None:
                     self._cancel(self._invocation)
-            case messages.ProgressReported(status):
-                self._relay.on_reply(status)
+            case messages.ReportAnswered(number, status):
+                self._relay.on_reply(number, status)
             case messages.ExitIsolated():
                 self.exit_requested.set()
 
     def _start(self, message: messages.RunJob) -> None:
-        invocation = Invocation(self._app.handlers[message.queue], message.job, 0)
+        handler = self._app.handlers[message.queue]
+        invocation = Invocation(handler, message.job, 0)
         deadline = None if message.seconds is None else time.monotonic() + message.seconds
         invocation.current = CurrentJob(
-            self._relay, message.queue, message.job, self._loop, deadline, self._resources
+            self._relay,
+            message.queue,
+            message.job,
+            self._loop,
+            deadline,
+            self._resources,
+            serde=handler.serde,
         )
         self._invocation = invocation
         invocation.task = self._loop.create_task(self._call_handler(invocation), context=self._context.copy())

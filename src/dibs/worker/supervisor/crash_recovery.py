@@ -98,7 +98,7 @@ def recovery_action(
     if held_run.overran:
         error = timeout_error(run.timeout)
         if is_exhausted(run.timeouts, limits.max_timeouts):
-            action = Fail(error=error, handled=handler.handles_failure)
+            action = Fail(error=error)
         else:
             delay = limits.backoff.delay(run.timeouts + 1, jitter_factor)
             action = RetryLater(cause="timeout", delay=delay, error=error)
