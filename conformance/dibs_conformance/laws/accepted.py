@@ -161,7 +161,8 @@ class RequestKeys(Law):
     def _check_repeat(self, key: tuple[str, str], id: str, answer: EnqueueResult, now: int) -> None:
         first, first_id, ends = self.first.get(key, (answer, id, 0))
         if now >= ends:
-            self.first[key] = (answer, id, now + self.age.get(key[0], 3_600_000))
+            first_id = "" if answer.status == "absent" else id
+            self.first[key] = (answer, first_id, now + self.age.get(key[0], 3_600_000))
             return
         same = [
             getattr(first, name) == getattr(answer, name) for name in ("status", "found", "first", "revision")

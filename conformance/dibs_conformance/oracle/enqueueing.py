@@ -21,7 +21,8 @@ def enqueue(queue: OracleQueue, request: EnqueueRequest, now: int) -> EnqueueRes
     outcome = queue.record(request.job.id).live_outcome(now) if request.want_outcome else None
     answer = accept_or_reject(queue, request, now)
     if key is not None:
-        queue.keys[key] = KeyedResult(answer, request.job.id, now + queue.settings.request_key_age)
+        id = "" if answer.status == "absent" else request.job.id
+        queue.keys[key] = KeyedResult(answer, id, now + queue.settings.request_key_age)
     return replace(answer, outcome=outcome)
 
 

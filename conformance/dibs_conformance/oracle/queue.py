@@ -31,7 +31,7 @@ class KeyedResult:
     """The result of the first enqueue with a request_key, which repeats get until `expires_at`."""
 
     answer: EnqueueResult
-    #: The id of the first enqueue.
+    #: The id of the first enqueue; "" if it was answered `absent`.
     id: str
     expires_at: int
 
