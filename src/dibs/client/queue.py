@@ -272,7 +272,8 @@ class Queue(StoredQueue):
 
         Raises Refused for a value that is not allowed.
         """
-        return Receiver(self._client, max_jobs, lease, wait)
+        handled = f"{self.name}{FAIL_SUFFIX}" in self._handlers
+        return Receiver(self._client, max_jobs, lease, wait, has_failure_handler=handled)
 
     # -- the log ---------------------------------------------------------------------------------------
 

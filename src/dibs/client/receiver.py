@@ -21,7 +21,7 @@ from dibs.client.options.durations import Seconds
 from dibs.errors import NotRunning, OutcomeUnknown, StorageError
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job
-from dibs.model.requests import Settlement
+from dibs.model.requests import SettingsPatch, Settlement
 from dibs.model.results import RenewResult
 from dibs.model.run_outcome import cancel_if_too_late
 from dibs.storage.protocol import Storage
@@ -85,12 +85,16 @@ class Receiver:
         max_jobs: int,
         lease: Seconds,
         wait: Seconds | None,
+        *,
+        has_failure_handler: bool = False,
     ) -> None:
         check_optional_number("max_jobs", max_jobs, 1, 1_000_000)
         self._client = client
         self._max_jobs = max_jobs
         self._lease_ms = to_lease_ms(lease)
         self._wait = None if wait is None else wait_ms(wait) / 1000
+        #: True if the app declares a failure handler for the queue.
+        self._has_failure_handler = has_failure_handler
         #: The lease for the next claims, one of `_leases`; None if the next claim needs a new lease.
         self._current: HeldLease | None = None
         self._leases: list[HeldLease] = []
@@ -113,7 +117,10 @@ class Receiver:
         return BlockingReceiver(self)
 
     async def __aenter__(self) -> Self:
-        await self._grant_lease(await self._client.storage())
+        storage = await self._client.storage()
+        if self._has_failure_handler:
+            await self._set_fail_handler(storage)
+        await self._grant_lease(storage)
         self._heartbeat = asyncio.create_task(self._run_heartbeat())
         return self
 
@@ -150,6 +157,12 @@ class Receiver:
             if not self._buffer and not await self._reap(storage, seconds_left):
                 await self._wait_for_jobs(storage, token, seconds_left)
         return self._buffer.popleft()
+
+    async def _set_fail_handler(self, storage: Storage) -> None:
+        """Set `fail_handler` before the first claim, as a worker does, so that no failure is missed."""
+        name = self._client.name
+        if not any(info.name == name and info.settings.fail_handler for info in await storage.queues()):
+            await storage.configure(name, SettingsPatch(fail_handler=True))
 
     @property
     def _free_slots(self) -> int:
