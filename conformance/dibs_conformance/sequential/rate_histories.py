@@ -184,7 +184,7 @@ def change_one_of_two_rates(lockstep: Lockstep) -> None:
 
 
 def open_keys_at_other_times(lockstep: Lockstep) -> None:
-    """Close several keys at different times. Each opens at its own time, and next_due is the first of them."""
+    """Close several keys at different times. Each opens at its own time; next_due is the first of them."""
     calls = KeyedCalls(lockstep, key_rate=StartRate(1, 20))
     for id in "abcd":
         calls.enqueue(f"{id}1:{id}", f"{id}2:{id}")
@@ -197,7 +197,7 @@ def open_keys_at_other_times(lockstep: Lockstep) -> None:
 
 
 def open_a_full_key(lockstep: Lockstep) -> None:
-    """Let a key open by time while it has no room. next_due must not be in the past."""
+    """Pass the time at which a key opens while it has no room. next_due must not be in the past."""
     calls = KeyedCalls(lockstep, per_key=1, key_rate=SLOW, rate=BURST)
     calls.enqueue("a:k", "b:k")
     runs = calls.claim()
@@ -215,7 +215,7 @@ def open_a_full_key(lockstep: Lockstep) -> None:
 
 
 def schedule_under_a_rate(lockstep: Lockstep) -> None:
-    """Let scheduled jobs fall due before and after their key opens."""
+    """Schedule jobs that fall due before and after their key opens."""
     calls = KeyedCalls(lockstep, key_rate=StartRate(1, 20), rate=StartRate(1, 5))
     calls.enqueue("a:k")
     calls.claim()
@@ -228,7 +228,7 @@ def schedule_under_a_rate(lockstep: Lockstep) -> None:
 
 
 def limit_a_claim(lockstep: Lockstep) -> None:
-    """Claim one job at a time under a burst. What is left because of the limit is taken by the next claim."""
+    """Claim one job at a time under a burst. The next claim takes a job that the limit left."""
     calls = KeyedCalls(lockstep, rate=StartRate(2, 10, 3), key_rate=BURST)
     calls.enqueue("a:k", "b:m", "c:k", "d:k", "e:m", "f")
     for ms in (0, 0, 0, 4, 1, 5, 5):

@@ -72,6 +72,10 @@ DATA = (
     JobData(payload=b"9", overrides=Overrides(backoff=Immediate()), retention=RETENTIONS[1]),
     *(JobData(payload=b"r", retention=retention) for retention in RETENTIONS[2:]),
     JobData(payload=b"\x00\xff" * 3000),
+    JobData(payload=b"k", key="k"),
+    JobData(payload=b"k", key="k", priority=1, attributes={"a": b"1"}),
+    JobData(payload=b"m", key='n{}\n"\\é'),
+    JobData(key="é" * 64, retention=RETENTIONS[3]),
 )
 
 CONFLICTS: tuple[OnConflict, ...] = (
