@@ -220,6 +220,7 @@ def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:
         check_whole_number("successor.seq", successor.seq, 0, SAFE_INTEGER)
     if outcome is not None:
         _check_range_and_data("outcome", outcome, limits)
+        check_attributes(outcome.attributes, limits)
         check_whole_number("outcome.fence", outcome.fence, 0, SAFE_INTEGER)
         check_optional_number("outcome.expires_at", outcome.expires_at, 0, SAFE_INTEGER)
     for first, last in slot.dropped:
