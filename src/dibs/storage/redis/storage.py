@@ -163,7 +163,7 @@ class RedisStorage(RedisSession):
     async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
         batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         batch.add(settlements)
-        await self._register(*batch.created_queues)
+        await self._register(*batch.queues)
         return batch
 
     async def finish(
@@ -173,7 +173,7 @@ class RedisStorage(RedisSession):
         batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         batch.check(end)
         settlement = batch.encode(0, end)
-        await self._register(*batch.created_queues)
+        await self._register(*batch.queues)
         reply = await self._run_script(
             "finish", queue, now, queue, codec.encode_id(id), str(revision), settlement, *batch.follow_ups,
             more_queues=batch.targets,
@@ -231,10 +231,18 @@ class RedisStorage(RedisSession):
         return reaped
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, self.limits, id=id, fence=fence)
-        reply = await self._run_script("report", queue, now, codec.encode_id(id), str(fence), progress)
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
+        arguments = [codec.encode_id(id), str(fence), progress or b"", *([] if memo is None else [memo])]
+        reply = await self._run_script("report", queue, now, *arguments)
         return cast("ReportStatus", reply.decode())
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -334,8 +342,8 @@ class RedisStorage(RedisSession):
         return known
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch, self.limits)
-        await self._register(queue)
+        checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
+        await self._register(queue, *codec.fail_queue(queue, patch))
         reply = await self._run_script("configure", queue, now, *codec.encode_settings(patch))
         return self._decode(queue, codec.decode_settings, reply)
 

@@ -65,7 +65,7 @@ ACTS: dict[str, Act] = {
     ),
     "claim": lambda s, lease, _: s.claim("q", lease, 2),
     "complete": settled("run", Complete(result=b"1", then=(FollowUp(queue="q", job=NewJob(id="next")),))),
-    "fail": settled("run", Fail(error=Error(type="E"), handled=True)),
+    "fail": settled("run", Fail(error=Error(type="E"))),
     "retry": settled("run", RetryLater(delay=3)),
     "release": settled("run", Release()),
     "hand off": settled("run", HandOff()),
@@ -105,6 +105,7 @@ async def prepare(storage: RedisStorage) -> tuple[str, dict[str, int]]:
         ],
     )
     await storage.enqueue("q", [job("blocked"), job("c", delay=60_000), job("d", priority=5, delay=1)])
+    await storage.configure("q", SettingsPatch(fail_handler=True))
     return lease, fences
 
 

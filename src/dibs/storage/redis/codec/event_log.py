@@ -92,11 +92,16 @@ def decode_events(raw: bytes) -> list[LogEvent]:
         if has & 2:
             part, at = jobs.read_sized(raw, at)
             error = jobs.decode_error(part)
-        events.append(_decode_event(kind, raw[start : start + size].decode(), now, head, error))
+        result = None
+        if has & 4:
+            result, at = jobs.read_sized(raw, at)
+        events.append(_decode_event(kind, raw[start : start + size].decode(), now, head, error, result))
     return events
 
 
-def _decode_event(kind: int, id: str, now: int, head: jobs.Head | None, error: Any) -> LogEvent:
+def _decode_event(
+    kind: int, id: str, now: int, head: jobs.Head | None, error: Any, result: bytes | None
+) -> LogEvent:
     if head is None:
         return LogEvent(kind=KINDS[kind - 1], id=id, at=now)
     return LogEvent(
@@ -114,4 +119,5 @@ def _decode_event(kind: int, id: str, now: int, head: jobs.Head | None, error: A
         revision=head.revision,
         enqueues=head.enqueues,
         error=error,
+        result=result,
     )

@@ -82,7 +82,12 @@ def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
 
 def encode_data(data: JobData) -> bytes:
     """Pack the data of a job, without its priority: the head of the record has the priority."""
-    if not data.attributes and data.overrides is None and data.retention is None:
+    if (
+        not data.attributes
+        and data.overrides is None
+        and data.retention is None
+        and (data.key is None and data.memo is None)
+    ):
         return b"\0" + data.payload
     flags, parts = 0, []
     if data.attributes:
@@ -94,6 +99,12 @@ def encode_data(data: JobData) -> bytes:
     if data.retention is not None:
         flags |= 4
         parts.append(with_size(encode_retention(data.retention).encode()))
+    if data.memo is not None:
+        flags |= 8
+        parts.append(with_size(data.memo))
+    if data.key is not None:
+        flags |= 16
+        parts.append(with_size(data.key.encode()))
     return b"".join((bytes((flags,)), *parts, data.payload))
 
 
@@ -102,9 +113,9 @@ def decode_data(raw: bytes, priority: int) -> JobData:
     if not flags:
         # Pass NO_ATTRIBUTES, because msgspec would create a new default mapping for each Struct.
         return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
-    if flags > 7:
+    if flags > 31:
         raise ValueError("the record has unknown data")
-    attributes, overrides, retention = NO_ATTRIBUTES, None, None
+    attributes, overrides, retention, memo, key = NO_ATTRIBUTES, None, None, None, None
     if flags & 1:
         part, at = read_sized(raw, at)
         attributes = decode_attributes(part)
@@ -114,8 +125,19 @@ def decode_data(raw: bytes, priority: int) -> JobData:
     if flags & 4:
         part, at = read_sized(raw, at)
         retention = decode_retention(part.decode())
+    if flags & 8:
+        memo, at = read_sized(raw, at)
+    if flags & 16:
+        part, at = read_sized(raw, at)
+        key = part.decode()
     return JobData(
-        payload=raw[at:], attributes=attributes, priority=priority, overrides=overrides, retention=retention
+        payload=raw[at:],
+        attributes=attributes,
+        priority=priority,
+        overrides=overrides,
+        retention=retention,
+        key=key,
+        memo=memo,
     )
 
 

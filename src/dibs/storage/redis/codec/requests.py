@@ -9,7 +9,7 @@ from typing import Any, Final, cast, get_type_hints
 from msgspec import UNSET, convert
 
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.job import Outcome
+from dibs.model.job import FAIL_SUFFIX, Outcome
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     EnqueueRequest,
@@ -18,6 +18,7 @@ from dibs.model.requests import (
     Reject,
     Settings,
     SettingsPatch,
+    StartRate,
 )
 from dibs.model.results import (
     ClaimResult,
@@ -36,7 +37,7 @@ Argument = bytes | str | int
 
 RULES: Final = {"always": 0, "never": 16, "later": 32, "earlier": 48}
 ENQUEUE_STATUSES: Final[tuple[EnqueueStatus, ...]] = (
-    "queued", "updated", "blocked", "duplicate", "completed", "failed",
+    "queued", "updated", "blocked", "duplicate", "completed", "failed", "absent",
 )  # fmt: skip
 FOUND_STATES: Final[tuple[FoundState, ...]] = ("nothing", "waiting", "active", "active+blocked")
 SETTINGS: Final = tuple(Settings.__struct_fields__)
@@ -85,7 +86,8 @@ def encode_request(
     if isinstance(on_conflict, Reject):
         mode = 2 if on_conflict.failed else 1
     else:
-        mode = (4 if on_conflict.data else 0) | (8 if on_conflict.resets else 0) | RULES[on_conflict.run_at]
+        mode = (4 if on_conflict.replaces else 0) | (8 if on_conflict.resets else 0)
+        mode |= RULES[on_conflict.run_at] | (0 if on_conflict.create else 64)
     time, at = 0, 0
     if job.run_at is not None:
         time, at = 1, job.run_at
@@ -204,6 +206,12 @@ def encode_records(records: Iterable[ExportRecord]) -> list[Argument]:
 # -- settings and patches ----------------------------------------------------------------------------
 
 
+def fail_queue(queue: str, patch: SettingsPatch) -> list[str]:
+    """Return the fail queue of a queue if the patch sets fail_handler: ends will then enqueue into it."""
+    has_fail_queue = patch.fail_handler is True and not queue.endswith(FAIL_SUFFIX)
+    return [queue + FAIL_SUFFIX] if has_fail_queue else []
+
+
 def encode_settings(patch: SettingsPatch) -> list[Argument]:
     arguments: list[Argument] = []
     for name, value in ((name, getattr(patch, name)) for name in patch.__struct_fields__):
@@ -218,6 +226,8 @@ def _encode_setting(name: str, value: Any) -> str:
         return jobs.encode_retention(value)
     if value is None:
         return ""
+    if isinstance(value, StartRate):
+        return f"{value.starts},{value.per},{value.burst}"
     return str(int(value)) if isinstance(value, int) else str(value)
 
 
@@ -234,8 +244,10 @@ def decode_settings(values: Sequence[bytes | None]) -> Settings:
 
 
 def _decode_setting(name: str, text: str) -> Any:
-    if name == "paused":
+    if name in ("paused", "fail_handler"):
         return text == "1"
+    if name in ("rate", "key_rate"):
+        return StartRate(*map(int, text.split(","))) if text else None
     if name == "retention":
         return jobs.decode_retention(text)
     if name == "log_level":

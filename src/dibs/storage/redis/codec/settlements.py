@@ -63,11 +63,11 @@ class SettlementBatch:
     arguments: list[Argument] = field(factory=list, init=False)
     #: Index of the queue in KEYS, id, and packed request of each follow-up (a job that an end enqueues).
     follow_ups: list[Argument] = field(factory=list, init=False)
-    #: The queues of all follow-ups, each once.
+    #: The queues of all follow-ups, each once. They must be registered first; `configure` registers a fail
+    #: queue.
     queues: list[str] = field(factory=list, init=False)
     #: For each settlement that breaks a limit, its index and the reason.
     reasons: dict[int, str] = field(factory=dict, init=False)
-    has_fail_job: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.is_fail_queue = self.queue.endswith(FAIL_SUFFIX)
@@ -79,11 +79,6 @@ class SettlementBatch:
         A fail queue has no fail queue, so it is its own KEYS[2].
         """
         return [self.queue if self.is_fail_queue else self.queue + FAIL_SUFFIX, *self.queues]
-
-    @property
-    def created_queues(self) -> list[str]:
-        """The other queues in which these settlements enqueue jobs. They must be registered first."""
-        return [*self.queues, *([self.queue + FAIL_SUFFIX] if self.has_fail_job else [])]
 
     def add(self, settlements: Iterable[Settlement]) -> None:
         for index, one in enumerate(settlements):
@@ -149,19 +144,17 @@ class SettlementBatch:
             parts.append(jobs.with_size(jobs.encode_retention(action.retention).encode()))
         if isinstance(action, Complete | Fail):
             follow_up_count = self._add_follow_ups(action.then)
-        if isinstance(action, Fail):
-            has |= 8 | (64 if self.is_fail_queue else 32 if action.handled else 0)
-            self.has_fail_job = self.has_fail_job or (action.handled and not self.is_fail_queue)
+        if isinstance(action, Fail | Cancelled | RetryLater) and action.error is not None:
+            has |= 8
             parts.append(jobs.with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
+        if isinstance(action, Fail) and self.is_fail_queue:
+            has |= 64
         elif isinstance(action, Complete) and action.result is not None:
             has |= 16
             parts.append(jobs.with_size(action.result))
-        elif isinstance(action, RetryLater):
-            has |= 2 if action.run_at is not None else 0
-            at = action.run_at if action.run_at is not None else action.delay or 0
-            if action.error is not None:
-                has |= 8
-                parts.append(jobs.with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
+        elif isinstance(action, RetryLater | Release):
+            time, at = _encode_time(action)
+            has |= time
         return _SETTLEMENT.pack(
             _valid_fence(fence), _kind_number(action), has, at, follow_up_count
         ) + b"".join(parts)
@@ -191,6 +184,13 @@ class SettlementBatch:
 def _valid_fence(fence: int) -> int:
     """Return a fence (the number of a claim), or 0, which no run has, for a number out of range."""
     return fence if 0 <= fence <= 2**53 else 0
+
+
+def _encode_time(action: RetryLater | Release) -> tuple[int, int]:
+    """Return the flags of the time of an action, and the time or the delay in ms."""
+    if action.run_at is not None:
+        return 2 | 32, action.run_at
+    return (0 if action.delay is None else 32), action.delay or 0
 
 
 def _kind_number(action: SettleAction) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct as Layout
 from typing import Any, Final
 
-from dibs.model.job import EMPTY, Outcome, Slot, Successor
+from dibs.model.job import EMPTY, NO_ATTRIBUTES, Outcome, Slot, Successor
 from dibs.storage.redis.codec.jobs import (
     ACTIVE,
     DECODE_ERRORS,
@@ -18,10 +18,12 @@ from dibs.storage.redis.codec.jobs import (
     OUTCOME_KINDS,
     Head,
     UnreadableRecord,
+    decode_attributes,
     decode_data,
     decode_error,
     decode_job,
     decode_origin,
+    encode_attributes,
     encode_data,
     encode_error,
     encode_head,
@@ -32,7 +34,7 @@ from dibs.storage.redis.codec.jobs import (
     with_size,
 )
 
-FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA = 4, 8, 16, 32, 64
+FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA, KEEPS_ATTRIBUTES = 4, 8, 16, 32, 64, 128
 
 _OUTCOME: Final = Layout(">BQQ")
 _SUCCESSOR: Final = Layout(">BhQQQQQQQI")
@@ -41,7 +43,7 @@ _RANGE: Final = Layout(">QQ")
 
 def encode_successor(successor: Successor) -> bytes:
     flags = successor.replaces | (successor.lo is not None) << 1 | (successor.hi is not None) << 2
-    flags |= successor.resets << 3
+    flags |= successor.resets << 3 | (not successor.creates) << 4
     return _SUCCESSOR.pack(
         flags, successor.data.priority, successor.run_at, successor.lo or 0, successor.hi or 0,
         successor.enqueued_at, successor.seq, successor.first, successor.revision, successor.enqueues,
@@ -50,7 +52,7 @@ def encode_successor(successor: Successor) -> bytes:
 
 def decode_successor(raw: bytes) -> Successor:
     flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues = _SUCCESSOR.unpack_from(raw)
-    if flags > 15 or not (seq or revision or enqueues):
+    if flags > 31 or not (seq or revision or enqueues):
         raise ValueError("the record is no successor")
     return Successor(
         data=decode_data(raw[_SUCCESSOR.size :], priority),
@@ -64,6 +66,7 @@ def decode_successor(raw: bytes) -> Successor:
         first=first,
         revision=revision,
         enqueues=enqueues,
+        creates=not flags & 16,
     )
 
 
@@ -74,6 +77,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
         HAS_ORIGIN if outcome.origin is not None else 0
     )
     flags |= (HAS_RESULT if outcome.result is not None else 0) | (HAS_DATA if outcome.data is not None else 0)
+    flags |= KEEPS_ATTRIBUTES if outcome.attributes else 0
     priority = outcome.data.priority if outcome.data else 0
     parts = [_OUTCOME.pack(flags, outcome.ended_at, outcome.expires_at or 0)]
     parts.append(encode_head(LONG | (0 if outcome.claimed_at is None else ACTIVE), outcome, priority))
@@ -85,15 +89,17 @@ def encode_outcome(outcome: Outcome) -> bytes:
         parts.append(with_size(encode_origin(outcome.origin)))
     if outcome.result is not None:
         parts.append(with_size(outcome.result))
+    if outcome.attributes:
+        parts.append(with_size(encode_attributes(outcome.attributes)))
     return b"".join(parts) + (encode_data(outcome.data) if outcome.data is not None else b"")
 
 
 def decode_outcome(raw: bytes) -> Outcome:
     flags, ended_at, expires_at = _OUTCOME.unpack_from(raw)
-    if not flags & 3 or flags > 127:
+    if not flags & 3:
         raise ValueError("the record is no outcome")
     head = Head(raw, _OUTCOME.size)
-    at, error, origin, result = head.end, None, None, None
+    at, error, origin, result, attributes = head.end, None, None, None, NO_ATTRIBUTES
     if flags & HAS_ERROR:
         part, at = read_sized(raw, at)
         error = decode_error(part)
@@ -102,6 +108,9 @@ def decode_outcome(raw: bytes) -> Outcome:
         origin = decode_origin(part)
     if flags & HAS_RESULT:
         result, at = read_sized(raw, at)
+    if flags & KEEPS_ATTRIBUTES:
+        part, at = read_sized(raw, at)
+        attributes = decode_attributes(part)
     if not flags & HAS_DATA and at != len(raw):
         raise ValueError("the record has no end")
     return Outcome(
@@ -124,6 +133,7 @@ def decode_outcome(raw: bytes) -> Outcome:
         timeouts=head.timeouts,
         data=decode_data(raw[at:], head.priority) if flags & HAS_DATA else None,
         origin=origin,
+        attributes=attributes,
     )
 
 

@@ -17,14 +17,19 @@ local waiting, active = read_field(queue, 'waiting', id), read_field(queue, 'act
 local outcome = live_outcome(queue, id)
 local attributes_size = 0
 
+-- Return attributes (nil for none) with those of the patch merged into them.
+local function amend_attributes(attributes)
+  if not patch.attributes then return attributes end
+  local merged = merge(attributes or '', patch.attributes)
+  attributes_size = math.max(attributes_size, size_of(merged))
+  return merged ~= '' and merged or nil
+end
+
 local function amend_data(owner)
-  local attributes, overrides, retention, payload = split_data(owner.data)
-  if patch.attributes then
-    attributes = merge(attributes or '', patch.attributes)
-    attributes_size = math.max(attributes_size, size_of(attributes))
-    if attributes == '' then attributes = nil end
-  end
-  owner.data = join_data(attributes, overrides, patch.retention or retention, patch.payload or payload)
+  local parts = split_data(owner.data)
+  parts.attributes = amend_attributes(parts.attributes)
+  parts.retention, parts.payload = patch.retention or parts.retention, patch.payload or parts.payload
+  owner.data = join_data(parts)
 end
 
 local function amend_job(job)
@@ -39,31 +44,46 @@ local function amend_job(job)
   update_order(queue, job, priority, run_at)
 end
 
-local function amend_outcome()
+-- The expiry of an outcome counts from now if the patch has a retention for its kind.
+local function amend_expiry()
   local ages = {string.match(patch.retention, '^([^,]*),([^,]*),([^,]*),([^,]*)$')}
-  if ages[outcome.kind] == '' then return end
   local age = ages[outcome.kind]
-  local expires_at = age ~= '*' and queue.now + tonumber(age) or nil
-  local flags = band(outcome.outcome_flags, 255 - FOR_EVER) + (expires_at and 0 or FOR_EVER)
-  local text = read_field(queue, 'outcomes', id)
-  store_outcome(queue, id, outcome.kind, pack('>BI8I8', flags, outcome.ended_at, expires_at or 0) .. sub(text, 18),
-    expires_at and decimal(expires_at) or '+inf')
+  if age ~= '' then outcome.expires_at = age ~= '*' and queue.now + tonumber(age) or nil end
+end
+
+-- Without a current, attributes go into the outcome: into its data if it keeps data.
+local function amend_outcome_attributes()
+  if not outcome.data then
+    outcome.attributes = amend_attributes(outcome.attributes)
+    return
+  end
+  local parts = split_data(outcome.data)
+  parts.attributes = amend_attributes(parts.attributes)
+  outcome.data = join_data(parts)
+end
+
+local function amend_outcome()
+  if patch.retention then amend_expiry() end
+  if patch.attributes and not (waiting or active) then amend_outcome_attributes() end
+  local head = sub(read_field(queue, 'outcomes', id), 18, outcome.head_end)
+  store_outcome(queue, id, outcome.kind, pack_outcome(head, outcome))
 end
 
 if not waiting and not active then
-  if patch_size ~= 1 or not patch.retention or not outcome then return 'not_found' end
+  local of_outcome = (patch.retention and 1 or 0) + (patch.attributes and 1 or 0)
+  if patch_size == 0 or patch_size ~= of_outcome or not outcome then return 'not_found' end
 elseif active and (patch.payload or patch.priority or patch.run_at or patch.delay) then
   return 'active'
 end
 local job = (waiting or active) and parse_job(id, waiting or active)
 local successor = active and read_successor(queue, id)
 if job then amend_job(job) end
-if successor then
+if successor and successor.creates then
   amend_data(successor)
   set_field(queue, 'successors', id, encode_successor(successor))
 end
+if outcome and (patch.retention or not job) then amend_outcome() end
 if attributes_size > tonumber(ARGV[3]) then return 'large ' .. attributes_size end
-if outcome and patch.retention then amend_outcome() end
 log_change(queue, 'amended', id, job and encode_head(job))
 commit()
 return 'amended'

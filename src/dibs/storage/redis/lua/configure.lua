@@ -16,7 +16,7 @@ for i = 2, #ARGV, 2 do
     if name == ARGV[i] then after[n] = ARGV[i + 1] end
   end
 end
-local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000'}
+local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000', '0', '0', '', '', ''}
 for i, name in ipairs(SETTINGS) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
     if name == 'paused' then paused = after[i] == '1' else others = true end

@@ -51,7 +51,7 @@ local function repeated_answer(request)
   local text = request.key and read_field(queue, 'keys', request.key)
   if not text then return nil end
   local status, found = string.byte(text, 1, 2)
-  if #text < 27 or status < 1 or status > STATUS_FAILED or found < 1 or found > FOUND_BLOCKED then
+  if #text < 27 or status < 1 or status > STATUS_ABSENT or found < 1 or found > FOUND_BLOCKED then
     damaged('request_key', request.key)
   end
   if queue.now >= unpack_from('>I8', text, 20) then return nil end
@@ -82,11 +82,13 @@ local function enqueue_one(i, text)
   return answer
 end
 
--- Enqueue a request that has its own head. Use the fast path if the head sets only a priority.
+-- Enqueue a request that has its own head. Use the fast path if the head sets only a priority, and the data has no key.
 local fast_enqueuers = {}
 local function enqueue_other(i, text)
   local mode, time, priority, _, size = unpack_from('>BBhI8B', text)
-  if band(mode, 3) ~= 0 or time ~= 0 or size ~= 0 then return enqueue_one(i, text) end
+  if band(mode, 67) ~= 0 or time ~= 0 or size ~= 0 or band(string.byte(text, 14), HAS_KEY) ~= 0 then
+    return enqueue_one(i, text)
+  end
   if fast_enqueuers[priority] == nil then
     fast_enqueuers[priority] = fast_enqueuer(queue, priority, '') or false
   end

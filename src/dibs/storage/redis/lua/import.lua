@@ -18,9 +18,11 @@ end
 
 -- End a job whose cancel was requested. As in return_job, such a job never waits again.
 local function end_cancelled(job, successor)
+  local found = successor ~= '' and parse_successor(job.id, successor)
+  if found and not found.creates then join_range(job, found) end
   local text, score = encode_outcome(queue, job, 3, {})
   store_outcome(queue, job.id, 3, text, score)
-  if successor ~= '' then add_to_order(queue, promoted_job(job.id, parse_successor(job.id, successor)), false) end
+  if found and found.creates then add_to_order(queue, promoted_job(job.id, found), false) end
 end
 
 -- Import the current job of an id. Its lease is unknown here, so an active run arrives as if released. Return the new

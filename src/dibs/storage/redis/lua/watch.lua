@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
--- Returns  {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0}
+-- Returns  {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0, reported}
 
 -- @include claim_order
 
@@ -16,5 +16,5 @@ for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do
 end
 return {
   decimal(queue.now), decimal(queue.work), decimal(queue.ended), last and last[1] or '',
-  due and decimal(due) or '', has_due,
+  due and decimal(due) or '', has_due, call('HGET', queue.prefix .. 'meta', 'reported') or '0',
 }

@@ -37,7 +37,12 @@ OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
 CHECKED: Final = {"max_connections", "address_map"}
 MIN_VERSION: Final = (6, 2)
 #: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
-LAYOUT: Final = 1
+LAYOUT: Final = 2
+#: Writes the version ARGV[1] unless a newer dibs has written a higher one meanwhile. No record changes: a
+#: place of layout 1 has no keys, memos and attributes of outcomes, and its records stay readable.
+_RAISE_LAYOUT: Final = """
+if tonumber(redis.call('GET', KEYS[1])) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+"""
 
 
 def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -172,6 +177,8 @@ async def _check_layout(servers: Servers, url: str, prefix: str) -> None:
         raise StorageTooNew(
             f"{url} was written by a newer dibs (layout {written}, here {LAYOUT}); upgrade this dibs"
         )
+    if written < LAYOUT:
+        await servers.call(key, "EVAL", _RAISE_LAYOUT, 1, key, LAYOUT, repeatable=True)
 
 
 def durability(infos: list[dict[str, str]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
@@ -36,19 +37,25 @@ LINGER: Final = 10.0
 #: Latest messages about ended ids that are kept for each queue, for waits that begin after the end of a run.
 KEPT_MESSAGES: Final = 64
 
-Wait = QueueWait[Any]
+
+class Wait(QueueWait[Any], ABC):
+    """A wait that messages wake."""
+
+    @abstractmethod
+    def note_named(self, channel: str, ids: Collection[str] | None) -> None:
+        """Add the watched ids that a message of this channel named. None: it is unknown which ones."""
 
 
-class EndedMessage:
-    """A message with the ids whose runs ended in one step of a queue.
+class NamingMessage:
+    """A message with the ids whose runs ended, or that reported progress, in one step of a queue.
 
-    publish_ended in storage/redis/lua/include/event_log.lua sends it.
+    publish_ended in storage/redis/lua/include/event_log.lua sends it, and storage/redis/lua/report.lua.
     """
 
     __slots__ = ("before", "ids", "now")
 
     def __init__(self, raw: bytes) -> None:
-        #: Tokens of the queue (for waits for ids) before and after this step.
+        #: Numbers of the channel (in the tokens of waits) before and after this step.
         self.before, self.now = int.from_bytes(raw[:8]), int.from_bytes(raw[8:16])
         #: Packed outcomes by id, b"" for an outcome that was not sent. Empty if too many ids ended to name
         #: them.
@@ -62,8 +69,10 @@ class EndedMessage:
         return not self.ids or not self.ids.keys().isdisjoint(ids)
 
     def among(self, ids: AbstractSet[str]) -> AbstractSet[str] | None:
-        """Return those of `ids` that are in the message; None for a message without ids."""
-        return self.ids.keys() & ids if self.ids else None
+        """Return those of `ids` (all, if it is empty) that are in the message; None for one without ids."""
+        if not self.ids:
+            return None
+        return self.ids.keys() & ids if ids else self.ids.keys()
 
 
 @define(eq=False)
@@ -76,7 +85,7 @@ class Subscription:
     #: For each channel, a future that is done once the server has confirmed its subscription.
     _confirmed: dict[str, asyncio.Future[None]] = field(factory=dict, init=False)
     _waits: defaultdict[str, set[Wait]] = field(factory=lambda: defaultdict(set), init=False)
-    _ended: defaultdict[str, deque[EndedMessage]] = field(
+    _naming: defaultdict[str, deque[NamingMessage]] = field(
         factory=lambda: defaultdict(lambda: deque(maxlen=KEPT_MESSAGES)), init=False
     )
     #: Monotonic time at which the last wait left a channel.
@@ -123,8 +132,7 @@ class Subscription:
         """Wake every wait: messages were lost, the manual clock moved, or the storage closes."""
         for waits in self._waits.values():
             for wait in waits:
-                wait.note_ended(None)
-                wait.wake()
+                _wake_unknown(wait)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -150,7 +158,7 @@ class Subscription:
             # All messages until the next confirmation are lost.
             self._confirmed = {channel: asyncio.get_running_loop().create_future() for channel in self._waits}
             self._missed = {*self._confirmed}
-            self._ended.clear()
+            self._naming.clear()
             self.latest = {}
             self.wake_all()
             pause = min(1.0, pause * 2 or 0.05)
@@ -187,14 +195,13 @@ class Subscription:
             # it reads them again.
             self._missed.discard(channel)
             for wait in self._waits.get(channel, ()):
-                wait.note_ended(None)
-                wait.wake()
+                _wake_unknown(wait)
 
     def _receive_change(self, channel: str, raw: bytes) -> None:
-        ended = EndedMessage(raw) if channel.endswith(":ended") else None
-        if ended is not None:
-            self._ended[channel].append(ended)
-            self.latest[channel] = ended.now
+        naming = NamingMessage(raw) if channel.endswith((":ended", ":reported")) else None
+        if naming is not None:
+            self._naming[channel].append(naming)
+            self.latest[channel] = naming.now
         elif channel.endswith(":work"):
             self.latest[channel] = int(raw)
         waits = self._waits.get(channel)
@@ -202,9 +209,9 @@ class Subscription:
             self._unsubscribe_left()
             return
         for wait in waits:
-            if ended is None or not wait.ids or ended.may_concern(wait.ids):
-                if ended is not None:
-                    wait.note_ended(ended.among(wait.ids))
+            if naming is None or not wait.ids or naming.may_concern(wait.ids):
+                if naming is not None:
+                    wait.note_named(channel, naming.among(wait.ids))
                 wait.wake()
 
     def _unsubscribe_left(self) -> None:
@@ -225,35 +232,42 @@ class Subscription:
             self._connection.send("UNSUBSCRIBE", *left)
 
     def _forget_messages(self, channel: str) -> None:
-        self._ended.pop(channel, None)
+        self._naming.pop(channel, None)
         self.latest.pop(channel, None)
 
     # -- kept messages -------------------------------------------------------------------------------
 
     def has_message(self, channel: str, number: int) -> bool:
         """Return whether the message about the step `number`, or a later one, has arrived."""
-        messages = self._ended.get(channel)
+        messages = self._naming.get(channel)
         return messages is not None and messages[-1].now >= number
 
-    def ended_since(self, channel: str, token: int, ids: AbstractSet[str]) -> frozenset[str] | None:
-        """Return those of the ids whose runs have ended after a token; None if messages are missing."""
+    def named_since(self, channel: str, token: int, ids: AbstractSet[str]) -> frozenset[str] | None:
+        """Return those of the ids that messages after a number named; None if messages are missing."""
         found: set[str] = set()
         before = None
-        for message in reversed(self._ended.get(channel, ())):
+        for message in reversed(self._naming.get(channel, ())):
             if before is not None and message.now != before:
                 return None  # a message between the two is missing
             if message.now <= token:
                 return frozenset(found)
-            if (ended := message.among(ids)) is None:
+            if (named := message.among(ids)) is None:
                 return None
-            found |= ended
+            found |= named
             before = message.before
         return None if before is None or before > token else frozenset(found)
 
     def outcomes_since(self, channel: str, token: int, ids: Collection[str]) -> dict[str, bytes]:
         """Return the latest packed outcome of each of the ids, from the messages after a token."""
-        found = [one.ids for one in self._ended.get(channel, ()) if one.now > token]
+        found = [one.ids for one in self._naming.get(channel, ()) if one.now > token]
         return {id: one[id] for one in found for id in ids if one.get(id)}
+
+
+def _wake_unknown(wait: Wait) -> None:
+    """Wake a wait that may have missed messages, so that it reads its queues again."""
+    wait.note_ended(None)
+    wait.note_reported(None)
+    wait.wake()
 
 
 async def _raise_when_lost(connection: WireConnection) -> None:

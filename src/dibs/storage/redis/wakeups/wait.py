@@ -21,11 +21,18 @@ from dibs.storage.protocol import Watch
 from dibs.storage.redis.codec.jobs import DECODE_ERRORS
 from dibs.storage.redis.codec.requests import work_changed, work_token
 from dibs.storage.redis.codec.slots import decode_outcome
-from dibs.storage.redis.wakeups.listener import Subscription
-from dibs.storage.wait_loop import QueueWait
+from dibs.storage.redis.wakeups.listener import Subscription, Wait
 
-#: The last part of the name of a queue's channel, for each kind of wait.
-CHANNELS: Final[dict[Watch, str]] = {"work": "work", "events": "told", "ids": "ended"}
+#: The last parts of the names of a queue's channels, for each kind of wait. A wait for progress without ids
+#: does not use the channel `ended`.
+CHANNELS: Final[dict[Watch, tuple[str, ...]]] = {
+    "work": ("work",),
+    "events": ("told",),
+    "ids": ("ended",),
+    "progress": ("reported", "ended"),
+}
+#: The kinds of wait whose messages name ids.
+BY_ID: Final = ("ids", "progress")
 
 #: Number of queues whose time is remembered, so that names used once cost no memory.
 MAX_CLOCKS: Final = 4096
@@ -46,22 +53,30 @@ class WatchedQueue(NamedTuple):
     next_due: int | None = None
     #: True if a claim would find a job.
     has_due: bool = False
+    #: Number of the last report with progress.
+    reported: str = ""
 
-    def number(self, watch: Watch) -> int:
-        """Return the number of the last step that published a message on the channel of this watch."""
-        return int(self.work if watch == "work" else self.ended)
+    def number(self, channel: str) -> int:
+        """Return the number in the last message on a channel: `work`, `ended` or `reported`."""
+        return int(getattr(self, channel.rpartition(":")[2]) or 0)
 
     def token(self, watch: Watch) -> str:
-        if watch == "work":
-            return work_token(self.work, "" if self.next_due is None else str(self.next_due))
-        return self.ended if watch == "ids" else self.last_log_entry
+        match watch:
+            case "work":
+                return work_token(self.work, "" if self.next_due is None else str(self.next_due))
+            case "ids":
+                return self.ended
+            case "progress":
+                return f"{self.reported}/{self.ended}"
+            case "events":
+                return self.last_log_entry
 
 
 def decode_state(reply: list[Any]) -> WatchedQueue:
-    now, work, ended, last_log_entry, due, has_due = reply
+    now, work, ended, last_log_entry, due, has_due, reported = reply
     return WatchedQueue(
         int(now), work.decode(), ended.decode(), last_log_entry.decode(),
-        int(due) if due else None, bool(has_due),
+        int(due) if due else None, bool(has_due), reported.decode(),
     )  # fmt: skip
 
 
@@ -109,7 +124,7 @@ class RedisWaits:
         return await RedisWait(self, queues, watch, ids, since).run(timeout)
 
 
-class RedisWait(QueueWait[States]):
+class RedisWait(Wait):
     """One call of `wait` on Redis."""
 
     def __init__(
@@ -122,7 +137,9 @@ class RedisWait(QueueWait[States]):
     ) -> None:
         super().__init__(queues, watch, ids, since)
         self._waits, self._subscription = waits, waits.subscription
-        self._channels = {waits.queue_prefix(queue) + CHANNELS[watch]: queue for queue in queues}
+        names = CHANNELS[watch] if self.ids or watch != "progress" else ("reported",)
+        #: The queue of each channel.
+        self._channels = {waits.queue_prefix(queue) + name: queue for queue in queues for name in names}
 
     async def subscribe(self) -> bool:
         return await self._subscription.listen(self._channels, self)
@@ -142,18 +159,20 @@ class RedisWait(QueueWait[States]):
         # Take the dictionary before the read. If the connection is lost during the read, the result belongs
         # into this old dictionary, not into its replacement.
         latest = self._subscription.latest if self._subscription.is_confirmed(self._channels) else {}
-        found = await asyncio.gather(*map(self._waits.read_state, self._channels.values()))
-        for (channel, queue), state in zip(self._channels.items(), found, strict=True):
+        queues = dict.fromkeys(self.queues)
+        states = dict(zip(queues, await asyncio.gather(*map(self._waits.read_state, queues)), strict=True))
+        for queue, state in states.items():
             self._waits.note_time(queue, state.now)
-            if self.watch != "events":
-                latest[channel] = max(latest.get(channel, 0), state.number(self.watch))
-        return dict(zip(self._channels.values(), found, strict=True))
+        if self.watch != "events":
+            for channel, queue in self._channels.items():
+                latest[channel] = max(latest.get(channel, 0), states[queue].number(channel))
+        return states
 
     def known_state(self) -> States | None:
         latest = self._subscription.latest
         if (
             self._waits.manual
-            or self.watch == "events"
+            or self.watch in ("events", "progress")
             or not self._subscription.is_confirmed(self._channels)
         ):
             return None
@@ -180,20 +199,24 @@ class RedisWait(QueueWait[States]):
         for channel, queue in self._channels.items():
             if channel not in latest:
                 return None
-            newest, before = str(latest[channel]), state[queue]
-            if self.watch == "ids":
-                states[queue] = WatchedQueue(before.now, ended=newest)
+            newest, before = str(latest[channel]), states[queue]
+            if self.watch in BY_ID:
+                reported = channel.endswith(":reported")
+                states[queue] = (
+                    before._replace(reported=newest) if reported else before._replace(ended=newest)
+                )
             elif newest != before.work:
                 # The message does not include next_due. The token gets `now`, and the next claim corrects it.
                 states[queue] = WatchedQueue(before.now, work=newest, next_due=before.now)
         return states
 
     def has_changed(self, state: States, *, was_woken: bool) -> bool:
-        if was_woken and self.watch == "ids":
+        if was_woken and self.watch in BY_ID:
             return True
-        return any(
+        changed = [
             self._queue_changed(channel, queue, state[queue]) for channel, queue in self._channels.items()
-        )
+        ]
+        return any(changed)
 
     def _queue_changed(self, channel: str, queue: str, state: WatchedQueue) -> bool:
         since = self.since.get(queue)
@@ -203,11 +226,27 @@ class RedisWait(QueueWait[States]):
             return work_changed(since, state.work, state.now)
         if since == state.token(self.watch):
             return False
-        if self.watch == "events" or not since.isdecimal():
+        if self.watch == "events":
             return True
-        ended = self._subscription.ended_since(channel, int(since), self.ids)
-        self.note_ended(ended)
-        return ended is None or bool(ended)
+        before = self._number_in_token(channel, since)
+        if before == state.number(channel):
+            return False
+        named = None if before is None else self._subscription.named_since(channel, before, self.ids)
+        self.note_named(channel, named)
+        return named is None or bool(named)
+
+    def _number_in_token(self, channel: str, token: str) -> int | None:
+        """Return the number of a channel in a token of a wait for ids or progress; None if it has none."""
+        reported, _, ended = token.rpartition("/")
+        number = reported if channel.endswith(":reported") else ended
+        return int(number) if number.isdecimal() else None
+
+    def note_named(self, channel: str, ids: Collection[str] | None) -> None:
+        """Add the watched ids that a message of this channel named. None: it is unknown which ones."""
+        if channel.endswith(":reported"):
+            self.note_reported(ids)
+        else:
+            self.note_ended(ids)
 
     def tokens(self, state: States) -> dict[str, str]:
         return {queue: one.token(self.watch) for queue, one in state.items()}

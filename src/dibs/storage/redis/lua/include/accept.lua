@@ -4,7 +4,7 @@
 --
 -- request   B mode, B time, h priority, I8 at, B + request key, then data
 -- mode      0 update, 1 reject, 2 reject also if the last run failed; an update adds 4 replaces, 8 resets,
---           16 * rule (storage/redis/lua/include/fold.lua)
+--           16 * rule (storage/redis/lua/include/fold.lua), 64 update-only
 -- time      0 now, 1 `at` is run_at, 2 `at` is a delay in ms; + 4 the caller wants the outcome
 -- answer    B status, B found, B repeated, I8 first, I8 revision
 -- status    STATUS_... below; ENQUEUE_STATUSES in storage/redis/codec/requests.py has the same order
@@ -13,7 +13,7 @@
 -- @include outcomes
 
 local STATUS_QUEUED, STATUS_UPDATED, STATUS_BLOCKED = 1, 2, 3
-local STATUS_DUPLICATE, STATUS_COMPLETED, STATUS_FAILED = 4, 5, 6
+local STATUS_DUPLICATE, STATUS_COMPLETED, STATUS_FAILED, STATUS_ABSENT = 4, 5, 6, 7
 local FOUND_NOTHING, FOUND_WAITING, FOUND_ACTIVE, FOUND_BLOCKED = 1, 2, 3, 4
 
 local function parse_request(id, text, now)
@@ -21,7 +21,7 @@ local function parse_request(id, text, now)
   local kind, key = band(time, 3), size > 0 and sub(text, from, from + size - 1) or nil
   return {
     id = id, reject_mode = band(mode, 3), replaces = band(mode, 4) ~= 0, resets = band(mode, 8) ~= 0,
-    rule = math.floor(mode / 16), priority = priority, wants_outcome = time >= 4, key = key,
+    creates = mode < 64, rule = band(math.floor(mode / 16), 3), priority = priority, wants_outcome = time >= 4, key = key,
     run_at = kind == 0 and now or kind == 1 and at or now + at, data = sub(text, from + size),
   }
 end
@@ -59,7 +59,7 @@ end
 local function add_to_successor(queue, request, number)
   local successor, found = read_successor(queue, request.id), FOUND_BLOCKED
   if successor then
-    extend_fold(successor, request, request, request.run_at, number)
+    extend_fold(successor, request, request, request.run_at, queue.now, number)
   else
     successor, found = start_fold(request, request, request.run_at, queue.now, number), FOUND_ACTIVE
   end
@@ -105,6 +105,7 @@ local function accept(queue, request)
     -- An accepted Reject acts like an Update with default options.
     request.replaces, request.resets, request.rule = true, true, ALWAYS
   end
+  if not (request.creates or waiting or active) then return STATUS_ABSENT, FOUND_NOTHING, 0, 0 end
   local number = next_number(queue)
   local status, found, first
   if waiting then

@@ -1,7 +1,8 @@
 -- The event log of a queue: a Redis stream with one entry per step. The id of an entry is the last number of its step.
 --
 -- entry     I8 at, I4 count, then the events
--- event     B kind, B has (1 head, 2 error), I2 + id, the head of the job at the event, I4 + error
+-- event     B kind, B has (1 head, 2 error, 4 result), I2 + id, the head of the job at the event, I4 + error,
+--           I4 + result
 -- kind      EVENT_KINDS below; KINDS in storage/redis/codec/event_log.py has the same order
 -- A head has first, revision, times, attempts, fence and holder.
 
@@ -21,15 +22,18 @@ local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES = 8, 1024
 -- The number of entries that trim_log reads at once, and the most reads in one step.
 local TRIM_READ, TRIM_ROUNDS = 64, 16
 
-local function append_event(queue, kind, id, head, error)
-  local has = (head and 1 or 0) + (error and 2 or 0)
+local function append_event(queue, kind, id, head, error, result)
+  local has = (head and 1 or 0) + (error and 2 or 0) + (result and 4 or 0)
   queue.events[#queue.events + 1] = pack('>BBI2', EVENT_KINDS[kind], has, #id) .. id .. (head or '')
-    .. (error and sized(error) or '')
+    .. (error and sized(error) or '') .. (result and sized(result) or '')
 end
 
--- Log the end of an attempt, at the log levels `runs` and `all`.
-local function log_attempt(queue, kind, id, head, error)
-  if queue.log_level ~= 'off' then append_event(queue, kind, id, head, error) end
+-- Log the end of an attempt, at the log levels `runs` and `all`. The event has the result if the setting log_results
+-- allows its size.
+local function log_attempt(queue, kind, id, head, error, result)
+  if queue.log_level == 'off' then return end
+  local logged = result and queue.log_results > 0 and #result <= queue.log_results and result
+  append_event(queue, kind, id, head, error, logged)
 end
 
 -- Log a change that only the level `all` keeps.

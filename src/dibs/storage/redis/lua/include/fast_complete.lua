@@ -13,9 +13,11 @@ local function shared_completion(queue)
   if plain == nil then
     local retention = cached_retention(queue, 1, {}, {data = '\0'})
     local expires_at, kept = retention.age and queue.now + retention.age, retention.age ~= 0
-    plain = not (kept and retention.keeps) and not queue.max_active and {
+    plain = not (kept and retention.keeps) and not queue.max_active and queue.log_results == 0 and {
       flags = expires_at and 1 or 1 + FOR_EVER,
       kept = kept,
+      -- Data with these flags needs the general path: a retention, a key, or attributes that the outcome keeps.
+      general = HAS_RETENTION + HAS_KEY + (kept and HAS_ATTRIBUTES or 0),
       times = pack('>I8I8', queue.now, expires_at or 0),
       score = expires_at and decimal(expires_at) or '+inf',
     }
@@ -35,7 +37,7 @@ local function fast_complete(queue, id, settlement)
   -- The general path handles a record that is too short. Its error names the record.
   local head_size = #run > HOLDER + 3 and HOLDER + 3 + unpack_from('>I4', run, HOLDER) or #run
   local data_flags = string.byte(run, head_size + 1)
-  if not data_flags or band(data_flags, 4) ~= 0 or read_field(queue, 'successors', id) then return false end
+  if not data_flags or band(data_flags, plain.general) ~= 0 or read_field(queue, 'successors', id) then return false end
   local head = sub(run, 1, head_size)
   set_field(queue, 'active', id, false)
   plan(queue, 'set', 'held:' .. sub(run, LEASE, LEASE + 31), id, false)

@@ -3,28 +3,31 @@
 --
 -- storage/redis/codec/slots.py packs the same records. `lo` and `hi` limit the run_at if the run returns to waiting.
 --
--- successor  B flags (1 replaces, 2 lo, 4 hi, 8 resets), h priority, I8 run_at, I8 lo, I8 hi, I8 enqueued_at,
+-- successor  B flags (1 replaces, 2 lo, 4 hi, 8 resets, 16 creates no job), h priority, I8 run_at, I8 lo, I8 hi, I8 enqueued_at,
 --            I8 seq, I8 first, I8 revision, I4 enqueues, then data
--- update     table with replaces, rule and resets; rule is 0 always, 1 never, 2 later, 3 earlier
+-- update     table with creates, replaces, rule and resets; rule is 0 always, 1 never, 2 later, 3 earlier
+-- A successor whose requests are all update-only creates no job: it has no data, and its run_at and seq are 0.
 
 -- @include parse_record
 
 local ALWAYS, NEVER, LATER = 0, 1, 2
+local NO_DATA = '\0'
 
 local parse_successor = guarded('successor', function(_, text)
   local flags, priority, run_at, lo, hi, enqueued_at, seq, first, revision, enqueues, at =
     unpack_from('>BhI8I8I8I8I8I8I8I4', text)
-  if flags > 15 or seq + revision + enqueues == 0 then error('no successor') end
+  if flags > 31 or seq + revision + enqueues == 0 then error('no successor') end
   check_data(text, at)
   return {
     replaces = band(flags, 1) ~= 0, lo = band(flags, 2) ~= 0 and lo, hi = band(flags, 4) ~= 0 and hi,
-    resets = band(flags, 8) ~= 0, priority = priority, run_at = run_at, enqueued_at = enqueued_at,
+    resets = band(flags, 8) ~= 0, creates = band(flags, 16) == 0, priority = priority, run_at = run_at, enqueued_at = enqueued_at,
     seq = seq, first = first, revision = revision, enqueues = enqueues, data = sub(text, at),
   }
 end)
 
 local function encode_successor(s)
   local flags = (s.replaces and 1 or 0) + (s.lo and 2 or 0) + (s.hi and 4 or 0) + (s.resets and 8 or 0)
+    + (s.creates and 0 or 16)
   return pack('>BhI8I8I8I8I8I8I8I4', flags, s.priority, s.run_at, s.lo or 0, s.hi or 0, s.enqueued_at, s.seq,
     s.first, s.revision, s.enqueues) .. s.data
 end
@@ -45,20 +48,33 @@ local function narrow_range(lo, hi, rule, at)
   return lo and math.min(lo, at), hi and math.min(hi, at) or at
 end
 
+-- Make the successor that of a request that creates a job. The update-only requests before it do not count for the job
+-- that it makes after an end.
+local function create_by(successor, new, run_at, now, number)
+  successor.creates, successor.data, successor.priority = true, new.data, new.priority
+  successor.run_at, successor.enqueued_at, successor.seq = run_at, now, number
+end
+
 -- Return a new successor, from the first request that arrives during a run.
 local function start_fold(new, update, run_at, now, number)
   local lo, hi = narrow_range(false, false, update.rule, run_at)
-  return {
-    replaces = update.replaces, lo = lo, hi = hi, resets = update.resets, priority = new.priority,
-    run_at = run_at, enqueued_at = now, seq = number, first = number, revision = number, enqueues = 1, data = new.data,
+  local successor = {
+    replaces = update.replaces, lo = lo, hi = hi, resets = update.resets, creates = false, priority = 0, run_at = 0,
+    enqueued_at = now, seq = 0, first = number, revision = number, enqueues = 1, data = NO_DATA,
   }
+  if update.creates then create_by(successor, new, run_at, now, number) end
+  return successor
 end
 
 -- Merge one more request into an existing successor.
-local function extend_fold(successor, new, update, run_at, number)
+local function extend_fold(successor, new, update, run_at, now, number)
+  if successor.creates then
+    successor.run_at = moved_time(successor.run_at, update.rule, run_at)
+  elseif update.creates then
+    create_by(successor, new, run_at, now, number)
+  end
   successor.lo, successor.hi = narrow_range(successor.lo, successor.hi, update.rule, run_at)
   if update.replaces then successor.data, successor.priority, successor.replaces = new.data, new.priority, true end
-  successor.run_at = moved_time(successor.run_at, update.rule, run_at)
   successor.resets = successor.resets or update.resets
   successor.revision, successor.enqueues = number, successor.enqueues + 1
 end
@@ -84,4 +100,11 @@ local function apply_successor(job, successor)
   if successor.hi and job.run_at > successor.hi then job.run_at = successor.hi end
   job.revision, job.enqueues = successor.revision, job.enqueues + successor.enqueues
   if successor.resets then reset_counts(job) end
+end
+
+-- Add the range of a successor that creates no job to the job that ends, and so to its outcome, event and fail job.
+local function join_range(job, successor)
+  job.revision, job.enqueues = successor.revision, job.enqueues + successor.enqueues
+  job.original = encode_head(job)
+  job.head_end = #job.original
 end

@@ -4,12 +4,15 @@
 --   LONG    I8 first, I8 revision, I4 enqueues, attempts, retries, stalls, timeouts
 --   ACTIVE  I8 fence, I8 claimed_at, c32 lease, I4 + holder      (always LONG as well)
 -- then      I4 + error, I4 + origin, I4 + progress, each if its flag is set
--- rest      data: B flags, I4 + attributes, I4 + overrides, I4 + retention (each if set), payload
+-- rest      data: B flags, I4 + attributes, I4 + overrides, I4 + retention, I4 + memo, I4 + key (each if its flag is
+--           set), payload
+-- flags of data  1 attributes, 2 overrides, 4 retention, 8 memo, 16 key
 --
 -- A job without LONG has first = revision = seq, enqueues = 1 and counters 0. A LISTED job without LONG was enqueued
 -- at its run_at. So the head of most waiting jobs has 19 bytes.
 
 local LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
+local HAS_ATTRIBUTES, HAS_OVERRIDES, HAS_RETENTION, HAS_MEMO, HAS_KEY = 1, 2, 4, 8, 16
 local band, bor, sub = bit.band, bit.bor, string.sub
 local pack, unpack_from = struct.pack, struct.unpack
 

@@ -3,8 +3,9 @@
 -- storage/redis/codec/slots.py packs the same records.
 --
 -- outcome   B flags, I8 ended_at, I8 expires_at, the head of the job at its end,
---           then I4 + error, I4 + origin, I4 + result, each if its flag is set, then data if kept
--- flags     1 completed, 2 failed, 3 cancelled; 4 kept for ever, 8 error, 16 origin, 32 result, 64 data
+--           then I4 + error, I4 + origin, I4 + result, I4 + attributes, each if its flag is set, then data if kept
+-- flags     1 completed, 2 failed, 3 cancelled; 4 kept for ever, 8 error, 16 origin, 32 result, 64 data,
+--           128 attributes, which only an outcome without data has
 -- The ordered sets `completed`, `failed` and `cancelled` have the ids with an outcome, by its expires_at.
 
 -- @include claim_order
@@ -13,12 +14,11 @@
 
 local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
 local KIND_LETTERS = {'c', 'f', 'x'}
-local FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA = 4, 8, 16, 32, 64
+local FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA, KEEPS_ATTRIBUTES = 4, 8, 16, 32, 64, 128
 
 local function job_retention(data)
-  if band(string.byte(data), 4) == 0 then return ',,,' end
-  local _, _, retention = split_data(data)
-  return retention
+  if band(string.byte(data), HAS_RETENTION) == 0 then return ',,,' end
+  return split_data(data).retention
 end
 
 -- Return the age in ms of an outcome of this kind (false: for ever), and whether it keeps the data. Each text is
@@ -45,29 +45,53 @@ local function cached_retention(queue, kind, settlement, job)
   return retention_cache[key]
 end
 
--- Return the record of an outcome, and its score in the ordered set of its kind.
+-- Return the record of an outcome, and its score in the ordered set of its kind. `parts` is a table with kind, ended_at,
+-- and optionally expires_at (nil for ever), error, origin, result, attributes and data.
+local function pack_outcome(head, parts)
+  local flags = parts.kind + (parts.expires_at and 0 or FOR_EVER) + (parts.error and HAS_ERROR or 0)
+    + (parts.origin and HAS_ORIGIN or 0) + (parts.result and HAS_RESULT or 0) + (parts.data and HAS_DATA or 0)
+    + (parts.attributes and KEEPS_ATTRIBUTES or 0)
+  return pack('>BI8I8', flags, parts.ended_at, parts.expires_at or 0) .. head
+    .. (parts.error and sized(parts.error) or '') .. (parts.origin and sized(parts.origin) or '')
+    .. (parts.result and sized(parts.result) or '') .. (parts.attributes and sized(parts.attributes) or '')
+    .. (parts.data or ''), parts.expires_at and decimal(parts.expires_at) or '+inf'
+end
+
+-- Return the data that an outcome of this kind keeps. Only a failed job can run again, so only its memo is kept.
+local function kept_data(kind, data)
+  if kind == 2 or band(string.byte(data), HAS_MEMO) == 0 then return data end
+  local parts = split_data(data)
+  parts.memo = nil
+  return join_data(parts)
+end
+
+-- Return the record of the outcome of a job that ends now, and its score.
 local function encode_outcome(queue, job, kind, settlement)
   local retention = cached_retention(queue, kind, settlement, job)
   local expires_at = retention.age and queue.now + retention.age
-  local kept = not expires_at or expires_at > queue.now
-  local error, result, data = kept and settlement.error, kept and settlement.result, kept and retention.keeps
-  local flags = kind + (expires_at and 0 or FOR_EVER) + (error and HAS_ERROR or 0)
-    + (job.origin and HAS_ORIGIN or 0) + (result and HAS_RESULT or 0) + (data and HAS_DATA or 0)
-  return pack('>BI8I8', flags, queue.now, expires_at or 0) .. original_head(job) .. (error and sized(error) or '')
-    .. (job.origin and sized(job.origin) or '') .. (result and sized(result) or '')
-    .. (data and job.data or ''), expires_at and decimal(expires_at) or '+inf'
+  local outcome = {kind = kind, ended_at = queue.now, expires_at = expires_at, origin = job.origin}
+  if not expires_at or expires_at > queue.now then
+    outcome.error, outcome.result = settlement.error, settlement.result
+    if retention.keeps then
+      outcome.data = kept_data(kind, job.data)
+    elseif band(string.byte(job.data), HAS_ATTRIBUTES) ~= 0 then
+      outcome.attributes = split_data(job.data).attributes
+    end
+  end
+  return pack_outcome(original_head(job), outcome)
 end
 
 -- Unpack an outcome. Return the table of its job, with kind, expires_at, ended_at and outcome_flags added.
 local parse_outcome = guarded('outcome', function(id, text)
   local flags, ended_at, expires_at = unpack_from('>BI8I8', text)
   local job, at = parse_head(id, text, 18)
-  if band(flags, 3) == 0 or flags > 127 then error('no outcome') end
+  if band(flags, 3) == 0 then error('no outcome') end
   job.kind, job.expires_at = band(flags, 3), band(flags, FOR_EVER) == 0 and expires_at or nil
   job.outcome_flags, job.ended_at = flags, ended_at
   if band(flags, HAS_ERROR) ~= 0 then job.error, at = read_sized(text, at) end
   if band(flags, HAS_ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
   if band(flags, HAS_RESULT) ~= 0 then job.result, at = read_sized(text, at) end
+  if band(flags, KEEPS_ATTRIBUTES) ~= 0 then job.attributes, at = read_sized(text, at) end
   if band(flags, HAS_DATA) ~= 0 then
     check_data(text, at)
     job.data = sub(text, at)
@@ -141,12 +165,14 @@ local function end_job(queue, job, settlement)
     remove_from_order(queue, job)
     set_field(queue, 'waiting', job.id, false)
   end
+  local successor = read_successor(queue, job.id)
+  if successor and not successor.creates then join_range(job, successor) end
   local text, score = encode_outcome(queue, job, settlement.kind, settlement)
   store_outcome(queue, job.id, settlement.kind, text, score)
-  log_attempt(queue, OUTCOME_KINDS[settlement.kind], job.id, original_head(job), settlement.error)
-  local successor = read_successor(queue, job.id)
+  log_attempt(queue, OUTCOME_KINDS[settlement.kind], job.id, original_head(job), settlement.error, settlement.result)
   if not successor then return end
   set_field(queue, 'successors', job.id, false)
+  if not successor.creates then return end
   local promoted = promoted_job(job.id, successor)
   add_to_order(queue, promoted, false)
   log_change(queue, 'promoted', job.id, encode_head(promoted))
@@ -156,7 +182,8 @@ local RETURN_EVENTS = {error = 'retried', timeout = 'timed_out', stall = 'stalle
 local RETURN_COUNTERS = {error = 'retries', timeout = 'timeouts', stall = 'stalls'}
 
 -- Return an active job to waiting, with its successor applied to it. `cause` is error, timeout, stall, or nil for a
--- release. A job with a requested cancel ends instead. Return cancelled, stalled, returned or released.
+-- release. With a `run_at` the job waits until that time, behind the jobs of the same time; a release without it keeps
+-- time and seq. A job with a requested cancel ends instead. Return cancelled, stalled, returned or released.
 local function return_job(queue, job, cause, run_at, error)
   if job.cancel_requested then
     end_job(queue, job, {kind = 3})
@@ -165,8 +192,9 @@ local function return_job(queue, job, cause, run_at, error)
   remove_active(queue, job)
   log_attempt(queue, cause and RETURN_EVENTS[cause] or 'released', job.id, original_head(job), error)
   job.fence, job.progress = false, nil
+  if run_at then job.run_at, job.seq = run_at, next_number(queue) end
   if cause then
-    job.run_at, job.seq, job.error = run_at, next_number(queue), error or job.error
+    job.error = error or job.error
     job[RETURN_COUNTERS[cause]] = job[RETURN_COUNTERS[cause]] + 1
   else
     job.attempts = job.attempts - 1
@@ -176,6 +204,6 @@ local function return_job(queue, job, cause, run_at, error)
     set_field(queue, 'successors', job.id, false)
     apply_successor(job, successor)
   end
-  add_to_order(queue, job, cause ~= nil)
+  add_to_order(queue, job, run_at ~= nil)
   return cause == 'stall' and 'stalled' or cause and 'returned' or 'released'
 end

@@ -14,12 +14,12 @@ local function guarded(part, parse)
   end
 end
 
--- Raise an error unless data (attributes, overrides, retention, payload) begins at `at`.
+-- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
 local function check_data(text, at)
   local flags = string.byte(text, at)
-  if not flags or flags > 7 then error('no data') end
+  if not flags or flags > 31 then error('no data') end
   at = at + 1
-  for i = 0, 2 do
+  for i = 0, 4 do
     if band(flags, 2 ^ i) ~= 0 then at = select(2, read_sized(text, at)) end
   end
 end
@@ -76,17 +76,26 @@ local function original_head(job)
   return sub(job.original, 1, job.head_end)
 end
 
--- Return the parts of data: attributes, overrides, retention (nil if absent) and payload.
+local DATA_SECTIONS = {'attributes', 'overrides', 'retention', 'memo', 'key'}
+
+-- Return the parts of data as a table with `payload` and, if present, attributes, overrides, retention, memo and key.
 local function split_data(data)
   local flags, at, parts = string.byte(data, 1), 2, {}
-  for i = 1, 3 do
-    if band(flags, 2 ^ (i - 1)) ~= 0 then parts[i], at = read_sized(data, at) end
+  for i, name in ipairs(DATA_SECTIONS) do
+    if band(flags, 2 ^ (i - 1)) ~= 0 then parts[name], at = read_sized(data, at) end
   end
-  return parts[1], parts[2], parts[3], sub(data, at)
+  parts.payload = sub(data, at)
+  return parts
 end
 
-local function join_data(attributes, overrides, retention, payload)
-  local flags = (attributes and 1 or 0) + (overrides and 2 or 0) + (retention and 4 or 0)
-  return string.char(flags) .. (attributes and sized(attributes) or '')
-    .. (overrides and sized(overrides) or '') .. (retention and sized(retention) or '') .. payload
+-- Return data from its parts, as `split_data` returns them.
+local function join_data(parts)
+  local flags, texts = 0, {}
+  for i, name in ipairs(DATA_SECTIONS) do
+    if parts[name] then
+      flags = flags + 2 ^ (i - 1)
+      texts[#texts + 1] = sized(parts[name])
+    end
+  end
+  return string.char(flags) .. table.concat(texts) .. parts.payload
 end

@@ -8,7 +8,10 @@
 
 local call = redis.call
 local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
-local SETTINGS = {'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age'}
+local SETTINGS = {'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age',
+  'fail_handler', 'log_results', 'per_key', 'rate', 'key_rate'}
+-- The settings that are no numbers.
+local TEXTS = {paused = true, retention = true, log_level = true, fail_handler = true, rate = true, key_rate = true}
 -- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
 local CHUNK = 2000
 -- Ms by which the clock may step back without a lead, as in src/dibs/storage/clock.py.
@@ -63,16 +66,19 @@ local function open_queue(prefix, manual)
     lead = tonumber(known[7] or 0), paused = known[8] == '1', max_active = tonumber(known[9] or ''),
     retention = known[10] or ',,,', log_level = known[11] or 'runs', log_age = tonumber(known[12] or 86400000),
     log_bytes = tonumber(known[13] or 67108864), request_key_age = tonumber(known[14] or 3600000),
+    fail_handler = known[15] == '1', log_results = tonumber(known[16] or 0),
     plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
     ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
-    and queue.log_age and queue.log_bytes and queue.request_key_age
+    and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
     and (queue.max_active or known[9] == '' or not known[9])) then
     reading.prefix = prefix
-    -- Name the first value that should be a number. The values 8, 10 and 11 of `known` are text.
+    -- Name the first value that should be a number. Some values of `known` are text.
     for i, name in ipairs({'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}) do
-      if known[i] and i ~= 8 and i ~= 10 and i ~= 11 and not tonumber(known[i]) then damaged('meta', name) end
+      local may_be_empty = name == 'max_active' or name == 'per_key'
+      local is_number = not known[i] or tonumber(known[i]) or may_be_empty and known[i] == ''
+      if not TEXTS[name] and not is_number then damaged('meta', name) end
     end
   end
   local now, us, lead = clock(prefix, manual, queue.now, queue.lead)

@@ -5,7 +5,7 @@
 -- settlement  I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
 -- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off
 -- has         1 breaks a limit, 2 `at` is a time in ms (else a delay), 4 + retention, 8 + error, 16 + result,
---             32 handled, 64 ends in a fail queue
+--             32 a release with a time, 64 ends in a fail queue
 -- follow-ups  three arguments each, after all settlements: the index of its queue in KEYS, the id, the request
 --             (storage/redis/lua/include/accept.lua)
 -- answer      B status, I8 revision
@@ -17,14 +17,14 @@
 local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
 local RETURN_CAUSES = {[4] = 'error', [5] = 'timeout', [6] = 'stall'}
-local KIND_HAND_OFF = 8
+local KIND_RELEASE, KIND_HAND_OFF = 7, 8
 local DONE_ANSWER = pack('>BI8', STATUS_DONE, 0)
 
 local function parse_settlement(text)
   local fence, kind, has, time, follows, at = unpack_from('>I8BBI8I2', text)
   local settlement = {
     fence = fence, kind = kind, time = time, follow_up_count = follows, breaks_limit = band(has, 1) ~= 0,
-    absolute = band(has, 2) ~= 0, handled = band(has, 32) ~= 0, in_fail_queue = band(has, 64) ~= 0,
+    absolute = band(has, 2) ~= 0, timed = kind ~= KIND_RELEASE or band(has, 32) ~= 0, in_fail_queue = band(has, 64) ~= 0,
   }
   if band(has, 4) ~= 0 then settlement.retention, at = read_sized(text, at) end
   if band(has, 8) ~= 0 then settlement.error, at = read_sized(text, at) end
@@ -47,24 +47,25 @@ end
 local function encode_origin(name, job, error)
   return pack('>I2', 0x8000 + #name) .. name .. pack('>I2', #job.id) .. job.id
     .. pack('>I8I8I8I4I4I4I4I8', job.revision, job.fence, job.enqueued_at, job.attempts, job.retries, job.stalls,
-      job.timeouts, job.run_at) .. sized(split_data(job.data) or '') .. error
+      job.timeouts, job.run_at) .. sized(split_data(job.data).attributes or '') .. error
 end
 
 local function enqueue_fail_job(target, name, job, error)
-  local _, _, _, payload = split_data(job.data)
   local number = next_number(target)
   local failed = new_job({id = string.format('%016x', number), priority = 0, run_at = target.now,
-    data = join_data(nil, nil, nil, payload)}, target.now, number)
+    data = join_data({payload = split_data(job.data).payload})}, target.now, number)
   failed.origin = encode_origin(name, job, error)
   add_to_order(target, failed, true)
   log_change(target, 'queued', failed.id, encode_head(failed))
 end
 
--- End a run. `fail_queue` has the name of the queue and a function that opens its fail queue; `enqueue_follow_ups`
--- enqueues the follow-ups of this settlement.
+-- End a run. A failure has a fail job if the setting fail_handler is set. `fail_queue` has the name of the queue and a
+-- function that opens its fail queue; `enqueue_follow_ups` enqueues the follow-ups of this settlement.
 local function end_run(queue, job, settlement, fail_queue, enqueue_follow_ups)
   end_job(queue, job, settlement)
-  if settlement.handled then enqueue_fail_job(fail_queue.open(), fail_queue.name, job, settlement.error) end
+  if settlement.kind == 2 and queue.fail_handler and not settlement.in_fail_queue then
+    enqueue_fail_job(fail_queue.open(), fail_queue.name, job, settlement.error)
+  end
   if settlement.follow_up_count > 0 then enqueue_follow_ups() end
 end
 
@@ -84,7 +85,8 @@ local function return_run(queue, job, settlement)
     return STATUS_REFUSED, 0
   end
   if settlement.kind == KIND_HAND_OFF and not job.cancel_requested then return hand_off(queue, job) end
-  local run_at = settlement.absolute and settlement.time or queue.now + settlement.time
+  local run_at
+  if settlement.timed then run_at = settlement.absolute and settlement.time or queue.now + settlement.time end
   local ended = return_job(queue, job, RETURN_CAUSES[settlement.kind], run_at, settlement.error) == 'cancelled'
   return ended and STATUS_CANCELLED or STATUS_RETURNED, 0
 end
