@@ -73,6 +73,7 @@ class PostgresStorage(PostgresSession):
         push_wakeups=True,
         manual_clock=True,
         server_clock=True,
+        limits=True,
     )
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------

@@ -1,0 +1,105 @@
+-- The limits of a queue by key and by rate (settings per_key, rate and key_rate): tables, indexes and the arithmetic.
+--
+-- A claim of a queue with a limit reads the line as any claim. A due job of a closed key, which has no room under
+-- per_key or no start under key_rate, is filed: its state becomes k, so it leaves the index live_line. Only claims and
+-- configure() bring filed jobs back into the line, always the first of a key. A key is reopened
+--
+-- - after a run of the key left its lease. The trigger note_freed() appends the key to `freed`, and the next claim
+--   reads it;
+-- - when its clock allows the next start, see `clocks`;
+-- - after one of its jobs was claimed, while the key is still open;
+-- - after its first job in the line was cancelled or moved, which appends the key to `freed`, too.
+--
+-- So the first filed job of an open key has another job of that key before it in the line, or the key is in `freed`.
+--
+-- A settle must not bring back jobs itself. It may run at the same time as a claim: the claim still counts its run, and
+-- files jobs that the settle does not see.
+
+-- True from the first filed job until a claim without limits by key finds no filed job any more.
+ALTER TABLE queues ADD COLUMN has_filed boolean NOT NULL DEFAULT false;
+
+-- The filed jobs of each key in the order of claims, and all filed jobs of a queue in that order.
+CREATE INDEX live_filed ON live (q, key, priority DESC, run_at, seq) WHERE state = 'k';
+CREATE INDEX live_filed_line ON live (q, priority DESC, run_at, seq) WHERE state = 'k';
+-- The runs under leases of each key.
+CREATE INDEX live_keyed ON live (q, key) WHERE lease IS NOT NULL AND key IS NOT NULL;
+
+-- The clock of each key, in us, and of the queue itself, which has the key ''. dibs.model.rates has the arithmetic.
+-- Only claims write it, under their lock on the row of the queue.
+CREATE TABLE clocks (
+    q integer NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    clock bigint NOT NULL,
+    -- The first ms in which the clock allows a start.
+    opens bigint NOT NULL,
+    -- True if filed jobs of the key wait for `opens`.
+    waits boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (q, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+CREATE INDEX clocks_opening ON clocks (q, waits, opens);
+
+-- Keys that the next claim looks at again. It has no unique index, so that no settle waits for another.
+CREATE TABLE freed (
+    q integer NOT NULL,
+    key text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX freed_queue ON freed (q);
+
+-- rate_interval(rate) -> the time between two starts at the full rate, in us, rounded up; NULL without a rate.
+CREATE FUNCTION rate_interval(r start_rate) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT (r.per * 1000 + r.starts - 1) / r.starts
+$$;
+
+-- starts_left(clock, rate, now) -> the number of runs that may start now; NULL for any number. `clock` may be NULL.
+CREATE FUNCTION starts_left(clock bigint, r start_rate, now_ms bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN r.starts IS NOT NULL THEN greatest(0, (
+        now_ms * 1000 + r.burst * rate_interval(r) - greatest(clock, now_ms * 1000)) / rate_interval(r)) END
+$$;
+
+-- opening(clock, rate) -> the first ms in which the clock allows a start.
+CREATE FUNCTION opening(clock bigint, r start_rate) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(0, (clock - (r.burst - 1) * rate_interval(r) + 999) / 1000)
+$$;
+
+-- charge(queue, rate, now, keys): move the clock of each key by its starts. `keys` has one element for each start; NULL
+-- elements are left out.
+CREATE FUNCTION charge(queue integer, r start_rate, now_ms bigint, keys text[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO clocks AS old (q, key, clock, opens)
+    SELECT queue, s.key, s.clock, opening(s.clock, r)
+    FROM (SELECT u.key, now_ms * 1000 + count(*) * rate_interval(r) AS clock
+          FROM unnest(keys) AS u (key) WHERE u.key IS NOT NULL GROUP BY u.key) s
+    ON CONFLICT (q, key) DO UPDATE SET
+        clock = excluded.clock + greatest(0, old.clock - now_ms * 1000),
+        opens = opening(excluded.clock + greatest(0, old.clock - now_ms * 1000), r)
+$$;
+
+-- note_freed(): the trigger of a job with a key that left its lease, or that left its place in the line other than by a
+-- claim. It appends the key to `freed`. It does so under any settings, since those that it reads may be older than a
+-- configure() that a claim obeys already. Only a queue that has filed jobs needs the second kind: the first filed job
+-- of an open key stands behind a job that a claim has brought back. The ring wakes those who wait for room.
+CREATE FUNCTION note_freed() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    qu {name}.queues;
+BEGIN
+    SELECT * INTO qu FROM {name}.queues WHERE q = OLD.q;
+    IF OLD.lease IS NOT NULL OR qu.has_filed THEN
+        INSERT INTO {name}.freed VALUES (OLD.q, OLD.key);
+    END IF;
+    IF OLD.lease IS NOT NULL AND qu.per_key IS NOT NULL THEN
+        PERFORM {name}.ring(qu, true, false, NULL);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER note_freed_delete AFTER DELETE ON live FOR EACH ROW
+WHEN (OLD.key IS NOT NULL AND (OLD.lease IS NOT NULL OR OLD.state = 'w'))
+EXECUTE FUNCTION note_freed();
+
+CREATE TRIGGER note_freed_update AFTER UPDATE ON live FOR EACH ROW
+WHEN (OLD.key IS NOT NULL AND (
+    OLD.lease IS NOT NULL AND NEW.lease IS NULL
+    OR OLD.state = 'w' AND NEW.state = 'w'
+       AND (NEW.key IS DISTINCT FROM OLD.key OR NEW.run_at <> OLD.run_at OR NEW.priority <> OLD.priority)))
+EXECUTE FUNCTION note_freed();
