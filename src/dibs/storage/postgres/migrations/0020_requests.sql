@@ -244,10 +244,10 @@ DROP FUNCTION enqueue(
 
 -- enqueue(queue, now, one array per field) -> one row of arrays in the order of the requests, and one more row for
 -- each existing outcome that a request wants. `statuses` NULL means: all queued as new jobs, with first = revision.
--- `plain` says that no id is repeated and that no request is update-only or has Reject, request_key or
--- want_outcome. A field that is
--- NULL in every request may be passed as a NULL array. `repeats` says which requests repeat a request_key, and
--- `first_ids` has the id of the first request with that key; NULL for a key without id.
+-- `plain` says that no id is repeated and that no request is update-only or has Reject, request_key or want_outcome. A
+-- field that is NULL in every request may be passed as a NULL array. `job_keys` has the keys of the jobs, and `once` the
+-- request keys. `repeats` says which requests repeat a request_key, and `first_ids` has the id of the first request with
+-- that key; NULL for an answer absent, and for a key that was stored before 0011_request_keys.sql.
 CREATE FUNCTION enqueue(
     queue text, manual bigint, plain boolean, ids text[], payloads bytea[], priorities smallint[],
     whens bigint[], hows integer[], attributes text[], overrides text[], retentions text[],
@@ -309,7 +309,8 @@ BEGIN
         told := told || answer.told;
         IF once[i] IS NOT NULL THEN
             UPDATE request_keys SET status = answer.status, found = answer.was, first = answer.first,
-                revision = answer.revision, expires_at = now_ms + qu.request_key_age, id = ids[i]
+                revision = answer.revision, expires_at = now_ms + qu.request_key_age,
+                id = CASE WHEN answer.status <> 'absent' THEN ids[i] END
             WHERE q = qu.q AND key = once[i];
         END IF;
     END LOOP;
