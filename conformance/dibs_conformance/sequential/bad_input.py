@@ -58,6 +58,10 @@ BAD_JOBS = {
     "id with NUL": NewJob(id="a\0"),
     "id with a lone surrogate": NewJob(id="\ud800"),
     "payload above 1 MiB": NewJob(id="a", data=JobData(payload=b"x" * (MIB + 1))),
+    "key empty": NewJob(id="a", data=JobData(key="")),
+    "key of 129 bytes": NewJob(id="a", data=JobData(key="é" * 64 + "x")),
+    "key with NUL": NewJob(id="a", data=JobData(key="k\0")),
+    "key with a lone surrogate": NewJob(id="a", data=JobData(key="\ud800")),
     "priority 1001": NewJob(id="a", data=JobData(priority=1001)),
     "priority -1001": NewJob(id="a", data=JobData(priority=-1001)),
     "run_at and delay": NewJob(id="a", run_at=1, delay=1),
@@ -98,6 +102,7 @@ AT_LIMITS = {
     "id of 512 bytes": NewJob(id="é" * 256),
     "payload of 1 MiB": NewJob(id="p", data=JobData(payload=b"x" * MIB)),
     "priorities 1000 and -1000": NewJob(id="h", data=JobData(priority=-1000)),
+    "key of 128 bytes": NewJob(id="y", data=JobData(key="é" * 64)),
     "64 levels": NewJob(id="d", data=JobData(attributes={"a": DEEP[1:-1]})),
     "2**53": NewJob(id="i", data=JobData(attributes={"a": b"-9007199254740992"})),
     "a delay of 100,000 days": NewJob(

@@ -25,6 +25,7 @@ from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
 from dibs_conformance.report import CapabilityReport
 from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
+from dibs_conformance.sequential.limit_probes import obeys_limits
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
@@ -257,6 +258,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "manual_clock": takes_manual_clock,
     "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
+    "limits": obeys_limits,
     "transactions": joins_transactions,
 }
 

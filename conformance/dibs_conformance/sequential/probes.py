@@ -26,6 +26,11 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
+from dibs_conformance.sequential.limit_probes import (
+    check_bad_limits,
+    check_many_jobs_of_full_keys,
+    check_waits_under_limits,
+)
 from dibs_conformance.sequential.log_pages import check_log_pages
 from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
@@ -56,6 +61,8 @@ class Probe:
     section: str
     sentence: str
     run: Callable[[Storage], Awaitable[ProbeResult]]
+    #: True if only a storage with the capability `limits` is probed.
+    needs_limits: bool = False
 
 
 async def large_counts(storage: Storage) -> ProbeResult:
@@ -233,5 +240,26 @@ PROBES = (
         "A wake-up carries the same outcome as a read, unless the id changed in between. If it names the ids "
         "that ended, it names all of them.",
         wake_up_outcomes,
+    ),
+    Probe(
+        "bad limits are refused",
+        "4, Limits",
+        "A limit outside its range is refused before anything is written. A storage without the capability "
+        "`limits` refuses each limit.",
+        check_bad_limits,
+    ),
+    Probe(
+        "a full key holds up no other job",
+        "2, Keys and limits",
+        "A claim takes the admitted jobs in order, however many jobs of full keys stand before them.",
+        check_many_jobs_of_full_keys,
+        needs_limits=True,
+    ),
+    Probe(
+        "jobs that may not start end no wait",
+        "3, Wake-ups",
+        "Jobs that no claim may take are no reason to end a wait for work early.",
+        check_waits_under_limits,
+        needs_limits=True,
     ),
 )

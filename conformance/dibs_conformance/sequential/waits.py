@@ -21,7 +21,9 @@ from dibs.model.requests import SettingsPatch
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage, Watch
 from dibs_conformance.concurrent.process_clients import process_context
-from dibs_conformance.sequential.wait_cases import CASES, SOON, Prepared, WaitCase, nothing
+from dibs_conformance.sequential.limit_wait_cases import LIMIT_CASES
+from dibs_conformance.sequential.wait_cases import CASES as GENERAL_CASES
+from dibs_conformance.sequential.wait_cases import SOON, Prepared, WaitCase, nothing
 from dibs_conformance.target import Locations, OpenStorage
 
 #: A wait that returns within this many seconds after its change was woken by the change. A poll is slower.
@@ -31,6 +33,8 @@ ATTEMPTS: Final = 5
 BEFORE_CHANGES: Final = 0.1
 #: Seconds after which a wait ends without a change.
 TIMEOUT: Final = 60.0
+#: All cases. Those in LIMIT_CASES need the capability `limits`.
+CASES: Final = (*GENERAL_CASES, *LIMIT_CASES)
 #: The numbers of the cases whose wait ends by itself, and of the others. A storage may wake all its waits
 #: after each change, so the former have rounds without a change.
 WITHOUT_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if case.change is nothing)
@@ -48,14 +52,18 @@ async def missing_wake_ups(locations: Locations, *, shared: bool) -> list[str]:
     location = locations.new()
     async with locations.open(location, "system") as waiting, locations.open(location, "system") as other:
         clients: dict[str, MakeChanges] = {"the same client": changes_through(waiting)}
-        missing = await missing_by(waiting, clients, WITHOUT_CHANGE)
+        tried = CASES if waiting.capabilities.limits else GENERAL_CASES
+        without_change, with_change = (
+            [n for n in some if n < len(tried)] for some in (WITHOUT_CHANGE, WITH_CHANGE)
+        )
+        missing = await missing_by(waiting, clients, without_change)
         if await sees_changes(waiting, other):
             clients["another client"] = changes_through(other)
-        missing += await missing_by(waiting, clients, WITH_CHANGE)
+        missing += await missing_by(waiting, clients, with_change)
         if not shared:
             return missing
         async with changes_in_process(locations.target, location) as make_changes:
-            return missing + await missing_by(waiting, {"another process": make_changes}, WITH_CHANGE)
+            return missing + await missing_by(waiting, {"another process": make_changes}, with_change)
 
 
 async def missing_by(waiting: Storage, clients: dict[str, MakeChanges], numbers: Sequence[int]) -> list[str]:

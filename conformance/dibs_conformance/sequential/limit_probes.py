@@ -1,0 +1,201 @@
+"""Probes of the capability `limits`: bad settings, many jobs of a full key, and waits without work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any, Final
+
+from dibs.errors import Refused
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement, StartRate
+from dibs.storage.protocol import Storage
+from dibs_conformance.target import Locations
+
+NOW: Final = 1_767_225_600_000
+DAY: Final = 86_400_000
+HOUR: Final = 3_600_000
+#: The jobs of a full key before the first job of another key. A claim must not read all of them at once.
+MANY: Final = 1_500
+#: The number of keys that are full at the same time.
+MANY_KEYS: Final = 600
+#: Seconds for which a queue is watched in which no job may start, and the most wake-ups of a wait.
+IDLE_SECONDS: Final = 0.3
+MOST_WAKE_UPS: Final = 5
+
+#: Values of `rate` and `key_rate` outside the limits of the contract, each with the field that is named.
+BAD_RATES: Final[dict[str, tuple[Any, str]]] = {
+    "no starts": (StartRate(0, 10), ".starts"),
+    "more than 1,000,000 starts": (StartRate(1_000_001, 31 * DAY), ".starts"),
+    "more than 1,000 starts a ms": (StartRate(1_001, 1), ".starts"),
+    "starts that are a flag": (StartRate(starts=True, per=10), ".starts"),
+    "starts that are a fraction": (StartRate(1.5, 10), ".starts"),  # type: ignore[arg-type]
+    "a period of 0 ms": (StartRate(1, 0), ".per"),
+    "a period above 31 days": (StartRate(1, 31 * DAY + 1), ".per"),
+    "no burst": (StartRate(1, 10, 0), ".burst"),
+    "a burst above 1,000,000": (StartRate(1000, 1, 1_000_001), ".burst"),
+    "a burst of more than 366 days": (StartRate(1, 31 * DAY, 12), ".burst"),
+    "a number": (10, ""),
+    "a tuple": ((1, 10, 1), ""),
+}
+#: Values of `per_key` outside the limits of the contract.
+BAD_PER_KEY: Final[dict[str, Any]] = {
+    "0": 0,
+    "below 0": -1,
+    "above 1,000,000": 1_000_001,
+    "a flag": True,
+    "a fraction": 1.5,
+    "a text": "1",
+}
+#: Settings at the limits of the contract.
+AT_LIMITS: Final = (
+    {"per_key": 1},
+    {"per_key": 1_000_000},
+    {"rate": StartRate(1, 31 * DAY, 11)},
+    {"key_rate": StartRate(1_000_000, 1_000, 1_000_000)},
+    {"rate": StartRate(1_000, 1), "key_rate": StartRate(1, 1)},
+    {"per_key": None, "rate": None, "key_rate": None},
+)
+#: Limits that are valid, for storages without the capability.
+VALID: Final[dict[str, Any]] = {"per_key": 1, "rate": StartRate(1, 10), "key_rate": StartRate(1, 10)}
+#: Limits that allow one start of a key in the time of a test.
+ONE_START: Final[dict[str, Any]] = {"per_key": 1, "rate": StartRate(1, DAY), "key_rate": StartRate(1, DAY)}
+UNLIMITED: Final = SettingsPatch(max_active=None, per_key=None, rate=None, key_rate=None)
+
+
+async def check_bad_limits(storage: Storage) -> tuple[int, list[str]]:
+    """Configure bad limits. Without the capability `limits`, valid ones are bad, too."""
+    tries: list[tuple[dict[str, Any], str]] = [({"per_key": bad}, "per_key") for bad in BAD_PER_KEY.values()]
+    for name in ("rate", "key_rate"):
+        if storage.capabilities.limits:
+            tries += [({name: bad}, name + field) for bad, field in BAD_RATES.values()]
+        else:
+            tries += [({name: bad}, name) for bad, _ in BAD_RATES.values()]
+    if not storage.capabilities.limits:
+        tries += [({name: value}, name) for name, value in VALID.items()]
+    wrong = [text for limits, field in tries if (text := await find_missing_refusal(storage, limits, field))]
+    accepted = AT_LIMITS if storage.capabilities.limits else AT_LIMITS[-1:]
+    wrong += [text for limits in accepted if (text := await find_wrong_settings(storage, limits))]
+    return len(tries) + len(accepted), wrong
+
+
+async def find_missing_refusal(storage: Storage, limits: dict[str, Any], field: str) -> str | None:
+    """Return a text unless `configure` raises Refused for this field, and changes no setting."""
+    patch = SettingsPatch(max_active=7, **limits)
+    try:
+        await storage.configure("q", patch, now=NOW)
+    except Refused as error:
+        after = await storage.configure("q", SettingsPatch(), now=NOW)
+        if error.field != field:
+            return f"configure with {limits} named the field {error.field!r}; expected {field!r}"
+        return None if after.max_active is None and not after.has_limits else f"{limits} changed {after}"
+    except Exception as error:  # noqa: BLE001 - any other exception is the finding
+        return f"configure with {limits} raised {type(error).__name__} instead of Refused"
+    await storage.configure("q", UNLIMITED, now=NOW)
+    return f"configure accepted {limits}"
+
+
+async def find_wrong_settings(storage: Storage, limits: dict[str, Any]) -> str | None:
+    """Return a text unless the limits are accepted, returned and listed."""
+    try:
+        await storage.configure("q", SettingsPatch(**limits), now=NOW)
+        kept = await storage.configure("q", SettingsPatch(), now=NOW)
+        await storage.configure("q", UNLIMITED, now=NOW)
+    except Exception as error:  # noqa: BLE001 - any exception is the finding
+        return f"configure with {limits} raised {type(error).__name__}: {error}"
+    same = all(getattr(kept, name) == value for name, value in limits.items())
+    return None if same else f"configure with {limits} left {kept}"
+
+
+async def check_many_jobs_of_full_keys(storage: Storage) -> tuple[int, list[str]]:
+    """Claim the jobs behind 1,500 jobs of a full key, and the first jobs of 600 keys."""
+    wrong = []
+    await storage.configure("q", SettingsPatch(per_key=1), now=NOW)
+    ids = [f"k{n:04}" for n in range(MANY)]
+    await enqueue_keyed(storage, "q", [*((id, "k") for id in ids), ("x", "m"), ("y", None), ("z", "m")])
+    lease = (await storage.grant(["q", "many"], HOUR, "kit", now=NOW)).lease
+    taken = await claim_ids(storage, "q", lease, 10)
+    if list(taken) != [ids[0], "x", "y"]:
+        wrong.append(f"a claim before {MANY} jobs of a full key took {list(taken)}; expected k0000, x and y")
+    if again := await claim_ids(storage, "q", lease, 10):
+        wrong.append(f"a second claim took {list(again)}, although each key is full")
+    done = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in taken.items()]
+    await storage.settle("q", done, now=NOW)
+    if list(freed := await claim_ids(storage, "q", lease, 10)) != [ids[1], "z"]:
+        wrong.append(f"after the end of the runs, a claim took {list(freed)}; expected k0001 and z")
+    await storage.configure("q", UNLIMITED, now=NOW)
+    if list(lifted := await claim_ids(storage, "q", lease, 1000)) != ids[2:1002]:
+        wrong.append(f"without limits, a claim of 1,000 took {len(lifted)}, or not the first ones in order")
+    return 5, wrong + await check_many_keys(storage, lease)
+
+
+async def check_many_keys(storage: Storage, lease: str) -> list[str]:
+    """Claim two jobs of each of many keys: first one of each, then none."""
+    await storage.configure("many", SettingsPatch(per_key=1), now=NOW)
+    ids = [f"{n}-{at:03}" for n in range(2) for at in range(MANY_KEYS)]
+    await enqueue_keyed(storage, "many", [(id, id[2:]) for id in ids])
+    taken = [await claim_ids(storage, "many", lease, 1000) for _ in range(2)]
+    if [list(one) for one in taken] == [ids[:MANY_KEYS], []]:
+        return []
+    counts = [len(one) for one in taken]
+    return [f"claims of {MANY_KEYS} keys took {counts} jobs; expected the first job of each key, in order"]
+
+
+async def enqueue_keyed(storage: Storage, queue: str, jobs: list[tuple[str, str | None]]) -> None:
+    requests = [EnqueueRequest(job=NewJob(id=id, data=JobData(key=key))) for id, key in jobs]
+    for start in range(0, len(requests), 1000):
+        await storage.enqueue(queue, requests[start : start + 1000], now=NOW)
+
+
+async def claim_ids(storage: Storage, queue: str, lease: str, limit: int) -> dict[str, int]:
+    """Return the claimed ids, in order, with their fences."""
+    jobs = (await storage.claim(queue, lease, limit, now=NOW)).jobs
+    return {job.id: job.run.fence for job in jobs if job.run is not None}
+
+
+async def check_waits_under_limits(storage: Storage) -> tuple[int, list[str]]:
+    """Wait in queues whose jobs must wait for a long time: a full key, and rates that allow no start soon."""
+    hourly = StartRate(1, HOUR)
+    limits: tuple[dict[str, Any], ...] = ({"per_key": 1}, {"rate": hourly}, {"key_rate": hourly})
+    found = await asyncio.gather(
+        *(count_wake_ups(storage, f"idle-{name}", limits[name]) for name in range(len(limits)))
+    )
+    return len(limits), [
+        f"a wait under {one} was woken {woken} times in {IDLE_SECONDS} s, and no job could start"
+        for one, woken in zip(limits, found, strict=True)
+        if woken > MOST_WAKE_UPS
+    ]
+
+
+async def count_wake_ups(storage: Storage, queue: str, limits: dict[str, Any]) -> int:
+    """Return how often waits with the token of a claim return early while no job may start."""
+    await storage.configure(queue, SettingsPatch(**limits), now=NOW)
+    await enqueue_keyed(storage, queue, [("a", "k"), ("b", "k"), ("c", "k")])
+    lease = (await storage.grant([queue], HOUR, "kit", now=NOW)).lease
+    since, woken = {queue: (await storage.claim(queue, lease, 10, now=NOW)).token}, 0
+    ends = time.monotonic() + IDLE_SECONDS
+    while woken <= MOST_WAKE_UPS and (left := ends - time.monotonic()) > 0:
+        since = dict((await storage.wait([queue], since=since, timeout=left)).since)
+        woken += time.monotonic() < ends
+    return woken
+
+
+async def obeys_limits(locations: Locations) -> bool:
+    """Return whether a claim obeys each of the settings `per_key`, `rate` and `key_rate`."""
+    async with locations.open(locations.new(), "system") as storage:
+        return all([await obeys_limit(storage, name, value) for name, value in ONE_START.items()])
+
+
+async def obeys_limit(storage: Storage, name: str, value: Any) -> bool:
+    """Return whether a claim takes one of two jobs of a key, and the other one when the limit is lifted."""
+    with contextlib.suppress(Refused):
+        await storage.configure(name, SettingsPatch(**{name: value}))
+        jobs = [NewJob(id=id, data=JobData(key="k")) for id in ("a", "b")]
+        await storage.enqueue(name, [EnqueueRequest(job=job) for job in jobs])
+        lease = (await storage.grant([name], 60_000, "kit")).lease
+        first = (await storage.claim(name, lease, 10)).jobs
+        await storage.configure(name, UNLIMITED)
+        second = (await storage.claim(name, lease, 10)).jobs
+        return [[job.id for job in jobs] for jobs in (first, second)] == [["a"], ["b"]]
+    return False
