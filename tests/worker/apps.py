@@ -21,7 +21,7 @@ from typing import Any
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Ending
-from dibs.errors import PermanentError
+from dibs.errors import PermanentError, Snooze
 from dibs.model.retry import Fixed
 from dibs.worker.execution import executor
 from dibs.worker.processes import isolated_executor
@@ -200,6 +200,31 @@ async def waits_for_cancel() -> str:
     return "never"
 
 
+def snoozes() -> None:
+    raise Snooze(delay=3600)
+
+
+async def steps() -> list[Any]:
+    """Run three steps at the same time; in the first run, die after them."""
+    job = current_job()
+    results = await asyncio.gather(*(job.step(f"step {n}", os.getpid) for n in range(3)))
+    if not job.stalls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [*results, os.getpid(), job.step_key("step 0")]
+
+
+def steps_blocking() -> list[Any]:
+    job = current_job()
+    results = [job.step(f"step {n}", os.getpid) for n in range(3)]
+    if not job.stalls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [*results, os.getpid(), job.step_key("step 0")]
+
+
+def hands_off() -> str:
+    return f"ignored {current_job().hand_off()}"
+
+
 @asynccontextmanager
 async def lifespan() -> AsyncIterator[list[int]]:
     yield [os.getpid()]
@@ -221,6 +246,10 @@ def add_handlers(target: Dibs, **options: Any) -> None:
     add(target, "resources", resources, **options)
     add(target, "loop_class", loop_class, **options)
     add(target, "waits_for_cancel", waits_for_cancel, **options)
+    add(target, "snoozes", snoozes, **options)
+    add(target, "steps", steps, **options)
+    add(target, "steps_blocking", steps_blocking, **options)
+    add(target, "hands_off", hands_off, **options)
     target.lifespan_function = lifespan
 
 

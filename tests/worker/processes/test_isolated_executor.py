@@ -18,7 +18,7 @@ from dibs.worker.processes import isolated_executor
 from tests.worker.apps import app_without_url, double, isolated_app
 from tests.worker.faulty_storage import faulty_storage
 from tests.worker.gate import Gate, wait_for_exit
-from tests.worker.jobs import event_kinds, outcome, put, request
+from tests.worker.jobs import current, event_kinds, outcome, put, request, wait_for_count
 
 
 @pytest.fixture
@@ -134,3 +134,36 @@ async def test_an_app_without_a_url_may_use_a_shared_storage(
         await app_without_url.work(until="empty")
 
         assert 8 == await ticket.result(wait=0)
+
+
+async def test_a_snooze_reaches_the_worker(app: Dibs) -> None:
+    await put(app, "snoozes", "a")
+    working = asyncio.create_task(run(app, queues=["snoozes"], handle_signals=False))
+    await wait_for_count(app, "snoozes", "scheduled")
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+
+    job = await current(app, "snoozes", "a")
+    assert (0, 0) == (job.attempts, job.retries)
+
+
+@pytest.mark.parametrize("queue", ["steps", "steps_blocking"])
+async def test_steps_are_stored_through_the_worker(app: Dibs, queue: str) -> None:
+    await put(app, queue, "a")
+    await run(app, queues=[queue], until="empty")
+
+    *steps, last, key = json.loads((await outcome(app, queue, "a")).result or b"")
+    assert 3 == len(steps)
+    assert {steps[0]} == set(steps), "the second run got the results of the first"
+    assert last != steps[0]
+    assert 32 == len(key)
+
+
+async def test_a_hand_off_reaches_the_worker(app: Dibs) -> None:
+    await put(app, "hands_off", "a")
+    report = await run(app, queues=["hands_off"], until="empty")
+
+    revision = (await current(app, "hands_off", "a")).revision
+    assert 1 == report.queue("hands_off").handed_off
+    assert "done" == await app.queue("hands_off").finish("a", revision, "elsewhere")
+    assert b'"elsewhere"' == (await outcome(app, "hands_off", "a")).result
