@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Event, Queue, Refused, Update
-from dibs.client import feed
+from dibs.client.connection import wakeups
 from dibs.model.results import EventPage
 from dibs_conformance.servers import RedisServer
 from tests.client.manual_claims import claimed
@@ -89,19 +89,43 @@ async def test_who_waits_is_woken_by_an_event(queue: Queue) -> None:
         assert (await coming).id == "a"
 
 
-async def test_the_live_feed_shows_progress(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 0.01)
+async def test_the_live_feed_hears_each_report_and_reads_it_with_one_get(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll would come after an hour, so each value comes by the wake-up of its report."""
     await queue.enqueue(1, id="a")
-    async with claimed(queue) as claim, queue.events() as events:
-        coming = asyncio.ensure_future(anext(events))
-        await claim.progress({"done": 1})
-        first = await coming
-        await claim.progress({"done": 2})
-        second = await anext(events)
+    async with claimed(queue) as claim, asyncio.timeout(60), queue.events() as events:
+        monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+        await claim.progress({"done": 0})
+        received = [await anext(events)]
+        calls = counted(app.storage, monkeypatch)
+        for number in (1, 2, 3):
+            coming = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            await claim.progress({"done": number})
+            received.append(await coming)
 
-    assert [(e.kind, e.id, e.fence, e.progress) for e in (first, second)] == [
-        ("progress", "a", claim.fence, {"done": n}) for n in (1, 2)
+    assert [(e.kind, e.id, e.fence, e.progress) for e in received] == [
+        ("progress", "a", claim.fence, {"done": n}) for n in range(4)
     ]
+    assert {verb: calls[verb] for verb in ("report", "get", "list", "events")} == {
+        "report": 3,
+        "get": 3,
+        "list": 0,
+        "events": 0,
+    }
+
+
+async def test_a_report_between_two_reads_of_the_live_feed_is_not_missed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim, asyncio.timeout(60), queue.events(kinds=["progress"]) as events:
+        monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+        for number in range(5):
+            await claim.progress(number)
+
+            assert (await anext(events)).progress == number
 
 
 async def test_a_trimmed_log_is_told_where_it_was_trimmed(
@@ -185,7 +209,7 @@ async def test_what_was_passed_over_is_not_read_again(queue: Queue) -> None:
 async def test_the_live_feed_shows_progress_of_the_ids_that_were_asked_for(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "SLOW_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
     await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
     async with queue.receive(wait=30) as claims, queue.events(ids=["b"], kinds=["progress"]) as events:
         held = {claim.id: claim for claim in [await anext(claims), await anext(claims)]}
@@ -266,12 +290,12 @@ async def test_redis_sends_nobody_what_nobody_waits_for(redis_server: RedisServe
 async def test_redis_is_asked_for_no_more_once_nobody_follows(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dibs.storage.redis.wakeups import listener as wakeups
+    from dibs.storage.redis.wakeups import listener
 
     def followed() -> list[str]:
         return [name for name in redis_server.execute("PUBSUB", "CHANNELS") if "followed" in name]
 
-    monkeypatch.setattr(wakeups, "LINGER", 0.0)
+    monkeypatch.setattr(listener, "LINGER", 0.0)
     async with Dibs(f"{redis_server.url}?prefix=followed") as app, asyncio.timeout(60):
         queue = app.queue("q")
         for id in ("first", "again"):

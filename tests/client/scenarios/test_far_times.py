@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue, Refused, Retention
-from dibs.model import check_arguments, check_jobs
+from dibs.model import check_arguments, check_jobs, check_settings
 from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.retry import Exponential, Fixed
@@ -100,7 +100,7 @@ async def test_the_longest_times_are_accepted_and_shown(any_queue: Queue) -> Non
 async def write_far_times(storage: Storage, queue: str, patch: pytest.MonkeyPatch) -> None:
     """Write jobs as an earlier version did, which accepted times up to 2**52 and 2**53 ms."""
     with patch.context() as old:
-        for checks in (check_jobs, check_arguments):
+        for checks in (check_jobs, check_arguments, check_settings):
             for name in ("check_duration", "check_time", "check_overrides", "check_retention"):
                 old.setattr(checks, name, lambda *_: None, raising=False)
         far = OutcomeRetention(completed=2**52, failed=2**52, cancelled=2**52)
