@@ -24,8 +24,8 @@ class AcceptedIsKept(Law):
     sentence = "Every accepted enqueue that has neither ended nor been cancelled is pending."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            for revision in history.history_of(call.queue, id).live:
+        for id, slot, observed in history.seen:
+            for revision in observed.live:
                 self.check(
                     is_pending(slot, revision),
                     "{!r}: the enqueue {} is not pending in {}",
@@ -72,8 +72,7 @@ class OwnOutcome(Law):
     sentence = "An ended enqueue is never pending again, and its outcome is that of its own run."
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            observed = history.history_of(call.queue, id)
+        for id, slot, observed in history.seen:
             for revision, end in observed.ended.items():
                 self._check_end(id, slot, revision, end)
             self._check_latest_drop(id, slot, observed)

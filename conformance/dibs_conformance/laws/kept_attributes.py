@@ -30,8 +30,8 @@ class AttributesKept(Law):
                     self.retried[id] = kept.attributes
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            outcome, kept = slot.outcome, history.history_of(call.queue, id).kept
+        for id, slot, observed in history.seen:
+            outcome, kept = slot.outcome, observed.kept
             if outcome is not None and kept is not None and outcome.fence == kept.fence:
                 found = attributes_of(outcome)
                 self.check(

@@ -47,8 +47,7 @@ class MemoKept(Law):
                 self.check(job.data.memo == memo, "{!r} got the memo {!r}, not {!r}", job.id, job, memo)
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            observed = history.history_of(call.queue, id)
+        for id, slot, observed in history.seen:
             if slot.current is not None and observed.memo:
                 found = slot.current.data.memo
                 self.check(
@@ -82,9 +81,9 @@ class MemoOfItsData(Law):
                 self.check(job.data.memo is None, "{!r} got the memo {!r}", job.id, job.data.memo)
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
+        for id, slot, observed in history.seen:
             job, successor, outcome = slot.current, slot.successor, slot.outcome
-            if job is not None and job.data.memo and history.history_of(call.queue, id).memo is None:
+            if job is not None and job.data.memo and observed.memo is None:
                 self.check(False, "{!r} has the memo {!r}", id, job.data.memo)  # noqa: FBT003
             if successor is not None:
                 self.check(successor.data.memo is None, "the successor of {!r} has a memo", id)

@@ -43,10 +43,15 @@ class ObservedHistory:
         self.ids: dict[tuple[str, str], IdHistory] = {}
         #: The runs that the newest call closed, in order.
         self.closed: list[ClosedRun] = []
+        #: The slots that were read after the newest call, of ids that were used: the id, slot and history.
+        self.seen: list[tuple[str, Slot, IdHistory]] = []
         self.limits: dict[str, ObservedLimits] = {}
 
     def history_of(self, queue: str, id: str) -> IdHistory:
-        return self.ids.setdefault((queue, id), IdHistory())
+        found = self.ids.get((queue, id))
+        if found is None:
+            found = self.ids[queue, id] = IdHistory()
+        return found
 
     def open_runs(self, queue: str) -> list[OpenRun]:
         return [s.open for (name, _), s in self.ids.items() if name == queue and s.open is not None]
@@ -60,6 +65,8 @@ class ObservedHistory:
         add = getattr(self, f"_add_{call.verb}", None)
         if add is not None:
             add(call, **call.args)
+        ids, queue = self.ids, call.queue
+        self.seen = [(id, slot, ids[queue, id]) for id, slot in call.slots.items() if (queue, id) in ids]
 
     def _add_enqueue(self, call: ObservedCall, requests: list[EnqueueRequest]) -> None:
         for request, answer in zip(requests, call.answer, strict=True):

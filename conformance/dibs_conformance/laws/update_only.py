@@ -35,8 +35,8 @@ class UpdateOnlyCreatesNothing(Law):
             self.check(unchanged, "{!r} is absent, with the result {}", request.job.id, answer)
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            if history.history_of(call.queue, id).empty:
+        for id, slot, observed in history.seen:
+            if observed.empty:
                 self.check(slot.current is None, "{!r} has a job that no request created: {}", id, slot)
         if call.verb == "enqueue" and call.slots:
             self._check_absent(call)
@@ -64,8 +64,7 @@ class UpdateOnlyEnds(Law):
     )
 
     def after(self, call: ObservedCall, history: ObservedHistory) -> None:
-        for id, slot in call.slots.items():
-            observed = history.history_of(call.queue, id)
+        for id, slot, observed in history.seen:
             if slot.outcome is not None and (observed.joined or observed.dropped):
                 self._check_outcome(id, slot.outcome, slot.dropped, observed)
         if call.verb == "events":
