@@ -25,9 +25,9 @@ ALTER TABLE queues
 -- has locked.
 CREATE FUNCTION limits_changed(before queues, after queues) RETURNS void LANGUAGE sql AS '';
 
--- free_key(queue, key): called in the step in which a run of a job with a key leaves its lease: it ends, comes back, is
--- handed off or forgotten.
-CREATE FUNCTION free_key(qu queues, freed text) RETURNS void LANGUAGE sql AS '';
+-- free_key(job): called with the row of a job with a key as it was before this step, in which its run leaves its lease
+-- (it ends, comes back, is handed off or forgotten), or in which the waiting job leaves its place in the line.
+CREATE FUNCTION free_key(j live) RETURNS void LANGUAGE sql AS '';
 
 -- configure(queue, patch, now) -> the settings after the change. The keys of `patch` are the settings to change.
 CREATE OR REPLACE FUNCTION configure(queue text, patch jsonb, manual bigint) RETURNS queues

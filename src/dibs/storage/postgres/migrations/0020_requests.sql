@@ -92,6 +92,9 @@ DECLARE
     replaces boolean := r.how & 4 = 0;
     resets boolean := r.how & 8 = 0;
 BEGIN
+    IF j.key IS NOT NULL THEN
+        PERFORM free_key(j);
+    END IF;
     UPDATE live SET
         state = 'w',
         run_at = moved(run_at, r.how & 3, r.run_at),

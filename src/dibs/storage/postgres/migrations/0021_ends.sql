@@ -88,8 +88,8 @@ BEGIN
     j := join_range(j);
     PERFORM keep(qu, j, kind, now_ms, result, error, given);
     PERFORM promote(j);
-    IF j.key IS NOT NULL AND j.lease IS NOT NULL THEN
-        PERFORM free_key(qu, j.key);
+    IF j.key IS NOT NULL THEN
+        PERFORM free_key(j);
     END IF;
     IF qu.log_level <> 'off' THEN
         told := ARRAY[run_event(kind, j, now_ms, error)];
@@ -141,8 +141,8 @@ BEGIN
         fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL, cancel_requested = NULL,
         progress = NULL, next = NULL
     WHERE q = j.q AND id = j.id;
-    IF j.key IS NOT NULL AND j.lease IS NOT NULL THEN
-        PERFORM free_key(qu, j.key);
+    IF j.key IS NOT NULL THEN
+        PERFORM free_key(j);
     END IF;
     IF qu.log_level = 'off' THEN
         RETURN '{}';
@@ -153,7 +153,7 @@ BEGIN
 END $$;
 
 -- complete_all(queue, now, ids, fences, results) -> the positions, from 1, of the settlements that are done: runs that
--- are active under the given fence and have no key and no successor. Takes two statements for the whole batch; no id is repeated.
+-- are active under the given fence and have no successor. Takes two statements for the whole batch; no id is repeated.
 -- Why format() builds the events: json_build_array() and concat() look up the types of their arguments for each job.
 -- An active row always has claimed_at and holder.
 CREATE OR REPLACE FUNCTION complete_all(qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[])
@@ -166,6 +166,7 @@ DECLARE
     horizon xid8 := pg_snapshot_xmax(pg_current_snapshot());
     picked tid[];
     done bigint[];
+    keys text[];
     told text[];
 BEGIN
     picked := ARRAY(
@@ -173,14 +174,14 @@ BEGIN
         FROM (SELECT * FROM unnest(ids, fences) AS u (id, fence) ORDER BY u.id COLLATE "C") a,
             LATERAL (
                 SELECT j.ctid FROM live j
-                WHERE j.q = qu.q AND j.id = a.id AND j.fence = a.fence AND (j.next).revision IS NULL AND j.key IS NULL
+                WHERE j.q = qu.q AND j.id = a.id AND j.fence = a.fence AND (j.next).revision IS NULL
                 FOR UPDATE) one);
     WITH gone AS (
         DELETE FROM live j USING unnest(ids, results) WITH ORDINALITY AS s (id, result, place)
         WHERE j.ctid = ANY (picked) AND s.id = j.id
         RETURNING s.place, s.result, j.id, j.fence, j.first, j.revision, j.enqueues, j.enqueued_at, j.run_at,
             j.claimed_at, j.holder, j.attempts, j.retries, j.stalls, j.timeouts, j.payload, j.priority,
-            j.attributes, j.overrides, j.retention, j.origin, j.dropped,
+            j.attributes, j.overrides, j.retention, j.origin, j.dropped, j.key,
             CASE WHEN j.retention IS NULL THEN usual
                  ELSE expiry('completed', now_ms, NULL, j.retention, qu.retention) END AS expires,
             CASE WHEN j.retention IS NULL THEN keeps
@@ -193,7 +194,7 @@ BEGIN
             g.attempts, g.retries, g.stalls, g.timeouts,
             CASE WHEN d.data THEN g.payload END, CASE WHEN d.data THEN g.priority END,
             CASE WHEN d.kept THEN g.attributes END, CASE WHEN d.data THEN g.overrides END,
-            CASE WHEN d.data THEN g.retention END, g.origin, g.dropped
+            CASE WHEN d.data THEN g.retention END, g.origin, g.dropped, CASE WHEN d.data THEN g.key END
         FROM gone g, LATERAL (
             SELECT x.kept, x.kept AND g.keeps AS data
             FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
@@ -206,15 +207,18 @@ BEGIN
             retries = excluded.retries, stalls = excluded.stalls, timeouts = excluded.timeouts,
             payload = excluded.payload, priority = excluded.priority, attributes = excluded.attributes,
             overrides = excluded.overrides, retention = excluded.retention, origin = excluded.origin,
-            key = NULL, memo = NULL, dropped = latest_dropped(old.dropped || excluded.dropped)
+            key = excluded.key, memo = NULL, dropped = latest_dropped(old.dropped || excluded.dropped)
     )
-    SELECT array_agg(place),
+    SELECT array_agg(place), array_agg(key) FILTER (WHERE key IS NOT NULL),
            CASE WHEN qu.log_level <> 'off' THEN array_agg(format(
                '["completed",%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,%s,null%s]', to_json(id), now_ms, attempts, fence,
                enqueued_at, run_at, claimed_at, now_ms, to_json(holder), first, revision, enqueues,
                CASE WHEN octet_length(result) <= longest
                     THEN ',"' || translate(encode(result, 'base64'), E'\n', '') || '"' END) ORDER BY place) END
-    INTO done, told FROM gone;
+    INTO done, keys, told FROM gone;
+    IF keys IS NOT NULL THEN
+        INSERT INTO freed SELECT qu.q, u.key FROM unnest(keys) AS u (key);
+    END IF;
     PERFORM tell(qu, now_ms, told);
     RETURN done;
 END $$;
@@ -302,10 +306,10 @@ BEGIN
     ELSIF said = 'hand_off' THEN
         status := 'handed_off';
         revision := j.revision;
-        UPDATE live SET state = 'h', lease = NULL WHERE q = j.q AND id = j.id RETURNING * INTO j;
         IF j.key IS NOT NULL THEN
-            PERFORM free_key(qu, j.key);
+            PERFORM free_key(j);
         END IF;
+        UPDATE live SET state = 'h', lease = NULL WHERE q = j.q AND id = j.id RETURNING * INTO j;
         IF qu.log_level = 'all' THEN
             told := ARRAY[note_event('handed_off', j, now_ms)];
         END IF;

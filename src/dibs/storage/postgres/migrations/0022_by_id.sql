@@ -96,6 +96,9 @@ BEGIN
     IF s.seq > 0 AND 'retention' = ANY (asks) THEN
         s.retention := given;
     END IF;
+    IF j.key IS NOT NULL AND asks && '{when,priority}' THEN
+        PERFORM free_key(j);
+    END IF;
     UPDATE live SET
         attributes = j.attributes,
         payload = CASE WHEN 'payload' = ANY (asks) THEN new_payload ELSE payload END,
@@ -190,8 +193,8 @@ BEGIN
         IF j.id IS NOT NULL OR o.kind = 'forgotten' THEN
             PERFORM leave_trace(qu, wanted, greatest(j.revision, (j.next).revision, j.fence, o.fence));
         END IF;
-        IF j.key IS NOT NULL AND j.lease IS NOT NULL THEN
-            PERFORM free_key(qu, j.key);
+        IF j.key IS NOT NULL THEN
+            PERFORM free_key(j);
         END IF;
         IF known[i] AND qu.log_level = 'all' THEN
             told := told || queue_event('forgotten', wanted, now_ms);

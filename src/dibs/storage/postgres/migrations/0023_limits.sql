@@ -4,8 +4,7 @@
 -- per_key or no start under key_rate, is filed: its state becomes k, so it leaves the index live_line. Only claims and
 -- configure() bring filed jobs back into the line, always the first of a key. A key is reopened
 --
--- - after a run of the key left its lease. The trigger note_freed() appends the key to `freed`, and the next claim
---   reads it;
+-- - after a run of the key left its lease. free_key() appends the key to `freed`, and the next claim reads it;
 -- - when its clock allows the next start, see `clocks`;
 -- - after one of its jobs was claimed, while the key is still open;
 -- - after its first job in the line was cancelled or moved, which appends the key to `freed`, too.
@@ -75,31 +74,13 @@ CREATE FUNCTION charge(queue integer, r start_rate, now_ms bigint, keys text[]) 
         opens = opening(excluded.clock + greatest(0, old.clock - now_ms * 1000), r)
 $$;
 
--- note_freed(): the trigger of a job with a key that left its lease, or that left its place in the line other than by a
--- claim. It appends the key to `freed`. It does so under any settings, since those that it reads may be older than a
--- configure() that a claim obeys already. Only a queue that has filed jobs needs the second kind: the first filed job
--- of an open key stands behind a job that a claim has brought back. The ring wakes those who wait for room.
-CREATE FUNCTION note_freed() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    qu {name}.queues;
+-- free_key(job): append the key of a job to `freed`, for a run that leaves its lease, and for a job that leaves its place
+-- in the line. It does so for a run under any settings, since those that this call sees may be older than a configure()
+-- that a claim obeys already. A place in the line matters only while jobs are filed: the first filed job of an open key
+-- may be behind this job, which a claim has brought back.
+CREATE OR REPLACE FUNCTION free_key(j live) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT * INTO qu FROM {name}.queues WHERE q = OLD.q;
-    IF OLD.lease IS NOT NULL OR qu.has_filed THEN
-        INSERT INTO {name}.freed VALUES (OLD.q, OLD.key);
+    IF j.lease IS NOT NULL OR j.state = 'w' AND (SELECT has_filed FROM queues WHERE q = j.q) THEN
+        INSERT INTO freed VALUES (j.q, j.key);
     END IF;
-    IF OLD.lease IS NOT NULL AND qu.per_key IS NOT NULL THEN
-        PERFORM {name}.ring(qu, true, false, NULL);
-    END IF;
-    RETURN NULL;
 END $$;
-
-CREATE TRIGGER note_freed_delete AFTER DELETE ON live FOR EACH ROW
-WHEN (OLD.key IS NOT NULL AND (OLD.lease IS NOT NULL OR OLD.state = 'w'))
-EXECUTE FUNCTION note_freed();
-
-CREATE TRIGGER note_freed_update AFTER UPDATE ON live FOR EACH ROW
-WHEN (OLD.key IS NOT NULL AND (
-    OLD.lease IS NOT NULL AND NEW.lease IS NULL
-    OR OLD.state = 'w' AND NEW.state = 'w'
-       AND (NEW.key IS DISTINCT FROM OLD.key OR NEW.run_at <> OLD.run_at OR NEW.priority <> OLD.priority)))
-EXECUTE FUNCTION note_freed();

@@ -1,4 +1,50 @@
--- Clocks and freed keys are pruned, and filed jobs are counted as waiting.
+-- The end of a run wakes those who wait for room; clocks and freed keys are pruned; filed jobs count as waiting.
+
+-- settle(queue, now, one array per field): as in 0006_settle.sql. Also under per_key, an end makes room for work.
+CREATE OR REPLACE FUNCTION settle(
+    queue text, manual bigint, plain boolean, ids text[], fences bigint[], kinds text[],
+    results bytea[], details text[], OUT statuses text[], OUT revisions bigint[]
+) LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues;
+    now_ms bigint := tick(manual);
+    answer record;
+    told text[] := '{}';
+    ends text[] := '{}';
+    settled bigint[] := '{}';
+    i integer;
+BEGIN
+    SELECT * INTO qu FROM queues WHERE name = queue;
+    IF NOT FOUND THEN
+        statuses := ARRAY(SELECT 'lost' FROM generate_series(1, cardinality(ids)));
+        RETURN;
+    END IF;
+    IF plain THEN
+        settled := complete_all(qu, now_ms, ids, fences, results);
+        IF cardinality(settled) = cardinality(ids) THEN
+            PERFORM ring(qu, qu.max_active IS NOT NULL OR qu.per_key IS NOT NULL, qu.log_level <> 'off', ids);
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM lock_ids(qu, ids);
+    FOR i IN 1 .. cardinality(ids) LOOP
+        IF i = ANY (settled) THEN
+            statuses[i] := 'done';
+            ends := ends || ids[i];
+            CONTINUE;
+        END IF;
+        answer := settle_one(qu, now_ms, ids[i], fences[i], coalesce(kinds[i], 'completed'), results[i],
+                             details[i]::json);
+        statuses[i] := answer.status;
+        revisions[i] := answer.revision;
+        told := told || answer.told;
+        IF answer.over THEN
+            ends := ends || ids[i];
+        END IF;
+    END LOOP;
+    PERFORM tell(qu, now_ms, told);
+    PERFORM ring(qu, true, cardinality(told) > 0 OR cardinality(settled) > 0, ends);
+END $$;
 
 -- prune(queue, most, now): as in 0008_pruning.sql. prune_limits() is the last step: a claim has locked the row of the
 -- queue, which trim_events() may write, when it writes clocks.
