@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dibs.cli.rate_text import format_rate, parse_rate
 from tests.cli.shell import Shell
 
 
@@ -19,10 +20,37 @@ def test_configure_changes_only_the_given_settings(shell: Shell) -> None:
 
     assert {
         "paused": True, "max_active": 3, "retention": {"failed": 2_592_000.0, "cancelled": None},
-        "log_level": "all", "log_age": 43_200.0, "log_bytes": 1000, "request_key_age": 90.0,
+        "log_level": "all", "log_age": 43_200.0, "log_bytes": 1000, "log_results": 0, "request_key_age": 90.0,
+        "fail_handler": False, "per_key": None, "rate": None, "key_rate": None,
     } == settings  # fmt: skip
     assert settings == shell.json("configure", "q")["settings"]
     assert shell.json("configure", "q", "--max-active", "none")["settings"]["max_active"] is None
+
+
+def test_configure_sets_limits_and_none_removes_them(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1")
+    words = ["--per-key", "1", "--rate", "5/s burst 10", "--key-rate", "10/m", "--log-results", "100"]
+    settings = shell.json("configure", "q", *words, "--fail-handler", "yes")["settings"]
+    shown = shell.type("show").stdout
+    removed = shell.json("configure", "q", "--per-key", "none", "--rate", "none", "--key-rate", "none")
+
+    limits = {name: settings[name] for name in ("per_key", "rate", "key_rate", "log_results", "fail_handler")}
+    assert {
+        "per_key": 1,
+        "rate": {"starts": 5, "per": 1.0, "burst": 10},
+        "key_rate": {"starts": 10, "per": 60.0, "burst": 1},
+        "log_results": 100,
+        "fail_handler": True,
+    } == limits
+    assert "per_key 1, rate 5/s burst 10, key_rate 10/m, log_results 100, fail_handler yes" in shown
+    assert [None] * 3 == [removed["settings"][name] for name in ("per_key", "rate", "key_rate")]
+
+
+@pytest.mark.parametrize(
+    "text", ["5/s", "10/m", "100/h", "3/d", "10/30s", "7/1m30s", "5/s burst 10", "2/20ms"]
+)
+def test_the_text_of_a_rate_is_shown_as_it_is_written(text: str) -> None:
+    assert text == format_rate(parse_rate("--rate", text).to_model())
 
 
 def test_a_retention_without_a_kind_is_for_all_kinds(shell: Shell) -> None:
@@ -47,7 +75,10 @@ def test_settings_that_differ_are_in_the_list_of_queues(shell: Shell) -> None:
         ("--max-active", "-1"), ("--max-active", "many"), ("--paused", "maybe"), ("--retention", "soon"),
         ("--retention", "ended=5m"), ("--retention", "-5"), ("--retention", "nan"), ("--log-age", "-1"),
         ("--log-age", "inf"), ("--log-bytes", "1.5"), ("--log-level", "loud"),
-        ("--request-key-age", "200000d"),
+        ("--request-key-age", "200000d"), ("--per-key", "0"), ("--per-key", "one"), ("--rate", "0/s"),
+        ("--rate", "5"), ("--rate", "5/fortnight"), ("--rate", "5/s burst 0"), ("--rate", "1/40d"),
+        ("--key-rate", "-1/s"), ("--key-rate", "9999999/s"), ("--log-results", "4097"),
+        ("--fail-handler", "maybe"),
     ],
     ids=" ".join,
 )  # fmt: skip

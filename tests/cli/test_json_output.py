@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
-from dibs.model.requests import EnqueueRequest, Fail, RetryLater, Settlement
+from dibs.model.requests import EnqueueRequest, Fail, RetryLater, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, claim_one, in_storage
 from tests.source import PROJECT
@@ -60,16 +60,16 @@ async def everything_at_once(storage: Storage) -> None:
     data = JobData(
         payload=b'{"to": "x"}',
         attributes={"tries": b"3"},
+        key="ada",
         overrides=Overrides(timeout=1000),
         retention=OutcomeRetention(completed=None),
     )
+    await storage.configure("emails", SettingsPatch(fail_handler=True))
     boom = Error(type="OSError", message="no route", cause=Error(type="ValueError"))
     for id in ("w", "f"):
         await storage.enqueue("emails", [EnqueueRequest(job=NewJob(id=id, data=data))])
         fence = await claim_one(storage, "emails")
-        await storage.settle(
-            "emails", [Settlement(id=id, fence=fence, action=Fail(error=boom, handled=True))]
-        )
+        await storage.settle("emails", [Settlement(id=id, fence=fence, action=Fail(error=boom))])
     await storage.enqueue("emails", [EnqueueRequest(job=NewJob(id="w", data=data))])
     fence = await claim_one(storage, "emails")
     await storage.settle("emails", [Settlement(id="w", fence=fence, action=RetryLater(error=boom))])
@@ -94,7 +94,7 @@ COMMANDS = {
     "prune": ("prune",),
     "failures": ("failures",),
     "workers": ("workers",),
-    "configure": ("configure", "emails", "--retention", "failed=30d", "--max-active", "10"),
+    "configure": ("configure", "emails", "--retention", "failed=30d", "--rate", "5/s"),
     "purge": ("purge", "emails", "--yes"),
 }
 

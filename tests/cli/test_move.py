@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from attrs import evolve
 
 from dibs.cli.commands.move import NOTES_QUEUE, MoveCounts, move
 from dibs.errors import Refused
@@ -19,6 +20,7 @@ from dibs.model.requests import (
     SettingsPatch,
     SettleAction,
     Settlement,
+    StartRate,
 )
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
@@ -37,6 +39,8 @@ class CrashingStorage:
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._storage, name)
+        if not callable(verb):
+            return verb
 
         async def step(*args: Any, **kwargs: Any) -> Any:
             self._countdown[0] -= 1
@@ -60,11 +64,13 @@ async def filled(storage: Storage) -> None:
         EnqueueRequest(job=NewJob(id=f"{n:03}", data=JobData(payload=b"%d" % n, priority=n % 3)))
         for n in range(120)
     ]
+    rate = StartRate(1000, 1000, 10)
+    await storage.configure("q", SettingsPatch(fail_handler=True, per_key=2, rate=rate, key_rate=rate))
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=name)) for name in ("done", "failed", "given")])
     lease = (await storage.grant(["q"], 60_000, "test")).lease
     hows: dict[str, SettleAction] = {
         "done": Complete(result=b"1"),
-        "failed": Fail(error=Error(type="E"), handled=True),
+        "failed": Fail(error=Error(type="E")),
         "given": HandOff(),
     }
     for job in (await storage.claim("q", lease, 10)).jobs:
@@ -93,7 +99,54 @@ async def test_everything_is_moved_unchanged(tmp_path: Path) -> None:
         assert {"q": {}, "q!fail": {}} == await everything(source)
         settings = (await target.export("q")).settings
         assert (7, False) == (settings.max_active, settings.paused)
+        assert (2, StartRate(1000, 1000, 10), True) == (
+            settings.per_key,
+            settings.rate,
+            settings.fail_handler,
+        )
         assert 0 == (await target.counts([NOTES_QUEUE]))[NOTES_QUEUE].waiting
+
+
+class WithoutLimits:
+    """A storage without the capability `limits`."""
+
+    def __init__(self, inside: Storage) -> None:
+        self._inside = inside
+        self.capabilities = evolve(inside.capabilities, limits=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"per_key": 1}, {"rate": StartRate(1, 1000)}, {"key_rate": StartRate(1, 1000)}], ids=str
+)
+async def test_a_limited_queue_moves_only_to_a_storage_with_limits(limit: dict[str, Any]) -> None:
+    async with open_storage("memory:") as source, open_storage("memory:") as inside:
+        target = cast("Storage", WithoutLimits(inside))
+        await source.enqueue("q", [EnqueueRequest(job=NewJob(id="a"))])
+        await source.enqueue("free", [EnqueueRequest(job=NewJob(id="a"))])
+        await source.configure("q", SettingsPatch(**limit))
+
+        with pytest.raises(Refused, match=r"limits by key or rate \(q\)"):
+            await move(source, target, ["free", "q"], wait=False, progress=silent)
+
+        assert [] == await inside.queues()
+        assert [False, False] == [info.settings.paused for info in await source.queues()]
+        await source.configure("q", SettingsPatch(per_key=None, rate=None, key_rate=None))
+        await move(source, target, ["free", "q"], wait=False, progress=silent)
+        assert ["a"] == [record.id for record in (await inside.export("q")).records]
+
+
+async def test_a_move_sets_fail_handler_and_never_clears_it() -> None:
+    async with open_storage("memory:") as source, open_storage("memory:") as target:
+        for name in ("with", "without"):
+            await source.enqueue(name, [EnqueueRequest(job=NewJob(id="a"))])
+            await target.configure(name, SettingsPatch(fail_handler=name == "without"))
+        await source.configure("with", SettingsPatch(fail_handler=True))
+        await move(source, target, ["with", "without"], wait=False, progress=silent)
+
+        assert {True} == {(await target.export(name)).settings.fail_handler for name in ("with", "without")}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

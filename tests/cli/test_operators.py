@@ -258,29 +258,19 @@ def test_a_job_that_was_handed_off_is_finished(
     assert message == (outcome["error"] and outcome["error"]["message"])
 
 
-@pytest.mark.parametrize("handled", [True, False])
-def test_the_failure_handler_gets_a_job_only_with_handled(
-    handed_off: tuple[Shell, str], *, handled: bool
+@pytest.mark.parametrize("fail_handler", ["yes", "no"])
+def test_the_setting_fail_handler_decides_whether_the_failure_handler_gets_a_job(
+    handed_off: tuple[Shell, str], fail_handler: str
 ) -> None:
     shell, revision = handed_off
-    shell.type(
-        "finish", "q", "a", "--revision", revision, "--error", "x", *(["--handled"] if handled else [])
-    )
+    shell.type("configure", "q", "--fail-handler", fail_handler)
+    shell.type("finish", "q", "a", "--revision", revision, "--error", "x")
 
-    assert handled == ("q!fail" in shell.json("counts")["queues"])
-
-
-def test_a_job_that_was_not_handed_off_is_refused(shell: Shell) -> None:
-    shell.type("enqueue", "q", "1", "--id", "a")
-    revision = str(shell.json("show", "q", "a")["current"]["revisions"][1])
-    result = shell.type("finish", "q", "a", "--revision", revision, "--result", "1")
-
-    assert 1 == result.exit_code
-    assert result.stdout.startswith("refused  q/a: it waits, or a worker holds it")
+    assert (fail_handler == "yes") == ("q!fail" in shell.json("counts")["queues"])
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--result", "1", "--cancelled"], ["--result", "{"], ["--cancelled", "--handled"]]
+    "words", [[], ["--result", "1", "--cancelled"], ["--result", "{"], ["--cancelled", "--error", "x"]]
 )
 def test_finish_refuses_wrong_arguments(handed_off: tuple[Shell, str], words: list[str]) -> None:
     shell, revision = handed_off

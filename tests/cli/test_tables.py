@@ -121,7 +121,7 @@ FORMATS = [
     ("counts", "emails\t1\t0\t0\t0\t0\t0\t0\t0"),
     ("show", "emails\t1\t0\t0\t0\t0\t0\t"),
     ("show emails a", "current.priority\t7"),
-    ("list emails", f'\t0\t7\t"{"x" * 100}\\t"'),
+    ("list emails", f'\t0\t7\t\t"{"x" * 100}\\t"'),
     ("configure emails", "log_age\t1d"),
 ]
 

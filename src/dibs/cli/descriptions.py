@@ -40,6 +40,10 @@ CAPABILITY_TEXTS = {
         "a change wakes waiting workers and callers at once",
         "waiting workers and callers poll",
     ),
+    "limits": (
+        "claims obey limits by key and rate",
+        "limits by key and rate are refused",
+    ),
     "server_clock": ("the time is that of the server", "the time is that of the machine of each process"),
     "manual_clock": ("can be opened with a manual clock, for tests", "always uses its own clock"),
 }

@@ -26,7 +26,7 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.requests import Settings
+from dibs.model.requests import Settings, StartRate
 from dibs.model.results import Counts
 from dibs.model.retry import Backoff
 
@@ -69,18 +69,24 @@ def encode_json_text(value: Any) -> str:
 
 
 def data_fields(value: JobData) -> dict[str, Any]:
-    """Return the data of a job: payload, attributes, priority, overrides and retention."""
+    """Return the data of a job: payload, attributes, priority, key, overrides and retention."""
     return {
         "payload": decode_stored(value.payload),
-        "attributes": {name: decode_stored(raw)["value"] for name, raw in value.attributes.items()},
+        "attributes": attribute_fields(value.attributes),
         "priority": value.priority,
+        "key": value.key,
         "overrides": override_fields(value.overrides),
         "retention": retention_fields(value.retention),
     }
 
 
+def attribute_fields(attributes: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return attributes, decoded from JSON."""
+    return {name: decode_stored(raw)["value"] for name, raw in attributes.items()}
+
+
 def override_fields(value: Overrides | None) -> dict[str, Any]:
-    """Return the limits that the job sets itself, with times in s. Limits of its handler are absent."""
+    """Return the limits that the job sets itself, with durations in s. Limits of its handler are absent."""
     limits = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
     return {name: _limit_field(name, limit) for name, limit in limits.items() if limit is not UNSET}
 
@@ -88,6 +94,8 @@ def override_fields(value: Overrides | None) -> dict[str, Any]:
 def _limit_field(name: str, limit: Any) -> Any:
     if isinstance(limit, Backoff):
         return msgspec.to_builtins(limit)
+    if name == "start_by":
+        return format_time(limit)
     return _to_seconds(limit) if name in ("timeout", "lease") else limit
 
 
@@ -128,7 +136,7 @@ def origin_fields(value: Origin | None) -> dict[str, Any] | None:
         "enqueued_at": format_time(value.enqueued_at),
         "error": error_fields(value.error),
         "run_at": format_time(value.run_at),
-        "attributes": {name: decode_stored(raw)["value"] for name, raw in value.attributes.items()},
+        "attributes": attribute_fields(value.attributes),
     }
 
 
@@ -156,6 +164,11 @@ def counter_fields(value: Job | Outcome) -> dict[str, int]:
     }
 
 
+def successor_due(value: Successor) -> str | None:
+    """Return when a successor is due; None for one that makes no job."""
+    return format_time(value.run_at) if value.creates else None
+
+
 def schedule_fields(value: Job | Successor) -> dict[str, Any]:
     """Return when a job was enqueued and when it is due, and the enqueues that it contains.
 
@@ -163,7 +176,7 @@ def schedule_fields(value: Job | Successor) -> dict[str, Any]:
     of equal priority and time.
     """
     return {
-        "run_at": format_time(value.run_at),
+        "run_at": successor_due(value) if isinstance(value, Successor) else format_time(value.run_at),
         "enqueued_at": format_time(value.enqueued_at),
         "seq": value.seq,
         "revisions": [value.first, value.revision],
@@ -205,6 +218,7 @@ def outcome_fields(value: Outcome) -> dict[str, Any]:
         "expires_at": format_time(value.expires_at),
         "holder": value.holder,
         **counter_fields(value),
+        "attributes": attribute_fields(value.kept_attributes),
         "data": None if value.data is None else data_fields(value.data),
         "origin": origin_fields(value.origin),
     }
@@ -249,8 +263,18 @@ def settings_fields(value: Settings) -> dict[str, Any]:
         "log_level": value.log_level,
         "log_age": _to_seconds(value.log_age),
         "log_bytes": value.log_bytes,
+        "log_results": value.log_results,
         "request_key_age": _to_seconds(value.request_key_age),
+        "fail_handler": value.fail_handler,
+        "per_key": value.per_key,
+        "rate": rate_fields(value.rate),
+        "key_rate": rate_fields(value.key_rate),
     }
+
+
+def rate_fields(value: StartRate | None) -> dict[str, Any] | None:
+    """Return a limit on how often runs start, with its period in seconds; None for no limit."""
+    return None if value is None else {"starts": value.starts, "per": value.per / 1000, "burst": value.burst}
 
 
 def event_fields(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
@@ -271,6 +295,7 @@ def event_fields(queue: str, offset: str, value: LogEvent) -> dict[str, Any]:
         "revisions": [value.first, value.revision],
         "enqueues": value.enqueues,
         "error": error_fields(value.error),
+        "result": decode_stored(value.result),
     }
 
 

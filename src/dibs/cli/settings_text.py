@@ -8,11 +8,12 @@ from typing import Final
 from msgspec import UNSET
 
 from dibs.cli.json_output import format_duration
+from dibs.cli.rate_text import format_rate
 from dibs.client.options.retention import ENDS
 from dibs.model.job import DEFAULT_RETENTION, OutcomeRetention
 from dibs.model.requests import Settings
 
-#: Texts that stand for the value None of `max_active` and of a retention.
+#: Texts that stand for the value None of a limit and of a retention.
 NO_LIMIT: Final = "none"
 FOR_EVER: Final = "forever"
 
@@ -20,14 +21,21 @@ FOR_EVER: Final = "forever"
 def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield all settings of a queue as (name, text), with durations such as "1h30m"."""
     yield "paused", "yes" if settings.paused else "no"
-    yield "max_active", NO_LIMIT if settings.max_active is None else str(settings.max_active)
+    for name in ("max_active", "per_key"):
+        number = getattr(settings, name)
+        yield name, NO_LIMIT if number is None else str(number)
+    for name in ("rate", "key_rate"):
+        rate = getattr(settings, name)
+        yield name, NO_LIMIT if rate is None else format_rate(rate)
     yield from ((f"retention {kind}", _age_text(settings.retention, kind)) for kind in ENDS)
     if settings.retention.keep_payload is not UNSET:
         yield "keep_payload", ", ".join(settings.retention.keep_payload)
     yield "log_level", settings.log_level
     yield "log_age", format_duration(settings.log_age)
     yield "log_bytes", str(settings.log_bytes)
+    yield "log_results", str(settings.log_results)
     yield "request_key_age", format_duration(settings.request_key_age)
+    yield "fail_handler", "yes" if settings.fail_handler else "no"
 
 
 def changed_settings(settings: Settings) -> str:

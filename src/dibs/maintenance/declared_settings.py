@@ -8,24 +8,31 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
+from dibs.client.options.rate import Rate
 from dibs.client.options.retention import Retention
+from dibs.errors import ConfigurationError
 from dibs.model.job import OutcomeRetention
-from dibs.model.requests import Settings, SettingsPatch
+from dibs.model.requests import Settings, SettingsPatch, StartRate
 from dibs.storage.protocol import Storage
 
 logger: Final = logging.getLogger("dibs.worker")
 
 DEFAULTS: Final = Settings()
+#: The settings that only a storage with the capability `limits` obeys.
+_LIMITS: Final = ("per_key", "rate", "key_rate")
 
 
 async def apply_declared_settings(storage: Storage, declared: Mapping[str, SettingsPatch]) -> None:
     """Write the declared settings that differ from the stored ones, and log each change.
 
-    A setting that is not declared stays as `queue.configure` has set it. Raise StorageError, OutcomeUnknown
-    or Refused; a repeat of the call is safe.
+    A setting that is not declared stays as `queue.configure` has set it. Raise ConfigurationError, before any
+    setting is written, if a limit is declared that the storage cannot obey. Raise StorageError,
+    OutcomeUnknown or Refused; a repeat of the call is safe.
     """
     if not declared:
         return
+    if not storage.capabilities.limits:
+        _refuse_limits(storage, declared)
     stored = {info.name: info.settings for info in await storage.queues()}
     for queue, patch in declared.items():
         changes = _changes(patch, stored.get(queue, DEFAULTS))
@@ -38,8 +45,25 @@ async def apply_declared_settings(storage: Storage, declared: Mapping[str, Setti
             logger.log(level, "%s: %s is %s now, as its handler declares; it was %s", queue, name, *values)
 
 
+def _refuse_limits(storage: Storage, declared: Mapping[str, SettingsPatch]) -> None:
+    """Raise ConfigurationError if a handler declares a limit."""
+    found = [
+        f"{queue}: {name}"
+        for queue, patch in declared.items()
+        for name in _LIMITS
+        if getattr(patch, name) is not UNSET and getattr(patch, name) is not None
+    ]
+    if found:
+        raise ConfigurationError(
+            f"handlers declare limits ({', '.join(found)}), but {storage.url} does not have the capability "
+            "`limits`, so no job was claimed; use a storage that has it, or leave these options out"
+        )
+
+
 def _in_seconds(value: Any) -> Any:
-    return Retention.from_model(value) if isinstance(value, OutcomeRetention) else value
+    if isinstance(value, OutcomeRetention):
+        return Retention.from_model(value)
+    return Rate.from_model(value) if isinstance(value, StartRate) else value
 
 
 def _changes(patch: SettingsPatch, stored: Settings) -> dict[str, tuple[Any, Any]]:

@@ -18,7 +18,7 @@ from dibs.model.requests import JobPatch
 
 MEANINGS: Final = {
     "active": "it runs, so only its attributes can change",
-    "not_found": "no job with this id waits or runs",
+    "not_found": "no job with this id waits or runs; an ended job takes only attributes",
 }
 
 
@@ -48,6 +48,7 @@ def command(
 ) -> ExitCode:
     """Change a job in a queue: its attributes at any time, everything else only while it waits.
 
+    After the end of a job its attributes can change while its outcome is kept.
     If one of the changes is not possible, none is made. Options that are left out stay as they are.
     Exit code 1 if the job is active or does not exist.
 

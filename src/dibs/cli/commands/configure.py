@@ -12,12 +12,15 @@ from msgspec import UNSET, structs
 from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
+from dibs.cli.rate_text import parse_rate
 from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
 from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import print_in_format
 from dibs.client.options.queue_settings import build_patch
+from dibs.client.options.rate import Rate
 from dibs.client.options.retention import ENDS, Retention
 from dibs.errors import Refused
+from dibs.model.check_settings import MOST_LOG_RESULTS
 from dibs.model.requests import LogLevel, Settings, SettingsPatch
 
 LOG_LEVELS: Final = get_args(LogLevel)
@@ -29,6 +32,11 @@ LOG_LEVELS: Final = get_args(LogLevel)
     "--paused", type=click.Choice(["yes", "no"]), metavar="yes|no", help="Stop claims, or allow them."
 )
 @click.option("--max-active", metavar="N", help="Most jobs that workers run at the same time, or none.")
+@click.option("--per-key", metavar="N", help="Most jobs of one key that run at the same time, or none.")
+@click.option(
+    "--rate", metavar="RATE", help="How often runs start, as 5/s, 100/h, 10/30s or '5/s burst 10', or none."
+)
+@click.option("--key-rate", metavar="RATE", help="How often runs of one key start, as --rate.")
 @click.option(
     "--retention",
     metavar="[KIND=]DURATION",
@@ -46,10 +54,22 @@ LOG_LEVELS: Final = get_args(LogLevel)
     "--log-bytes", type=options.Number(min=0), metavar="N", help="Largest size of the log in bytes."
 )
 @click.option(
+    "--log-results",
+    type=options.Number(0, MOST_LOG_RESULTS),
+    metavar="N",
+    help=f"Longest result in the log, in bytes, at most {MOST_LOG_RESULTS}. 0 is none.",
+)
+@click.option(
     "--request-key-age",
     type=options.Seconds(min=0),
     metavar="DURATION",
     help="Time that request keys are remembered, as 30m.",
+)
+@click.option(
+    "--fail-handler",
+    type=click.Choice(["yes", "no"]),
+    metavar="yes|no",
+    help="Whether each failed job gets a job of the failure handler. Workers with one set it.",
 )
 @options.url
 @options.output
@@ -58,11 +78,16 @@ def command(
     *,
     paused: str | None,
     max_active: str | None,
+    per_key: str | None,
+    rate: str | None,
+    key_rate: str | None,
     retention: tuple[str, ...],
     log_level: str | None,
     log_age: float | None,
     log_bytes: int | None,
+    log_results: int | None,
     request_key_age: float | None,
+    fail_handler: str | None,
     url: str | None,
     output: Format,
 ) -> None:
@@ -74,26 +99,37 @@ def command(
     Examples:
         dibs configure emails --max-active 10 --url file:./jobs
         dibs configure emails --retention failed=30d --url file:./jobs
+        dibs configure emails --per-key 1 --rate 5/s --url file:./jobs
     """
     given: dict[str, Any] = {
         "paused": None if paused is None else paused == "yes",
         "log_level": log_level,
         "log_age": log_age,
         "log_bytes": log_bytes,
+        "log_results": log_results,
+        "fail_handler": None if fail_handler is None else fail_handler == "yes",
         "request_key_age": request_key_age,
     }
     changes = {name: value for name, value in given.items() if value is not None}
-    if max_active is not None:
-        changes["max_active"] = _parse_max_active(max_active)
+    changes |= _parse_limits(max_active=max_active, per_key=per_key, rate=rate, key_rate=key_rate)
     ages = _parse_retention(retention)
     asyncio.run(_configure(queue, build_patch(changes), ages, url, output))  # type: ignore[arg-type]
 
 
-def _parse_max_active(text: str) -> int | None:
+def _parse_limits(**texts: str | None) -> dict[str, Any]:
+    """Return the limits that are given: numbers, rates, or None for `none`."""
+    return {name: _parse_limit(name, text) for name, text in texts.items() if text is not None}
+
+
+def _parse_limit(name: str, text: str) -> int | Rate | None:
+    option = f"--{name.replace('_', '-')}"
     if text == NO_LIMIT:
         return None
-    if not text.isdecimal():
-        raise UsageError(f"--max-active is {text!r}; write a whole number from 0, or {NO_LIMIT}")
+    if name.endswith("rate"):
+        return parse_rate(option, text)
+    least = 1 if name == "per_key" else 0
+    if not (text.isdecimal() and len(text) < 20 and int(text) >= least):
+        raise UsageError(f"{option} is {text!r:.60}; write a whole number from {least}, or {NO_LIMIT}")
     return int(text)
 
 

@@ -30,6 +30,7 @@ REJECTED = ("duplicate", "completed", "failed")
     help="Run the job no earlier than this time from now, as 5m.",
 )
 @click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000. Higher runs first.")
+@click.option("--key", metavar="KEY", help="Key of the job, for the limits by key. Default: no key.")
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
 @click.option("--reject", is_flag=True, help="Change nothing if the id exists already, with exit code 1.")
 @options.url
@@ -41,6 +42,7 @@ def command(
     id: str | None,
     delay: float | None,
     priority: int,
+    key: str | None,
     attribute: tuple[str, ...],
     reject: bool,
     url: str | None,
@@ -49,7 +51,8 @@ def command(
     """Add a job to a queue.
 
     If a job with the same id is waiting, it gets the new payload. If one is active, the new job is blocked
-    and runs after it. The payload of a task is {"args": [...], "kwargs": {...}}.
+    and runs after it. The payload of a task is {"args": [...], "kwargs": {...}}. A task derives the key of a
+    job only from enqueues in Python, so pass --key here.
 
     Example:
         dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
@@ -59,6 +62,8 @@ def command(
         settings["id"] = id
     if delay is not None:
         settings["delay"] = delay
+    if key is not None:
+        settings["key"] = key
     if attribute:
         settings["attributes"] = parse_pairs(attribute, "--attribute")
     if reject:

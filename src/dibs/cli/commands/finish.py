@@ -39,11 +39,6 @@ MEANINGS: Final = {
 )
 @click.option("--error", metavar="TEXT", help="Fail the job with this message.")
 @click.option("--cancelled", is_flag=True, help="End the job as cancelled.")
-@click.option(
-    "--handled",
-    is_flag=True,
-    help="With --error, also enqueue the job of the failure handler, as a worker does.",
-)
 @options.url
 @options.json
 def command(
@@ -54,14 +49,14 @@ def command(
     result: str | None,
     error: str | None,
     cancelled: bool,
-    handled: bool,
     url: str | None,
     json: bool,
 ) -> ExitCode:
     """End a job that was handed off with `claim.hand_off()`, as `queue.finish()` in Python.
 
     `dibs list QUEUE --state handed_off` lists these jobs, and `dibs show` prints their revisions. The command
-    may be repeated with the same arguments. Exit code 1 if the job was not handed off, has ended in another
+    may be repeated with the same arguments. A failure gets a job of the failure handler, if the queue has the
+    setting fail_handler. Exit code 1 if the job was not handed off, has ended in another
     way, or does not exist.
 
     Examples:
@@ -70,13 +65,11 @@ def command(
     """
     if (result is not None) + (error is not None) + cancelled != 1:
         raise UsageError("finish needs --result, --error or --cancelled; pass one of them")
-    if handled and error is None:
-        raise UsageError("--handled belongs to --error: only a failed job has a failure handler")
     end: End = Cancelled()
     if result is not None:
         end = Complete(result=JSON.encode(parse_json(result, "--result")))
     elif error is not None:
-        end = Fail(error=to_storable_error(Error(type="Failed", message=error)), handled=handled)
+        end = Fail(error=to_storable_error(Error(type="Failed", message=error)))
     return asyncio.run(_finish_job(queue, id, end, revision, url, json=json))
 
 

@@ -70,9 +70,9 @@ def _print_jobs(queue: str, state: State, page: ListPage, output: Format) -> Non
     print_in_format(
         output,
         {"queue": queue, "state": state, "jobs": jobs, "after": page.after},
-        ["id", when, "#attempts", "#priority", "payload, result or error"],
+        ["id", when, "#attempts", "#priority", "key", "payload, result or error"],
         [_format_row(id, slot, state, longest) for id, slot in page.items],
-        optional=("#attempts", "#priority"),
+        optional=("#attempts", "#priority", "key"),
         empty=f"{queue} has no jobs in the state {state}",
     )
     if page.after is not None and output == "table":
@@ -86,20 +86,29 @@ def _format_row(id: str, slot: Slot, state: State, longest: int | None) -> tuple
         outcome = slot.outcome
         error = outcome.error
         text = f"{error.type}: {error.message}" if error else _decode_text(outcome.result)
-        return id, json_output.format_time(outcome.ended_at), outcome.attempts, "", _shorten(text, longest)
+        key = "" if outcome.data is None else outcome.data.key or ""
+        return (
+            id,
+            json_output.format_time(outcome.ended_at),
+            outcome.attempts,
+            "",
+            key,
+            _shorten(text, longest),
+        )
     if state == "blocked" and slot.successor is not None:
-        successor = slot.successor
-        payload = _shorten(_decode_text(successor.data.payload), longest)
-        return id, json_output.format_time(successor.run_at), "", successor.data.priority, payload
+        data = slot.successor.data
+        payload = _shorten(_decode_text(data.payload), longest)
+        when = json_output.successor_due(slot.successor) or ""
+        return id, when, "", data.priority, data.key or "", payload
     if slot.current is None:
-        return id, "", "", "", ""
+        return id, "", "", "", "", ""
     job = slot.current
-    when = job.run.claimed_at if job.run else job.run_at
     return (
         id,
-        json_output.format_time(when),
+        json_output.format_time(job.run.claimed_at if job.run else job.run_at),
         job.attempts,
         job.data.priority,
+        job.data.key or "",
         _shorten(_decode_text(job.data.payload), longest),
     )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import rich_click as click
 from attrs import asdict, frozen
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines, print_warning
@@ -99,12 +99,29 @@ async def move(
     it is forgotten in the source. After a crash both storages may have the same job. Then both copies have
     the same first revision, the number of the job's first enqueue, which no other job has.
     """
+    await refuse_limits(source, target, queues)
     settings = {name: await pause_queue(source, target, name) for name in queues}
     await wait_until_idle(source, queues, wait=wait)
     moved = {name: await move_queue(source, target, name, progress) for name in queues}
     for name, original in settings.items():
         await restore_settings(source, target, name, original)
     return moved
+
+
+async def refuse_limits(source: Storage, target: Storage, queues: Sequence[str]) -> None:
+    """Raise Refused, before the move changes a queue, for a limit that the target could not obey."""
+    if target.capabilities.limits:
+        return
+    limited = [
+        info.name for info in await source.queues() if info.name in queues and info.settings.has_limits
+    ]
+    if limited:
+        raise Refused(
+            f"queues have limits by key or rate ({', '.join(limited)}), and {target.url} does not have the "
+            "capability `limits`, so no job was moved: choose another target, or remove the limits with "
+            "`dibs configure QUEUE --per-key none --rate none --key-rate none`",
+            field="to",
+        )
 
 
 async def pause_queue(source: Storage, target: Storage, queue: str) -> Settings:
@@ -124,8 +141,14 @@ async def pause_queue(source: Storage, target: Storage, queue: str) -> Settings:
 
 
 async def restore_settings(source: Storage, target: Storage, queue: str, settings: Settings) -> None:
-    """Give the queue its original settings in both storages, then remove the note."""
-    await target.configure(queue, SettingsPatch(**structs.asdict(settings)))
+    """Give the queue its original settings in both storages, then remove the note.
+
+    `fail_handler` is only ever set to true: a worker of the target may have set it already.
+    """
+    patch = SettingsPatch(**structs.asdict(settings))
+    await target.configure(
+        queue, patch if settings.fail_handler else structs.replace(patch, fail_handler=UNSET)
+    )
     await source.configure(queue, SettingsPatch(paused=settings.paused))
     await target.forget(NOTES_QUEUE, [queue])
 
