@@ -7,18 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dibs_sqlite import open_url, remove_url, temporary_url
+from dibs_sqlite import SqliteStorage, open_url, remove_url, temporary_url
 from dibs_sqlite.database import LAYOUT
 from dibs_sqlite.queries import queries, script
 from dibs_sqlite.wait import ChangeNotifier
 
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
-from dibs.model.job import NewJob
-from dibs.model.requests import EnqueueRequest
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.results import Counts, State
 
 JOB = EnqueueRequest(job=NewJob(id="a"))
-PARAMS: dict[str, Any] = {"queue": "q", "priority": 0, "now": 1, "limit": 10, "lease": "x", "after": 0}
+PARAMS: dict[str, Any] = {
+    "queue": "q",
+    "priority": 0,
+    "now": 1,
+    "limit": 10,
+    "lease": "x",
+    "after": 0,
+    "key": "k",
+}
 
 
 async def opened(path: Path) -> None:
@@ -76,17 +84,72 @@ def test_a_file_of_layout_1_is_upgraded(tmp_path: Path) -> None:
 
 def test_a_file_of_layout_2_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    asyncio.run(opened(path))
     with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE storage DROP COLUMN lead")
+        connection.executescript(Path(__file__).with_name("layout_1.sql").read_text("utf-8"))
+        connection.executescript(script("upgrade_1"))
+        connection.execute(f"PRAGMA application_id = {0x64696273}")
         connection.execute("PRAGMA user_version = 2")
     connection.close()
 
     asyncio.run(opened(path))
+    assert columns(path) == columns_of_a_new_file(tmp_path)
     with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT * FROM storage").fetchall() == [(1, 0, 0, 0)]
+        assert connection.execute("SELECT lead FROM storage").fetchall() == [(0,)]
         assert connection.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
     connection.close()
+
+
+def columns_of_a_new_file(folder: Path) -> set[tuple[str, str]]:
+    asyncio.run(opened(folder / "new.db"))
+    return columns(folder / "new.db")
+
+
+def columns(path: Path) -> set[tuple[str, str]]:
+    """Return each column with the name of its table."""
+    query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+    with sqlite3.connect(path) as connection:
+        found = set(connection.execute(query).fetchall())
+    connection.close()
+    return found
+
+
+def keyed(*ids: str) -> list[EnqueueRequest]:
+    """Return a request for each id. The first letter of the id is its key."""
+    return [EnqueueRequest(job=NewJob(id=id, data=JobData(key=id[0]))) for id in ids]
+
+
+async def claimed(storage: SqliteStorage, lease: str, now: int) -> list[str]:
+    return [job.id for job in (await storage.claim("q", lease, 10, now=now)).jobs]
+
+
+def test_a_claim_files_the_jobs_of_a_full_key_once(tmp_path: Path) -> None:
+    async def filed() -> list[str]:
+        async with open_url(f"sqlite:{tmp_path}/jobs.db", clock="manual") as storage:
+            await storage.configure("q", SettingsPatch(per_key=1), now=1)
+            await storage.enqueue("q", keyed("a1", "a2", "a3", "b1"), now=1)
+            lease = (await storage.grant(["q"], 1000, "test", now=1)).lease
+            assert await claimed(storage, lease, 2) == ["a1", "b1"]
+            with sqlite3.connect(tmp_path / "jobs.db") as connection:
+                found = connection.execute("SELECT id FROM slots WHERE filed = 1 ORDER BY id").fetchall()
+            connection.close()
+            await storage.forget("q", ["a1"], now=3)
+            assert await claimed(storage, lease, 3) == ["a2"]
+            return [id for (id,) in found]
+
+    assert asyncio.run(filed()) == ["a2", "a3"]
+
+
+def test_filed_jobs_come_in_order_after_the_limits_are_lifted(tmp_path: Path) -> None:
+    async def order() -> list[str]:
+        async with open_url(f"sqlite:{tmp_path}/jobs.db", clock="manual") as storage:
+            await storage.configure("q", SettingsPatch(per_key=1), now=1)
+            await storage.enqueue("q", keyed("a1", "a2", "b1", "a3", "b2"), now=1)
+            lease = (await storage.grant(["q"], 1000, "test", now=1)).lease
+            assert await claimed(storage, lease, 2) == ["a1", "b1"]
+            await storage.configure("q", SettingsPatch(per_key=None), now=3)
+            return await claimed(storage, lease, 3)
+
+    assert asyncio.run(order()) == ["a2", "a3", "b2"]
 
 
 def test_time_goes_on_after_a_clock_was_ahead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +218,19 @@ def test_remove_url_removes_all_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["priorities", "due", "next_due", "expired_lease", "held_ids", "cancel_requested_ids", "expired_ids"],
+    [
+        "priorities",
+        "due",
+        "next_due",
+        "expired_lease",
+        "held_ids",
+        "cancel_requested_ids",
+        "expired_ids",
+        "any_filed",
+        "bring_back",
+        "count_runs_of_key",
+        "opened_keys",
+    ],
 )
 def test_the_queries_of_a_worker_use_an_index(name: str) -> None:
     """Methods that workers call often read only the rows that they need."""

@@ -62,6 +62,17 @@ class Queue:
         found = self._read(keys.digest(id), id)
         return self.record.gone if found.slot == EMPTY else found.ended
 
+    def reported_number(self, id: str) -> int:
+        """Return the number of the latest report of progress by a run of an id."""
+        return self._read(keys.digest(id), id).reported
+
+    def mark_reported(self, id: str) -> None:
+        """Wake the waits for progress of an id."""
+        hashed = keys.digest(id)
+        record = self._read(hashed, id)
+        record.reported = self.record.reported = self.step.draw()
+        self.step.put(self.prefix(keys.SLOT) + hashed, pack(record))
+
     def _read(self, hashed: bytes, id: str = "") -> IdRecord:
         packed = self.step.get(self.prefix(keys.SLOT) + hashed)
         return IdRecord(id) if packed is None else unpack(IdRecord, packed, f"queue {self.name!r}, id {id!r}")
@@ -71,7 +82,8 @@ class Queue:
         hashed = keys.digest(id)
         if after.current is None and after.outcome is None:
             after = EMPTY
-        record = IdRecord(id, after, self._read(hashed, id).ended)
+        stored = self._read(hashed, id)
+        record = IdRecord(id, after, stored.ended, stored.reported)
         if _has_ended(before, after):
             record.ended = self.step.draw()
             if after == EMPTY:

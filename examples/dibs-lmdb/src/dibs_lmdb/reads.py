@@ -140,7 +140,10 @@ def has_news(
         number, seen = since[name]
         if for_ == "events":
             over = over or queue.record.logged_number > number
-        elif for_ == "ids":
+        elif for_ in ("ids", "progress"):
+            if for_ == "progress":
+                reported = [queue.reported_number(id) for id in ids] if ids else [queue.record.reported]
+                over = over or max(reported) > number
             for id in ids:
                 if queue.ended_number(id) > number:
                     over = True

@@ -44,6 +44,8 @@ class QueueRecord(msgspec.Struct, array_like=True):
     trimmed: str = ""
     """The offset of the latest event that `prune` removed."""
     log_bytes: int = 0
+    reported: int = 0
+    """The number of the latest report of progress."""
 
 
 class IdRecord(msgspec.Struct, array_like=True):
@@ -51,6 +53,8 @@ class IdRecord(msgspec.Struct, array_like=True):
     slot: Slot = EMPTY
     ended: int = 0
     """The number of the latest end or cancellation of the id."""
+    reported: int = 0
+    """The number of the latest report of progress by a run of the id."""
 
 
 class LeaseRecord(msgspec.Struct, array_like=True):

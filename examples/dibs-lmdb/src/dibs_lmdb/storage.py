@@ -50,7 +50,7 @@ from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.unsent import mark_unsent
-from dibs_lmdb import keys, reads, verbs
+from dibs_lmdb import keys, reads, verbs, whole_queue
 from dibs_lmdb.environment import Environment
 from dibs_lmdb.queue import Queues
 from dibs_lmdb.records import LeaseRecord
@@ -226,10 +226,17 @@ class LmdbStorage:
     # Single ids
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, id=id, fence=fence)
-        return await self._write(lambda queues: verbs.report(queues, queue, id, fence, progress), now)
+        checks.check_report(queue, progress, memo, id=id, fence=fence)
+        return await self._write(lambda queues: verbs.report(queues, queue, id, fence, progress, memo), now)
 
     async def cancel(
         self, queue: str, ids: Sequence[str], *, running: bool = False, now: int | None = None
@@ -285,11 +292,11 @@ class LmdbStorage:
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch)
-        return await self._write(lambda queues: verbs.configure(queues, queue, patch), now)
+        return await self._write(lambda queues: whole_queue.configure(queues, queue, patch), now)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         checks.check_queue(queue, limit)
-        return await self._write(lambda queues: verbs.prune(queues, queue, limit), now)
+        return await self._write(lambda queues: whole_queue.prune(queues, queue, limit), now)
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
@@ -302,7 +309,7 @@ class LmdbStorage:
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records)
         return await self._write(
-            lambda queues: [verbs.import_record(queues, queue, record) for record in records], now
+            lambda queues: [whole_queue.import_record(queues, queue, record) for record in records], now
         )
 
     async def events(

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
-from dibs.model import events, rules, transitions
+from dibs.model import events, fold, rules, transitions
 from dibs.model.check_values import check_attributes
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import (
@@ -35,8 +35,6 @@ from dibs.model.requests import (
     Reject,
     Release,
     RetryLater,
-    Settings,
-    SettingsPatch,
     SettleAction,
     Settlement,
     Update,
@@ -46,23 +44,17 @@ from dibs.model.results import (
     CancelStatus,
     ClaimResult,
     EnqueueResult,
-    ExportRecord,
     FinishStatus,
-    ImportStatus,
-    PruneResult,
     ReapedJob,
     ReportStatus,
     RetryFailedStatus,
     SettleResult,
 )
-from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
 from dibs_lmdb.queue import Queue, Queues
-from dibs_lmdb.records import LeaseRecord, LogEntry, unpack
+from dibs_lmdb.records import LeaseRecord
 
 End = Complete | Fail | Cancelled
-
-ENTRIES_PER_PRUNE = 1000
 
 KEPT_FOR_EVER = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
 """The retention of the jobs that fail in a fail queue, whatever the queue and the job ask for."""
@@ -84,7 +76,9 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
         before = queue.get(request.job.id)
         result = admit(queue, request.job, request.on_conflict)
         if request.request_key is not None:
-            queue.remember(request.request_key, structs.replace(result, id=request.job.id))
+            # A request that changed nothing has no job, so its remembered result names no id.
+            id = "" if result.status == "absent" else request.job.id
+            queue.remember(request.request_key, structs.replace(result, id=id))
         if request.want_outcome:
             outcome = transitions.unexpired(before.outcome, queues.step.now)
             result = structs.replace(result, outcome=outcome)
@@ -94,10 +88,10 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
 
 def admit(queue: Queue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     now, before = queue.step.now, queue.get(new.id)
+    unchanged = rules.decide_unchanged(before, on_conflict, now)
+    if unchanged is not None:
+        return unchanged
     if isinstance(on_conflict, Reject):
-        rejected = rules.decide_reject(before, on_conflict, now)
-        if rejected is not None:
-            return rejected
         on_conflict = Update()
     after, result, part = rules.apply_update(before, new, on_conflict, now, queue.step.draw())
     queue.put(new.id, before, after)
@@ -149,7 +143,9 @@ def apply(queues: Queues, queue: Queue, id: str, action: SettleAction) -> None:
         queue.put(id, before, after)
         queue.log(events.attempt_event(events.KIND_OF_CAUSE[action.cause], job, now, action.error))
     elif isinstance(action, Release):
-        queue.put(id, before, transitions.release(before, job))
+        at = action.run_at if action.delay is None else now + action.delay
+        seq = None if at is None else queue.step.draw()
+        queue.put(id, before, transitions.release(before, job, at, seq))
         queue.log(events.attempt_event("released", job, now))
     elif isinstance(action, HandOff):
         after = transitions.hand_off(before, job, run)
@@ -183,12 +179,13 @@ def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
     if isinstance(action, Fail) and queue.name.endswith(FAIL_SUFFIX):
         action = structs.replace(action, retention=KEPT_FOR_EVER)
     after = transitions.end(before, job, action, now, queue.record.settings.retention)
-    error = action.error if isinstance(action, Fail) else None
     queue.put(id, before, after)
-    queue.log(events.attempt_event(transitions.outcome_kind(action), job, now, error))
+    job = fold.joined_range(job, before.successor)
+    queue.log(_end_event(queue, job, action))
     if after.current is not None:
         queue.log(events.note_event("promoted", id, now, after.current))
-    if isinstance(action, Fail) and action.handled and not queue.name.endswith(FAIL_SUFFIX):
+    has_handler = queue.record.settings.fail_handler
+    if isinstance(action, Fail) and has_handler and not queue.name.endswith(FAIL_SUFFIX):
         number = queue.step.draw()
         fail_id = f"{number:016x}-{secrets.token_hex(4)}"
         fail_job = transitions.make_fail_job(queue.name, job, action.error, fail_id, now, number)
@@ -198,6 +195,14 @@ def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
     if not isinstance(action, Cancelled):
         for follow_up in action.then:
             admit(queues[follow_up.queue], follow_up.job, follow_up.on_conflict)
+
+
+def _end_event(queue: Queue, job: Job, action: End) -> events.LogEvent:
+    kind, now = transitions.outcome_kind(action), queue.step.now
+    if isinstance(action, Complete):
+        result = events.logged_result(action.result, queue.record.settings.log_results)
+        return events.attempt_event(kind, job, now, result=result)
+    return events.attempt_event(kind, job, now, action.error)
 
 
 def finish(queues: Queues, name: str, id: str, action: End, revision: int) -> FinishStatus:
@@ -213,7 +218,7 @@ Action = TypeVar("Action", bound=SettleAction)
 
 def _cut(action: Action) -> Action:
     """Cut the error of an action to its limit."""
-    if isinstance(action, Fail | RetryLater) and action.error is not None:
+    if isinstance(action, Fail | Cancelled | RetryLater) and action.error is not None:
         return structs.replace(action, error=to_storable_error(action.error))
     return action
 
@@ -281,13 +286,17 @@ def cancel(queues: Queues, name: str, id: str, *, running: bool) -> CancelStatus
     return decided
 
 
-def report(queues: Queues, name: str, id: str, fence: int, progress: bytes) -> ReportStatus:
+def report(
+    queues: Queues, name: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+) -> ReportStatus:
     queue = queues[name]
     before = queue.get(id)
     job = before.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    queue.put(id, before, transitions.report(before, job, job.run, progress))
+    queue.put(id, before, transitions.report(before, job, job.run, progress, memo))
+    if progress is not None:
+        queue.mark_reported(id)
     return "reported"
 
 
@@ -300,6 +309,8 @@ def amend(queues: Queues, name: str, id: str, patch: JobPatch) -> AmendStatus:
         for part in (after.current, after.successor):
             if part is not None:
                 check_attributes(part.data.attributes)
+        if after.current is None and after.outcome is not None:
+            check_attributes(after.outcome.kept_attributes)
         queue.put(id, before, after)
         queue.log(events.note_event("amended", id, now, after.current))
     return decided
@@ -327,72 +338,3 @@ def forget(queues: Queues, name: str, id: str) -> bool:
     if seen:
         queue.log(events.note_event("forgotten", id, now))
     return seen
-
-
-def configure(queues: Queues, name: str, patch: SettingsPatch) -> Settings:
-    queue, now = queues[name], queues.step.now
-    before = queue.record.settings
-    changes = {field: value for field, value in structs.asdict(patch).items() if value is not UNSET}
-    settings = structs.replace(before, **changes)
-    if settings == before:
-        return before
-    # A change of the log level is logged if the old or the new level includes it.
-    if settings.log_level == "all":
-        queue.record.settings = settings
-    if settings.paused != before.paused:
-        queue.log(events.note_event("paused" if settings.paused else "resumed", "", now))
-    if settings != structs.replace(before, paused=settings.paused):
-        queue.log(events.note_event("configured", "", now))
-    queue.record.settings = settings
-    queue.record.work = queue.step.draw()
-    return settings
-
-
-def prune(queues: Queues, name: str, limit: int) -> PruneResult:
-    queue, step = queues[name], queues.step
-    outcomes = [key[8:] for key, _ in _expired(queue, keys.OUTCOME_EXPIRY, limit + 1)]
-    for hashed in outcomes[:limit]:
-        record = queue.by_hash(hashed)
-        queue.put(record.id, record.slot, structs.replace(record.slot, outcome=None))
-    requests = [key[8:] for key, _ in _expired(queue, keys.REQUEST_EXPIRY, limit + 1)]
-    for hashed in requests[:limit]:
-        queue.forget_request(hashed)
-    old: list[tuple[bytes, int, int]] = []
-    size, settings = queue.record.log_bytes, queue.record.settings
-    for key, packed in step.scan(queue.prefix(keys.EVENTS)):
-        entry = unpack(LogEntry, packed, f"the log of queue {name!r}")
-        if len(old) > ENTRIES_PER_PRUNE or (
-            size <= settings.log_bytes and step.now < entry.at + settings.log_age
-        ):
-            break
-        old.append((key, len(packed), len(entry.events)))
-        size -= len(packed)
-    more = len(outcomes) > limit or len(requests) > limit or len(old) > ENTRIES_PER_PRUNE
-    for key, length, count in old[:ENTRIES_PER_PRUNE]:
-        step.delete(queue.prefix(keys.EVENTS) + key)
-        queue.record.log_bytes -= length
-        queue.record.trimmed = format_offset(keys.read_number(key), count - 1)
-    removed = sum(count for _, _, count in old[:ENTRIES_PER_PRUNE])
-    return PruneResult(
-        outcomes=len(outcomes[:limit]), request_keys=len(requests[:limit]), events=removed, more=more
-    )
-
-
-def _expired(queue: Queue, tag: bytes, most: int) -> list[tuple[bytes, bytes]]:
-    found: list[tuple[bytes, bytes]] = []
-    for key, value in queue.step.scan(queue.prefix(tag)):
-        if len(found) == most or keys.read_number(key[:8]) > queue.step.now:
-            break
-        found.append((key, value))
-    return found
-
-
-def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStatus:
-    queue, step = queues[name], queues.step
-    before = queue.get(record.id)
-    if rules.hide_expired_outcome(before, step.now) != EMPTY:
-        return "exists"
-    step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
-    after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention)
-    queue.put(record.id, before, after)
-    return "imported"

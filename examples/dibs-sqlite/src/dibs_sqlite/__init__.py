@@ -7,6 +7,7 @@ a method does to an id; the modules here read and write the rows.
 - `database.py`: the file, its connection and its transactions
 - `transaction.py`: the rows that one transaction reads and writes
 - `enqueueing.py`, `claiming.py`, `settling.py`, `by_id.py`, `whole_queue.py`, `reading.py`: the methods
+- `limits.py`: which jobs a claim takes under limits by key and by rate
 - `wait.py`: wake-ups for `wait`
 - `sql/`: the tables and the queries
 

@@ -54,12 +54,20 @@ def amend(tx: Transaction, name: str, id: str, patch: JobPatch, limits: Limits) 
     if verdict != "amended":
         return verdict
     after = transitions.amend(slot, patch, tx.now)
-    for part in (after.current, after.successor):
-        if part is not None and patch.attributes is not UNSET:
-            check_attributes(part.data.attributes, limits)
+    if patch.attributes is not UNSET:
+        _check_attributes(after, limits)
     queue.put(id, slot, after)
     queue.log_event(events.note_event("amended", id, tx.now, after.current))
     return verdict
+
+
+def _check_attributes(slot: Slot, limits: Limits) -> None:
+    """Raise Refused if the merged attributes of a part are too large."""
+    for part in (slot.current, slot.successor):
+        if part is not None:
+            check_attributes(part.data.attributes, limits)
+    if slot.current is None and slot.outcome is not None:
+        check_attributes(slot.outcome.kept_attributes, limits)
 
 
 def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFailedStatus]:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.job import Job
+from dibs.model.job import Job, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult, SettleAndClaimResult
-from dibs_sqlite import settling
+from dibs_sqlite import limits, settling
 from dibs_sqlite.transaction import Lease, StoredQueue, Transaction
 
 #: Larger than any limit of a claim.
@@ -34,8 +34,13 @@ def claim(tx: Transaction, name: str, lease_id: str, limit: int) -> ClaimResult:
         return ClaimResult(now=tx.now, token=token, lost=True)
     if queue.settings.paused:
         return ClaimResult(now=tx.now, token=token)
-    jobs = tuple(_claim_due(tx, queue, lease, min(limit, _free_slots(queue))))
-    return ClaimResult(jobs=jobs, now=tx.now, next_due=queue.scalar("next_due", now=tx.now), token=token)
+    free = min(limit, _free_slots(queue))
+    if queue.settings.has_limits or queue.scalar("any_filed"):
+        slots = limits.admitted(tx, queue, free)
+    else:
+        slots = iter(queue.due(free))
+    jobs = tuple(_claim_slot(tx, queue, lease, slot) for slot in slots)
+    return ClaimResult(jobs=jobs, now=tx.now, next_due=limits.next_due(tx, queue), token=token)
 
 
 def _free_slots(queue: StoredQueue) -> int:
@@ -44,22 +49,19 @@ def _free_slots(queue: StoredQueue) -> int:
     return NO_LIMIT if max_active is None else max(0, max_active - queue.scalar("count_active"))
 
 
-def _claim_due(tx: Transaction, queue: StoredQueue, lease: Lease, limit: int) -> list[Job]:
-    jobs = []
-    for slot in queue.due(limit):
-        assert slot.current is not None, "the query `due` returns waiting jobs"  # noqa: S101
-        job = transitions.claim(slot.current, tx.draw(), lease.id, lease.holder, tx.now)
-        queue.put(job.id, slot, replace(slot, current=job))
-        queue.log_event(events.note_event("claimed", job.id, tx.now, job))
-        jobs.append(job)
-    return jobs
+def _claim_slot(tx: Transaction, queue: StoredQueue, lease: Lease, slot: Slot) -> Job:
+    assert slot.current is not None, "the query `due` returns waiting jobs"  # noqa: S101
+    job = transitions.claim(slot.current, tx.draw(), lease.id, lease.holder, tx.now)
+    queue.put(job.id, slot, replace(slot, current=job))
+    queue.log_event(events.note_event("claimed", job.id, tx.now, job))
+    return job
 
 
 def settle_and_claim(
-    tx: Transaction, name: str, settlements: Sequence[Settlement], lease: str, limit: int, limits: Limits
+    tx: Transaction, name: str, settlements: Sequence[Settlement], lease: str, limit: int, within: Limits
 ) -> SettleAndClaimResult:
     """Settle runs and claim jobs in one transaction."""
-    settled = settling.settle(tx, name, settlements, limits)
+    settled = settling.settle(tx, name, settlements, within)
     return SettleAndClaimResult(tuple(settled), claim(tx, name, lease, limit))
 
 

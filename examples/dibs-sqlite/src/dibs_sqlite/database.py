@@ -29,7 +29,7 @@ from dibs_sqlite.transaction import Transaction
 #: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 #: The most seconds that a transaction waits for the write lock. Any step takes far less time.
 LOCK_TIMEOUT: Final = 30.0
 #: Oldest SQLite that this package works with: STRICT tables came with 3.37.

@@ -27,7 +27,8 @@ def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> En
         return earlier
     result = admit(tx, queue, request.job, request.on_conflict)
     if key is not None:
-        queue.put_key(key, replace(result, id=request.job.id))
+        # A request that changed nothing has no job, so its remembered result names no id.
+        queue.put_key(key, result if result.status == "absent" else replace(result, id=request.job.id))
     if request.want_outcome:
         return replace(result, outcome=transitions.unexpired(queue.get(request.job.id).outcome, tx.now))
     return result
@@ -36,14 +37,14 @@ def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> En
 def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     """Enqueue one job. If its id is in use, `on_conflict` decides (section 3 of the contract, enqueue)."""
     before = queue.get(new.id)
+    unchanged = rules.decide_unchanged(before, on_conflict, tx.now)
+    if unchanged is not None:
+        return unchanged
     if isinstance(on_conflict, Reject):
-        rejected = rules.decide_reject(before, on_conflict, tx.now)
-        if rejected is not None:
-            return rejected
         on_conflict = Update()
     after, result, part = rules.apply_update(before, new, on_conflict, tx.now, tx.draw())
     queue.put(new.id, before, after)
-    # Each status that `accept` returns is also a kind of event.
+    # Each status that `apply_update` returns is also a kind of event.
     queue.log_event(events.note_event(cast("NoteKind", result.status), new.id, tx.now, part))
     return result
 

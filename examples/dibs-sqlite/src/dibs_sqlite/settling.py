@@ -6,11 +6,21 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dibs.model import events, rules, transitions
+from dibs.model import events, fold, rules, transitions
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import FAIL_SUFFIX, FOREVER, Error, Job, OutcomeRetention, Slot
 from dibs.model.limits import Limits
-from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, RetryLater, SettleAction, Settlement
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    Fail,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
 from dibs_sqlite.enqueueing import enqueue_follow_ups
 from dibs_sqlite.transaction import StoredQueue, Transaction
@@ -44,8 +54,7 @@ def _apply_action(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAc
         queue.put(job.id, slot, transitions.hand_off(slot, job, job.run))
         queue.log_event(events.note_event("handed_off", job.id, tx.now, job))
     else:
-        queue.put(job.id, slot, transitions.release(slot, job))
-        queue.log_event(events.attempt_event("released", job, tx.now))
+        _release(tx, queue, slot, job, how)
 
 
 def _retry_later(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: RetryLater) -> None:
@@ -53,6 +62,13 @@ def _retry_later(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how:
     error = to_storable_error(how.error) if how.error is not None else None
     queue.put(job.id, slot, transitions.retry(slot, job, how.cause, run_at, tx.draw(), error))
     queue.log_event(events.attempt_event(events.KIND_OF_CAUSE[how.cause], job, tx.now, error))
+
+
+def _release(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: Release) -> None:
+    run_at = how.run_at if how.delay is None else tx.now + how.delay
+    seq = None if run_at is None else tx.draw()
+    queue.put(job.id, slot, transitions.release(slot, job, run_at, seq))
+    queue.log_event(events.attempt_event("released", job, tx.now))
 
 
 def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -> tuple[int, ReapedKind]:
@@ -73,22 +89,31 @@ def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> 
     The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
     enqueued.
     """
-    if isinstance(how, Fail):
-        how = _to_storable_failure(queue, how)
+    if not isinstance(how, Complete):
+        how = _to_storable_end(queue, how)
     after = transitions.end(slot, job, how, tx.now, queue.settings.retention)
     queue.put(job.id, slot, after)
-    error = how.error if isinstance(how, Fail) else None
-    queue.log_event(events.attempt_event(transitions.outcome_kind(how), job, tx.now, error))
+    ended = fold.joined_range(job, slot.successor)
+    queue.log_event(_end_event(tx, queue, ended, how))
     if after.current is not None:
         queue.log_event(events.note_event("promoted", job.id, tx.now, after.current))
-    if isinstance(how, Fail) and how.handled and not queue.name.endswith(FAIL_SUFFIX):
-        _enqueue_fail_job(tx, queue, job, how.error)
+    if isinstance(how, Fail) and queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
+        _enqueue_fail_job(tx, queue, ended, how.error)
     if not isinstance(how, Cancelled):
         enqueue_follow_ups(tx, how.then)
 
 
-def _to_storable_failure(queue: StoredQueue, how: Fail) -> Fail:
-    """Return the failure with its error cut to the size limit. Failures of a fail queue never expire."""
+def _end_event(tx: Transaction, queue: StoredQueue, job: Job, how: End) -> events.LogEvent:
+    if isinstance(how, Complete):
+        result = events.logged_result(how.result, queue.settings.log_results)
+        return events.attempt_event("completed", job, tx.now, result=result)
+    return events.attempt_event(transitions.outcome_kind(how), job, tx.now, how.error)
+
+
+def _to_storable_end(queue: StoredQueue, how: Fail | Cancelled) -> Fail | Cancelled:
+    """Return the end with its error cut to the size limit. Failures of a fail queue never expire."""
+    if isinstance(how, Cancelled):
+        return how if how.error is None else replace(how, error=to_storable_error(how.error))
     retention = how.retention
     if queue.name.endswith(FAIL_SUFFIX):
         retention = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
@@ -113,12 +138,16 @@ def finish(tx: Transaction, name: str, id: str, how: End, revision: int) -> Fini
     return "done"
 
 
-def report(tx: Transaction, name: str, id: str, fence: int, progress: bytes) -> ReportStatus:
-    """Store the progress of the active run with this fence; `lost` if there is no such run."""
+def report(
+    tx: Transaction, name: str, id: str, fence: int, progress: bytes | None, memo: bytes | None
+) -> ReportStatus:
+    """Store progress, memo or both for the active run with this fence; `lost` if there is no such run."""
     queue = tx.queue(name)
     slot = queue.get(id)
     job = slot.current
     if job is None or job.run is None or job.run.fence != fence:
         return "lost"
-    queue.put(id, slot, transitions.report(slot, job, job.run, progress))
+    queue.put(id, slot, transitions.report(slot, job, job.run, progress, memo))
+    if progress is not None:
+        queue.mark_reported(id)
     return "reported"

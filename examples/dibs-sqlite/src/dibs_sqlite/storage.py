@@ -73,7 +73,7 @@ class SqliteStorage:
     """
 
     #: The flag push_wakeups is missing, because waits find the changes of other processes by polling.
-    capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True)
+    capabilities = Capabilities(durable=True, shared=True, cross_queue=True, manual_clock=True, limits=True)
 
     def __init__(
         self, path: str, *, clock: Clock = "system", fsync: bool = False, poll: float = 0.05
@@ -217,10 +217,17 @@ class SqliteStorage:
         return await self._run_write(now, claiming.reap, queue, limit)
 
     async def report(
-        self, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> results.ReportStatus:
-        checks.check_report(queue, progress, id=id, fence=fence)
-        return await self._run_write(now, settling.report, queue, id, fence, progress)
+        checks.check_report(queue, progress, memo, id=id, fence=fence)
+        return await self._run_write(now, settling.report, queue, id, fence, progress, memo)
 
     # -- by id ---------------------------------------------------------------------------------------
 
@@ -277,7 +284,7 @@ class SqliteStorage:
         return await self._run_read(None, reading.queues)
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
-        checks.check_configure(queue, patch)
+        checks.check_configure(queue, patch, limits=True)
         return await self._run_write(now, whole_queue.configure, queue, patch)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> results.PruneResult:

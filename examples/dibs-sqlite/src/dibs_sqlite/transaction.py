@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dibs.errors import StorageDamaged
 from dibs.model.events import AttemptKind, LogEvent
-from dibs.model.job import EMPTY, Slot
+from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
@@ -105,14 +105,17 @@ class StoredQueue:
     log_bytes: int
     #: Number of the last event that was removed from the log.
     trimmed: int
+    #: Number of the last report of progress.
+    reported: int
 
     def __init__(self, tx: Transaction, name: str) -> None:
         self.name = name
         self._tx = tx
         row = tx.execute("queue", queue=name).fetchone()
-        packed, self.work, self.removal, self.log_bytes, self.trimmed = row or (None, 0, 0, 0, 0)
+        row = row or (None, 0, 0, 0, 0, 0)
+        packed, self.work, self.removal, self.log_bytes, self.trimmed, self.reported = row
         self.settings = Settings() if packed is None else _decode_settings(packed)
-        self._stored = None if row is None else self._row()
+        self._stored = None if packed is None else self._row()
         self._is_used = self._has_more_work = self._has_removed = False
 
     def _row(self) -> dict[str, Any]:
@@ -122,6 +125,7 @@ class StoredQueue:
             "removal": self.removal,
             "log_bytes": self.log_bytes,
             "trimmed": self.trimmed,
+            "reported": self.reported,
         }
 
     def flush(self) -> None:
@@ -164,13 +168,19 @@ class StoredQueue:
         self._is_used = True
         job, outcome = after.current, after.outcome
         waits = job is not None and job.run is None
-        # Under max_active, the end of any active job may allow another claim.
-        if waits or (self.settings.max_active is not None and before.current is not None):
+        # Under max_active, a run that leaves its lease may allow another claim.
+        leaves = _is_leased(before.current) and not _is_leased(job)
+        if waits or (leaves and self.settings.max_active is not None):
             self._has_more_work = True
         if job is None and outcome is None:
             self._has_removed = True
             self.execute("delete_slot", id=id)
-            return
+        else:
+            self._save(id, before, after)
+        self._move_keys(before.current, job)
+
+    def _save(self, id: str, before: Slot, after: Slot) -> None:
+        job, outcome = after.current, after.outcome
         run = job.run if job is not None else None
         has_ended = outcome is not before.outcome or after.dropped != before.dropped or job is None
         self.execute(
@@ -187,7 +197,27 @@ class StoredQueue:
             expires_at=outcome.expires_at if outcome is not None else None,
             ending=self._tx.draw() if has_ended else None,
             body=_encode(after),
+            key=job.data.key if job is not None else None,
         )
+
+    def _move_keys(self, before: Job | None, after: Job | None) -> None:
+        """Bring filed jobs back for the keys of a job that changed.
+
+        A key that is not closed always has its first filed job in the order of claims.
+        """
+        keys = {job.data.key for job in (before, after) if job is not None and job.data.key is not None}
+        for key in keys:
+            # A run that ends or leaves its lease makes room.
+            if _is_leased(before) and not _is_leased(after) and self.scalar("is_full", key=key):
+                self.execute("open_key", key=key)
+            if not self.scalar("is_closed", key=key) and self.execute("bring_back", key=key).rowcount:
+                self._has_more_work = True
+
+    def mark_reported(self, id: str) -> None:
+        """Wake the waits for progress of an id."""
+        self._is_used = True
+        self.reported = self._tx.draw()
+        self.execute("save_reported", id=id, number=self.reported)
 
     def due(self, limit: int) -> list[Slot]:
         """Return the slots of the next `limit` jobs to claim, in the order of claims."""
@@ -276,6 +306,10 @@ class StoredQueue:
         if count:
             self.execute("trim_events", through=self.trimmed)
         return count
+
+
+def _is_leased(job: Job | None) -> bool:
+    return job is not None and job.run is not None and job.run.lease is not None
 
 
 def searchable(text: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from msgspec import Struct
 
 from dibs.storage.protocol import Watch
+from dibs_sqlite import limits
 from dibs_sqlite.reading import end_of_log
 from dibs_sqlite.transaction import StoredQueue, Transaction, searchable
 
@@ -39,7 +40,7 @@ def observe(
     queues = [tx.queue(name) for name in names]
     tokens = {queue.name: _current_token(tx, queue, watch) for queue in queues}
     changed = [_has_changed(tx, queue, watch, ids, since.get(queue.name)) for queue in queues]
-    due = [queue.scalar("next_due", now=tx.now) for queue in queues] if watch == "work" else []
+    due = [limits.next_due(tx, queue) for queue in queues] if watch == "work" else []
     next_due = min((at for at in due if at is not None), default=None)
     return Observation(any(changed), tokens, None if next_due is None else (next_due - tx.now) / 1000)
 
@@ -57,10 +58,19 @@ def _has_changed(
         return token is not None and token != end_of_log(queue)
     if watch == "work":
         work, _, seen_at = (token or f"{queue.work}.0").partition(".")
-        return work != str(queue.work) or bool(
-            queue.scalar("became_due", after=_parse_token(seen_at), now=tx.now)
-        )
+        return work != str(queue.work) or limits.has_opened(tx, queue, _parse_token(seen_at))
+    if watch == "progress" and _has_reported(queue, ids, token):
+        return True
     return token is not None and any(_ending_number(queue, id) > _parse_token(token) for id in ids)
+
+
+def _has_reported(queue: StoredQueue, ids: Sequence[str], token: str | None) -> bool:
+    """Return whether one of the ids, or any id if `ids` is empty, has reported progress after the token."""
+    if token is None:
+        return False
+    if not ids:
+        return queue.reported > _parse_token(token)
+    return any((queue.scalar("reported", id=searchable(id)) or 0) > _parse_token(token) for id in ids)
 
 
 def _ending_number(queue: StoredQueue, id: str) -> int:

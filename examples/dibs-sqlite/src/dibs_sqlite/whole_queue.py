@@ -9,6 +9,7 @@ from dibs.model import events
 from dibs.model.job import EMPTY
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import PruneResult
+from dibs_sqlite import limits
 from dibs_sqlite.transaction import Transaction
 
 
@@ -28,6 +29,7 @@ def configure(tx: Transaction, name: str, patch: SettingsPatch) -> Settings:
     if replace(before, paused=after.paused) != after:
         queue.log_event(events.note_event("configured", "", tx.now))
     queue.configure(after)
+    limits.change_limits(queue, before, after)
     return after
 
 
@@ -42,6 +44,7 @@ def prune(tx: Transaction, name: str, limit: int) -> PruneResult:
         slot = queue.get(id)
         queue.put(id, slot, EMPTY if slot.current is None else replace(slot, outcome=None))
     keys = queue.execute("prune_request_keys", now=tx.now, limit=limit).rowcount
+    queue.execute("prune_clocks", now=tx.now)
     return PruneResult(
         outcomes=len(ids),
         request_keys=keys,

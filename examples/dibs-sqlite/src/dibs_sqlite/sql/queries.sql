@@ -7,14 +7,14 @@ SELECT now, number, lead FROM storage;
 UPDATE storage SET now = :now, number = :number, lead = :lead;
 
 -- name: queue
-SELECT settings, work, removal, log_bytes, trimmed FROM queues WHERE queue = :queue;
+SELECT settings, work, removal, log_bytes, trimmed, reported FROM queues WHERE queue = :queue;
 
 -- name: save_queue
-INSERT INTO queues (queue, settings, work, removal, log_bytes, trimmed)
-VALUES (:queue, :settings, :work, :removal, :log_bytes, :trimmed)
+INSERT INTO queues (queue, settings, work, removal, log_bytes, trimmed, reported)
+VALUES (:queue, :settings, :work, :removal, :log_bytes, :trimmed, :reported)
 ON CONFLICT (queue) DO UPDATE SET
     settings = excluded.settings, work = excluded.work, removal = excluded.removal,
-    log_bytes = excluded.log_bytes, trimmed = excluded.trimmed;
+    log_bytes = excluded.log_bytes, trimmed = excluded.trimmed, reported = excluded.reported;
 
 -- name: queues
 SELECT queue, settings FROM queues ORDER BY queue;
@@ -23,16 +23,16 @@ SELECT queue, settings FROM queues ORDER BY queue;
 SELECT body FROM slots WHERE queue = :queue AND id = :id;
 
 -- name: save_slot
--- With `ending` NULL, the column keeps its value.
+-- With `ending` NULL, the column keeps its value. A job that changes is no longer filed.
 INSERT INTO slots (queue, id, state, priority, run_at, seq, lease, cancel_requested, blocked, outcome, expires_at,
-                   ending, body)
+                   ending, body, key)
 VALUES (:queue, :id, :state, :priority, :run_at, :seq, :lease, :cancel_requested, :blocked, :outcome, :expires_at,
-        ifnull(:ending, 0), :body)
+        ifnull(:ending, 0), :body, :key)
 ON CONFLICT (queue, id) DO UPDATE SET
     state = excluded.state, priority = excluded.priority, run_at = excluded.run_at, seq = excluded.seq,
     lease = excluded.lease, cancel_requested = excluded.cancel_requested, blocked = excluded.blocked,
     outcome = excluded.outcome, expires_at = excluded.expires_at, ending = ifnull(:ending, ending),
-    body = excluded.body;
+    body = excluded.body, key = excluded.key, filed = 0;
 
 -- name: delete_slot
 DELETE FROM slots WHERE queue = :queue AND id = :id;
@@ -40,9 +40,9 @@ DELETE FROM slots WHERE queue = :queue AND id = :id;
 -- name: priorities
 -- The priorities of waiting jobs, highest first. The recursion does one index lookup for each priority.
 WITH RECURSIVE used (priority) AS (
-    SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w'
+    SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0
     UNION ALL
-    SELECT (SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND priority < used.priority)
+    SELECT (SELECT max(priority) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND priority < used.priority)
     FROM used WHERE used.priority IS NOT NULL
 )
 SELECT priority FROM used WHERE priority IS NOT NULL;
@@ -50,16 +50,16 @@ SELECT priority FROM used WHERE priority IS NOT NULL;
 -- name: due
 -- The first due jobs of one priority, in the order of claims.
 SELECT id, body FROM slots
-WHERE queue = :queue AND state = 'w' AND priority = :priority AND run_at <= :now
+WHERE queue = :queue AND state = 'w' AND filed = 0 AND priority = :priority AND run_at <= :now
 ORDER BY run_at, seq LIMIT :limit;
 
 -- name: next_due
 -- The time at which the next scheduled job becomes due.
-SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :now;
+SELECT min(run_at) FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND run_at > :now;
 
 -- name: became_due
 -- 1 if a waiting job became due after the time :after and until :now, else 0.
-SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND run_at > :after AND run_at <= :now);
+SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND state = 'w' AND filed = 0 AND run_at > :after AND run_at <= :now);
 
 -- name: count_active
 SELECT count(*) FROM slots WHERE queue = :queue AND lease IS NOT NULL;
@@ -147,6 +147,67 @@ SELECT max(id) FROM (
 
 -- name: ending
 SELECT ending FROM slots WHERE queue = :queue AND id = :id;
+
+-- name: reported
+SELECT reported FROM slots WHERE queue = :queue AND id = :id;
+
+-- name: save_reported
+UPDATE slots SET reported = :number WHERE queue = :queue AND id = :id;
+
+-- name: file_job
+UPDATE slots SET filed = 1 WHERE queue = :queue AND id = :id;
+
+-- name: bring_back
+-- Put the first filed job of a key back into the order of claims.
+UPDATE slots SET filed = 0 WHERE queue = :queue AND id = (
+    SELECT id FROM slots WHERE queue = :queue AND key = :key AND filed = 1 ORDER BY priority DESC, run_at, seq LIMIT 1
+);
+
+-- name: any_filed
+SELECT EXISTS (SELECT 1 FROM slots WHERE queue = :queue AND filed = 1);
+
+-- name: count_runs_of_key
+SELECT count(*) FROM slots WHERE queue = :queue AND key = :key AND key IS NOT NULL AND lease IS NOT NULL;
+
+-- name: clock
+SELECT clock FROM clocks WHERE queue = :queue AND key = :key;
+
+-- name: save_clock
+INSERT OR REPLACE INTO clocks (queue, key, clock) VALUES (:queue, :key, :clock);
+
+-- name: delete_queue_clock
+DELETE FROM clocks WHERE queue = :queue AND key = '';
+
+-- name: delete_key_clocks
+DELETE FROM clocks WHERE queue = :queue AND key <> '';
+
+-- name: prune_clocks
+DELETE FROM clocks WHERE queue = :queue AND clock <= :now * 1000;
+
+-- name: close_key
+INSERT OR REPLACE INTO closed_keys (queue, key, opens_at) VALUES (:queue, :key, :opens_at);
+
+-- name: open_key
+DELETE FROM closed_keys WHERE queue = :queue AND key = :key;
+
+-- name: is_closed
+SELECT EXISTS (SELECT 1 FROM closed_keys WHERE queue = :queue AND key = :key);
+
+-- name: is_full
+SELECT EXISTS (SELECT 1 FROM closed_keys WHERE queue = :queue AND key = :key AND opens_at IS NULL);
+
+-- name: closed_keys
+SELECT key FROM closed_keys WHERE queue = :queue;
+
+-- name: opened_keys
+SELECT key FROM closed_keys WHERE queue = :queue AND opens_at <= :now;
+
+-- name: next_opening
+SELECT min(opens_at) FROM closed_keys WHERE queue = :queue AND opens_at > :now;
+
+-- name: has_opened
+-- 1 if a key has opened after the time :after and until :now, else 0.
+SELECT EXISTS (SELECT 1 FROM closed_keys WHERE queue = :queue AND opens_at > :after AND opens_at <= :now);
 
 -- name: append_event
 INSERT INTO events (queue, number, at, body) VALUES (:queue, :number, :at, :body);

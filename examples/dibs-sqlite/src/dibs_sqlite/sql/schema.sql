@@ -29,7 +29,9 @@ CREATE TABLE queues (
     -- Size of the queue's log in bytes.
     log_bytes INTEGER NOT NULL,
     -- Number of the last event that was removed from the log; 0 before the first removal.
-    trimmed INTEGER NOT NULL
+    trimmed INTEGER NOT NULL,
+    -- A number drawn by each report of progress.
+    reported INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE slots (
@@ -53,12 +55,20 @@ CREATE TABLE slots (
     ending INTEGER NOT NULL,
     -- A dibs.model.job.Slot as MessagePack.
     body BLOB NOT NULL,
+    -- The key of the current job, to which the limits of the queue apply.
+    key TEXT,
+    -- 1 for a waiting job out of the order of claims, because its key had no room when a claim met it.
+    filed INTEGER NOT NULL DEFAULT 0,
+    -- A number drawn each time when a run of the id reports progress.
+    reported INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, id)
 ) STRICT;
 
 -- The order of claims: the query `priorities` finds the priorities in use, then `due` reads each in order.
-CREATE INDEX slots_claim_order ON slots (queue, priority, run_at, seq) WHERE state = 'w';
-CREATE INDEX slots_by_time ON slots (queue, run_at) WHERE state = 'w';
+CREATE INDEX slots_claim_order ON slots (queue, priority, run_at, seq) WHERE state = 'w' AND filed = 0;
+CREATE INDEX slots_by_time ON slots (queue, run_at) WHERE state = 'w' AND filed = 0;
+CREATE INDEX slots_filed ON slots (queue, key, priority DESC, run_at, seq) WHERE filed = 1;
+CREATE INDEX slots_runs_of_key ON slots (queue, key) WHERE lease IS NOT NULL AND key IS NOT NULL;
 CREATE INDEX slots_by_lease ON slots (queue, lease) WHERE lease IS NOT NULL;
 CREATE INDEX slots_cancel_requested ON slots (queue, lease) WHERE cancel_requested = 1;
 CREATE INDEX slots_expiring ON slots (queue, expires_at) WHERE expires_at IS NOT NULL;
@@ -85,6 +95,25 @@ CREATE TABLE request_keys (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX request_keys_expiring ON request_keys (queue, expires_at);
+
+-- The clock of each key, in us, and with the empty key that of the queue (dibs.model.rates).
+CREATE TABLE clocks (
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    clock INTEGER NOT NULL,
+    PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+
+-- Keys whose filed jobs all stay out of the order of claims: until `opens_at`, or, if that is NULL, until one of
+-- the active runs of the key ends. The first filed job of any other key is in the order of claims.
+CREATE TABLE closed_keys (
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    opens_at INTEGER,
+    PRIMARY KEY (queue, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX closed_keys_opening ON closed_keys (queue, opens_at) WHERE opens_at IS NOT NULL;
 
 -- The logs of all queues: a dibs.model.events.LogEvent as MessagePack in each row. The number is the event's
 -- offset.

@@ -1,0 +1,85 @@
+"""The verbs that change a queue as a whole, each as a function of the queues of one step."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, structs
+
+from dibs.model import events, rules
+from dibs.model.job import EMPTY
+from dibs.model.requests import Settings, SettingsPatch
+from dibs.model.results import ExportRecord, ImportStatus, PruneResult
+from dibs.storage.offsets import format_offset
+from dibs_lmdb import keys
+from dibs_lmdb.queue import Queue, Queues
+from dibs_lmdb.records import LogEntry, unpack
+
+ENTRIES_PER_PRUNE = 1000
+
+
+def configure(queues: Queues, name: str, patch: SettingsPatch) -> Settings:
+    queue, now = queues[name], queues.step.now
+    before = queue.record.settings
+    changes = {field: value for field, value in structs.asdict(patch).items() if value is not UNSET}
+    settings = structs.replace(before, **changes)
+    if settings == before:
+        return before
+    # A change of the log level is logged if the old or the new level includes it.
+    if settings.log_level == "all":
+        queue.record.settings = settings
+    if settings.paused != before.paused:
+        queue.log(events.note_event("paused" if settings.paused else "resumed", "", now))
+    if settings != structs.replace(before, paused=settings.paused):
+        queue.log(events.note_event("configured", "", now))
+    queue.record.settings = settings
+    queue.record.work = queue.step.draw()
+    return settings
+
+
+def prune(queues: Queues, name: str, limit: int) -> PruneResult:
+    queue, step = queues[name], queues.step
+    outcomes = [key[8:] for key, _ in _expired(queue, keys.OUTCOME_EXPIRY, limit + 1)]
+    for hashed in outcomes[:limit]:
+        record = queue.by_hash(hashed)
+        queue.put(record.id, record.slot, structs.replace(record.slot, outcome=None))
+    requests = [key[8:] for key, _ in _expired(queue, keys.REQUEST_EXPIRY, limit + 1)]
+    for hashed in requests[:limit]:
+        queue.forget_request(hashed)
+    old: list[tuple[bytes, int, int]] = []
+    size, settings = queue.record.log_bytes, queue.record.settings
+    for key, packed in step.scan(queue.prefix(keys.EVENTS)):
+        entry = unpack(LogEntry, packed, f"the log of queue {name!r}")
+        if len(old) > ENTRIES_PER_PRUNE or (
+            size <= settings.log_bytes and step.now < entry.at + settings.log_age
+        ):
+            break
+        old.append((key, len(packed), len(entry.events)))
+        size -= len(packed)
+    more = len(outcomes) > limit or len(requests) > limit or len(old) > ENTRIES_PER_PRUNE
+    for key, length, count in old[:ENTRIES_PER_PRUNE]:
+        step.delete(queue.prefix(keys.EVENTS) + key)
+        queue.record.log_bytes -= length
+        queue.record.trimmed = format_offset(keys.read_number(key), count - 1)
+    removed = sum(count for _, _, count in old[:ENTRIES_PER_PRUNE])
+    return PruneResult(
+        outcomes=len(outcomes[:limit]), request_keys=len(requests[:limit]), events=removed, more=more
+    )
+
+
+def _expired(queue: Queue, tag: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    for key, value in queue.step.scan(queue.prefix(tag)):
+        if len(found) == most or keys.read_number(key[:8]) > queue.step.now:
+            break
+        found.append((key, value))
+    return found
+
+
+def import_record(queues: Queues, name: str, record: ExportRecord) -> ImportStatus:
+    queue, step = queues[name], queues.step
+    before = queue.get(record.id)
+    if rules.hide_expired_outcome(before, step.now) != EMPTY:
+        return "exists"
+    step.meta.drawn = max(step.meta.drawn, *rules.numbers_in(record.slot), 0)
+    after = rules.imported_slot(record.slot, step.now, queue.record.settings.retention)
+    queue.put(record.id, before, after)
+    return "imported"

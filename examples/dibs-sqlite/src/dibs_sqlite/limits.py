@@ -1,0 +1,120 @@
+"""The limits of a queue by key and by rate: which due jobs a claim takes (contract 2, Keys and limits).
+
+A claim that meets a job whose key has no room *files* it: the job leaves the order of claims, so that later
+claims do not meet it again. A closed key is a row of `closed_keys`. When the key opens, its first filed job
+comes back; when that job is claimed or changed, the next one does (StoredQueue.put).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dibs.model import rates
+from dibs.model.job import Job, Slot
+from dibs.model.requests import Settings, StartRate
+from dibs_sqlite.transaction import StoredQueue, Transaction
+
+#: The key of the clock of the queue itself. Keys of jobs are never empty.
+QUEUE_CLOCK = ""
+
+
+def admitted(tx: Transaction, queue: StoredQueue, limit: int) -> Iterator[Slot]:
+    """Yield up to `limit` slots in the order of claims, and charge the clocks for each.
+
+    The caller must claim each slot before it asks for the next: its run then counts for `per_key`.
+    """
+    for (key,) in queue.execute("opened_keys", now=tx.now).fetchall():
+        open_key(queue, key)
+    while limit > 0 and queue_opening(tx, queue) is None:
+        slot = _next_admitted(tx, queue)
+        if slot is None:
+            return
+        limit -= 1
+        yield slot
+
+
+def _next_admitted(tx: Transaction, queue: StoredQueue) -> Slot | None:
+    """Return the first due job whose key has room, and file those before it."""
+    while due := queue.due(1):
+        job = due[0].current
+        assert job is not None, "the query `due` returns waiting jobs"  # noqa: S101
+        if _has_room(tx, queue, job):
+            _charge(tx, queue, job)
+            return due[0]
+        queue.execute("file_job", id=job.id)
+    return None
+
+
+def _has_room(tx: Transaction, queue: StoredQueue, job: Job) -> bool:
+    """Return whether the key of the job has room. If it has none, close the key."""
+    key, settings = job.data.key, queue.settings
+    if key is None:
+        return True
+    if settings.per_key is not None and queue.scalar("count_runs_of_key", key=key) >= settings.per_key:
+        queue.execute("close_key", key=key, opens_at=None)
+        return False
+    clock = _clock(queue, key)
+    if settings.key_rate is not None and not rates.allows_start(clock, settings.key_rate, tx.now):
+        queue.execute("close_key", key=key, opens_at=rates.next_start(clock, settings.key_rate))
+        return False
+    return True
+
+
+def _clock(queue: StoredQueue, key: str) -> int:
+    return queue.scalar("clock", key=key) or 0
+
+
+def _charge(tx: Transaction, queue: StoredQueue, job: Job) -> None:
+    settings = queue.settings
+    clocks: list[tuple[str | None, StartRate | None]] = [
+        (QUEUE_CLOCK, settings.rate),
+        (job.data.key, settings.key_rate),
+    ]
+    for key, rate in clocks:
+        if key is not None and rate is not None:
+            queue.execute("save_clock", key=key, clock=rates.charge_start(_clock(queue, key), rate, tx.now))
+
+
+def open_key(queue: StoredQueue, key: str) -> None:
+    """Bring the first filed job of a closed key back into the order of claims."""
+    queue.execute("open_key", key=key)
+    queue.execute("bring_back", key=key)
+
+
+def queue_opening(tx: Transaction, queue: StoredQueue) -> int | None:
+    """Return the time at which the clock of the queue allows the next start; None if it allows one now."""
+    rate = queue.settings.rate
+    if rate is None:
+        return None
+    clock = _clock(queue, QUEUE_CLOCK)
+    return None if rates.allows_start(clock, rate, tx.now) else rates.next_start(clock, rate)
+
+
+def next_due(tx: Transaction, queue: StoredQueue) -> int | None:
+    """Return the next time at which a job falls due, a key opens, or the queue may start a due job."""
+    times = [queue.scalar(name, now=tx.now) for name in ("next_due", "next_opening")]
+    opening = queue_opening(tx, queue)
+    if opening is not None and queue.due(1):
+        times.append(opening)
+    return min((at for at in times if at is not None), default=None)
+
+
+def has_opened(tx: Transaction, queue: StoredQueue, after: int) -> bool:
+    """Return whether time alone may let a claim take more jobs than at the time `after`, in ms."""
+    if any(queue.scalar(name, after=after, now=tx.now) for name in ("became_due", "has_opened")):
+        return True
+    rate = queue.settings.rate
+    if rate is None:
+        return False
+    return after < rates.next_start(_clock(queue, QUEUE_CLOCK), rate) <= tx.now and bool(queue.due(1))
+
+
+def change_limits(queue: StoredQueue, before: Settings, after: Settings) -> None:
+    """Remove the clocks of a rate that changed, and open all closed keys if a limit of keys changed."""
+    if before.rate != after.rate:
+        queue.execute("delete_queue_clock")
+    if before.key_rate != after.key_rate:
+        queue.execute("delete_key_clocks")
+    if (before.per_key, before.key_rate) != (after.per_key, after.key_rate):
+        for (key,) in queue.execute("closed_keys").fetchall():
+            open_key(queue, key)
