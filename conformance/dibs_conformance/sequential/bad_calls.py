@@ -27,6 +27,7 @@ from dibs.model.requests import (
     HandOff,
     JobPatch,
     Reject,
+    Release,
     RetryLater,
     SettingsPatch,
     SettleAction,
@@ -113,8 +114,9 @@ def bad_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
     retention = OutcomeRetention(completed=1)
     actions: tuple[Any, ...] = (
         Fail(error=error, retention=retention),
-        Cancelled(retention=retention),
+        Cancelled(retention=retention, error=error),
         RetryLater(delay=1, error=error),
+        Release(delay=1),
     )
     lost, held = good["settlements"]
     for action in actions:
@@ -269,7 +271,7 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
     """
     retention = OutcomeRetention(completed=1, failed=1, cancelled=1, keep_payload=("failed",))
     overrides = Overrides(
-        timeout=1, max_retries=1, max_timeouts=1, max_stalls=1, backoff=Exponential(), lease=1
+        timeout=1, max_retries=1, max_timeouts=1, max_stalls=1, backoff=Exponential(), lease=1, start_by=NOW
     )
     data = JobData(payload=b"1", attributes={"a": b"1"}, priority=1, overrides=overrides, retention=retention)
     new = NewJob(id="new", data=data, run_at=NOW)
@@ -280,7 +282,7 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
     common: dict[str, Any] = {
         "queue": "q", "queues": ["q", "q"], "ids": ["seen", "seen"], "id": "handed", "lease": lease,
         "fence": fence, "revision": revision, "limit": 1, "parts": 2, "ttl": 2 * TTL, "holder": "kit",
-        "progress": b"1", "running": False, "state": "waiting", "timeout": 0.0, "for_": "ids",
+        "progress": b"1", "memo": b"m", "running": False, "state": "waiting", "timeout": 0.0, "for_": "ids",
         "since": {"q": "1"},
         "requests": [EnqueueRequest(job=new, request_key="k")] * 2,
         "settlements": [lost, Settlement(id="held", fence=fence, action=complete)],
@@ -289,7 +291,7 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
     }  # fmt: skip
     settings = SettingsPatch(
         paused=False, max_active=1, retention=retention, log_level="all", log_age=5, log_bytes=50_000,
-        request_key_age=5,
+        request_key_age=5, fail_handler=True, log_results=4,
     )  # fmt: skip
     cursors = {**common, "after": None, "until": None}
     return {

@@ -19,10 +19,12 @@ from dibs.model.requests import (
     Fail,
     FollowUp,
     JobPatch,
+    Release,
     RetryLater,
     SettingsPatch,
     SettleAction,
     Settlement,
+    Update,
 )
 from dibs.model.retry import Fixed
 from dibs.storage.protocol import Storage
@@ -57,6 +59,7 @@ BAD_JOBS = {
     "id of 513 bytes": NewJob(id="é" * 256 + "x"),
     "id with NUL": NewJob(id="a\0"),
     "id with a lone surrogate": NewJob(id="\ud800"),
+    "a memo": NewJob(id="a", data=JobData(memo=b"m")),
     "payload above 1 MiB": NewJob(id="a", data=JobData(payload=b"x" * (MIB + 1))),
     "key empty": NewJob(id="a", data=JobData(key="")),
     "key of 129 bytes": NewJob(id="a", data=JobData(key="é" * 64 + "x")),
@@ -81,6 +84,25 @@ BAD_JOBS = {
         for name, held in BAD_ATTRIBUTES.items()
     },
 }
+#: Update-only requests that would replace data, or that have data.
+BAD_UPDATES = {
+    "create=False with data=True": EnqueueRequest(
+        job=NewJob(id="a"), on_conflict=Update(create=False, data=True)
+    ),
+    **{
+        f"create=False with {name}": EnqueueRequest(
+            job=NewJob(id="held", data=data), on_conflict=Update(create=False)
+        )
+        for name, data in {
+            "a payload": JobData(payload=b"1"),
+            "attributes": JobData(attributes={"a": b"1"}),
+            "a priority": JobData(priority=1),
+            "a key": JobData(key="k"),
+            "overrides": JobData(overrides=Overrides(timeout=1)),
+            "a retention": JobData(retention=OutcomeRetention(failed=1)),
+        }.items()
+    },
+}
 BAD_QUEUES = {"empty": "", "501 bytes": "q" * 501, "NUL": "q\0", "a lone surrogate": "\ud800"}
 BAD_PATCHES = {
     "payload above 1 MiB": JobPatch(payload=b"x" * (MIB + 1)),
@@ -97,6 +119,8 @@ BAD_SETTINGS = {
     "a log_age above 100,000 days": SettingsPatch(log_age=LONGEST + 1),
     "a request_key_age above 100,000 days": SettingsPatch(request_key_age=LONGEST + 1),
     "a retention above 100,000 days": SettingsPatch(retention=OutcomeRetention(completed=LONGEST + 1)),
+    "log_results of 4,097": SettingsPatch(log_results=4097),
+    "negative log_results": SettingsPatch(log_results=-1),
 }
 AT_LIMITS = {
     "id of 512 bytes": NewJob(id="é" * 256),
@@ -145,6 +169,8 @@ def invalid_calls(fence: int) -> Iterator[InvalidCall]:
     good = EnqueueRequest(job=NewJob(id="a"))
     for name, job in BAD_JOBS.items():
         yield enqueue_case(name, [good, EnqueueRequest(job=job), good, EnqueueRequest(job=job)], (1, 3))
+    for name, request in BAD_UPDATES.items():
+        yield enqueue_case(name, [good, request, good], (1,))
     long_key = EnqueueRequest(job=NewJob(id="a"), request_key="k" * 129)
     yield enqueue_case("a request_key of 129 bytes", [long_key, good], (0,))
     yield enqueue_case("a batch of 1,001", [good] * 1001, None)
@@ -159,6 +185,12 @@ def invalid_calls(fence: int) -> Iterator[InvalidCall]:
     yield InvalidCall("grant, a ttl above 100,000 days", grant_for(LONGEST + 1))
     for name, value in {**BAD_JSON, "above 1 MiB": b'"' + b"x" * MIB + b'"'}.items():
         yield InvalidCall(f"report, progress: {name}", report_with(fence, value))
+        yield InvalidCall(f"report, memo and progress: {name}", report_with(fence, value, b"m"))
+    yield InvalidCall("report, memo above 1 MiB", report_with(fence, None, b"x" * (MIB + 1)))
+    yield InvalidCall("report, progress and memo above 1 MiB", report_with(fence, b"1", b"x" * (MIB + 1)))
+    yield InvalidCall("report without progress and memo", report_with(fence, None))
+    merged = JobPatch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'})
+    yield InvalidCall("amend, attributes of an outcome above 64 KiB once merged", amend_with(merged, "done"))
 
 
 def enqueue_case(name: str, requests: list[EnqueueRequest], indexes: tuple[int, ...] | None) -> InvalidCall:
@@ -177,9 +209,9 @@ def enqueue_to(queue: str, request: EnqueueRequest) -> Callable[[Storage], Await
     return call
 
 
-def amend_with(patch: JobPatch) -> Callable[[Storage], Awaitable[Any]]:
+def amend_with(patch: JobPatch, id: str = "seen") -> Callable[[Storage], Awaitable[Any]]:
     async def call(storage: Storage) -> None:
-        await storage.amend("q", "seen", patch, now=NOW)
+        await storage.amend("q", id, patch, now=NOW)
 
     return call
 
@@ -198,9 +230,11 @@ def grant_for(ttl: int) -> Callable[[Storage], Awaitable[Any]]:
     return call
 
 
-def report_with(fence: int, progress: bytes) -> Callable[[Storage], Awaitable[Any]]:
+def report_with(
+    fence: int, progress: bytes | None, memo: bytes | None = None
+) -> Callable[[Storage], Awaitable[Any]]:
     async def call(storage: Storage) -> None:
-        await storage.report("q", "held", fence, progress, now=NOW)
+        await storage.report("q", "held", fence, progress, memo, now=NOW)
 
     return call
 
@@ -210,6 +244,12 @@ def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
     yield "a result above 1 MiB", Complete(result=b"x" * (MIB + 1))
     yield "a retry after 100,000 days", RetryLater(delay=LONGEST + 1)
     yield "a retry after the year 9998", RetryLater(run_at=LATEST + 1)
+    yield "a release after 100,000 days", Release(delay=LONGEST + 1)
+    yield "a release after the year 9998", Release(run_at=LATEST + 1)
+    yield "a release with run_at and delay", Release(run_at=NOW, delay=1)
+    for name, request in BAD_UPDATES.items():
+        follow_up = FollowUp(queue="q", job=request.job, on_conflict=request.on_conflict)
+        yield f"a follow-up, {name}", Complete(then=(follow_up,))
     yield (
         "a retention above 100,000 days",
         Complete(retention=OutcomeRetention(completed=LONGEST + 1)),
@@ -227,11 +267,17 @@ def invalid_actions() -> Iterator[tuple[str, SettleAction]]:
 
 
 async def prepare_jobs(storage: Storage) -> int:
-    """Create an active job `held`, and a waiting job `seen` with attributes. Return the fence of `held`."""
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held"))], now=NOW)
-    granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
-    [job] = (await storage.claim("q", granted.lease, 1, now=NOW)).jobs
+    """Create an active job `held`, a completed job `done` and a waiting job `seen` with attributes.
+
+    Return the fence of `held`.
+    """
     attributes = {"a": b'"' + b"x" * 40 * KIB + b'"'}
+    ended = EnqueueRequest(job=NewJob(id="done", data=JobData(attributes=attributes)))
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="held")), ended], now=NOW)
+    granted = await storage.grant(["q"], 3_600_000, "kit", now=NOW)
+    job, done = (await storage.claim("q", granted.lease, 2, now=NOW)).jobs
+    fence = done.run.fence if done.run is not None else 0
+    await storage.settle("q", [Settlement(id="done", fence=fence, action=Complete())], now=NOW)
     await storage.enqueue(
         "q", [EnqueueRequest(job=NewJob(id="seen", data=JobData(attributes=attributes)))], now=NOW
     )
@@ -241,7 +287,7 @@ async def prepare_jobs(storage: Storage) -> int:
 
 async def read_state(storage: Storage) -> Any:
     """Return everything that the invalid calls could change: slots, counts and queue names."""
-    slots = await storage.get("q", ["a", "held", "seen"], now=NOW)
+    slots = await storage.get("q", ["a", "done", "held", "seen"], now=NOW)
     names = sorted(info.name for info in await storage.queues())
     return list(slots), await storage.counts(["q"], now=NOW), names
 
@@ -297,6 +343,7 @@ async def check_values_at_limits(storage: Storage) -> tuple[int, list[str]]:
     tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}
     tries["a batch of 1,000"] = ("q", batch)
     tries["a queue of 500 bytes"] = ("é" * 250, batch[:1])
+    await storage.configure("q", SettingsPatch(log_results=4096), now=NOW)
     tries["a request_key of 128 bytes"] = ("q", [EnqueueRequest(job=NewJob(id="k"), request_key="k" * 128)])
     wrong = [
         text

@@ -26,7 +26,7 @@ from dibs_conformance.target import LevelPlan, Locations
 #: The laws of probes whose checks the report counts together, by the name of what they tried.
 COUNTED_PROBES: Final = {
     "bad calls": ("invalid input is refused completely", "every verb refuses bad arguments"),
-    "waits": ("an idle wait does not end", "a wake-up carries the stored outcome"),
+    "waits": ("an idle wait does not end", "progress is told", "a wake-up carries the stored outcome"),
 }
 
 

@@ -34,6 +34,7 @@ from dibs_conformance.sequential.limit_probes import (
 from dibs_conformance.sequential.log_pages import check_log_pages
 from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
+from dibs_conformance.sequential.progress_waits import check_progress_waits
 from dibs_conformance.sequential.queue_names import check_queue_names
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.sequential.subclasses import check_subclasses
@@ -233,6 +234,12 @@ PROBES = (
         "3, Wake-ups",
         "A wait for a queue in which nothing changes lasts until its timeout, apart from a few wrong hints.",
         check_idle_waits,
+    ),
+    Probe(
+        "progress is told",
+        "3, Wake-ups",
+        "A report with progress ends waits for progress alone; a late holder's report and a memo end none.",
+        check_progress_waits,
     ),
     Probe(
         "a wake-up carries the stored outcome",

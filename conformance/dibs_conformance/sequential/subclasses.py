@@ -72,8 +72,10 @@ async def _check_life(storage: Storage, answers: Answers) -> None:
         return
     fence, revision = number(job.run.fence), number(job.revision)
     answers.compare("holder of the run", job.run.holder, "kit")
-    reported = await storage.report(queue, id, fence, Bytes(b"1"), now=now)
+    reported = await storage.report(queue, id, fence, Bytes(b"1"), Bytes(b"m"), now=now)
     answers.compare("report", reported, "reported")
+    [slot] = await storage.get("q", ["a"], now=NOW)
+    answers.compare("memo of the job", slot.current and slot.current.data.memo, b"m")
     patch = JobPatch(attributes={Text("b"): Bytes(b"2")})
     answers.compare("amend", await storage.amend(queue, id, patch, now=now), "amended")
     answers.compare("cancel", list(await storage.cancel(queue, [id], now=now)), ["active"])

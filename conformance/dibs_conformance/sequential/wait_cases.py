@@ -52,6 +52,12 @@ class WaitCase:
     watch: Watch
     prepare: Callable[[Storage, Prepared], Awaitable[Any]]
     change: Callable[[Storage, Prepared], Awaitable[Any]]
+    #: False for a wait for progress that names no id: it waits for any id of the queue.
+    names_id: bool = True
+
+    @property
+    def ids(self) -> list[str]:
+        return ["a"] if self.watch in ("ids", "progress") and self.names_id else []
 
 
 async def enqueue(storage: Storage, state: Prepared, id: str = "a", delay: int | None = None) -> None:
@@ -159,6 +165,16 @@ async def amend_run_at(storage: Storage, state: Prepared) -> None:
     await storage.amend(state.queue, "a", JobPatch(delay=0))
 
 
+async def report(storage: Storage, state: Prepared) -> None:
+    await storage.report(state.queue, "a", state.fences["a"], b"0.5")
+
+
+async def report_on_a_claim(storage: Storage, state: Prepared) -> None:
+    """Claim job `a` and report progress once, so that the next report is another one."""
+    await claim(storage, state)
+    await report(storage, state)
+
+
 async def nothing(storage: Storage, state: Prepared) -> None:
     """Change nothing: the wait ends by itself."""
 
@@ -197,4 +213,10 @@ CASES: Final = (
     WaitCase("cancel of a handed-off run", "ids", hand_off, cancels(running=True)),
     WaitCase("finish", "ids", hand_off, finish),
     WaitCase("drop after a requested cancellation", "ids", claim_and_request_cancel, drop),
+    WaitCase("report", "progress", claim, report),
+    WaitCase("report of any id", "progress", claim, report, names_id=False),
+    WaitCase("report after another", "progress", report_on_a_claim, report),
+    WaitCase("report by a handed-off run", "progress", hand_off, report),
+    WaitCase("the end of a run", "progress", claim, settles(Complete())),
+    WaitCase("cancel of a waiting job", "progress", enqueue, cancels()),
 )

@@ -145,12 +145,14 @@ class WaitRounds:
         await CASES[number].prepare(self.waiting, state)
 
     async def _read_token(self, number: int, state: Prepared) -> WaitResult:
-        return await begin_wait(self.waiting, CASES[number].watch, state.queue)
+        case = CASES[number]
+        return await self.waiting.wait([state.queue], for_=case.watch, ids=case.ids, timeout=0)
 
     async def _wait(self, number: int, state: Prepared, since: Any, timeout: float = TIMEOUT) -> WaitResult:
         case = CASES[number]
-        ids = ["a"] if case.watch == "ids" else []
-        return await self.waiting.wait([state.queue], for_=case.watch, ids=ids, since=since, timeout=timeout)
+        return await self.waiting.wait(
+            [state.queue], for_=case.watch, ids=case.ids, since=since, timeout=timeout
+        )
 
 
 def was_woken(wait: asyncio.Task[WaitResult]) -> bool:
@@ -160,7 +162,11 @@ def was_woken(wait: asyncio.Task[WaitResult]) -> bool:
 
 async def begin_wait(storage: Storage, watch: Watch, queue: str) -> WaitResult:
     """Return the tokens of the current state, from a wait that ends at once."""
-    return await storage.wait([queue], for_=watch, ids=["a"] if watch == "ids" else [], timeout=0)
+    return await storage.wait([queue], for_=watch, ids=ids_for(watch), timeout=0)
+
+
+def ids_for(watch: Watch) -> list[str]:
+    return ["a"] if watch in ("ids", "progress") else []
 
 
 # -- idle waits --------------------------------------------------------------------------------------
@@ -168,7 +174,7 @@ async def begin_wait(storage: Storage, watch: Watch, queue: str) -> WaitResult:
 
 async def check_idle_waits(storage: Storage) -> tuple[int, list[str]]:
     """Wait on queues where nothing happens. Return the number of waits, and a text for each busy one."""
-    watches: tuple[Watch, ...] = ("work", "events", "ids")
+    watches: tuple[Watch, ...] = ("work", "events", "ids", "progress")
     found = await asyncio.gather(*(count_wake_ups(storage, watch) for watch in watches))
     return len(watches), [
         f"a wait for {watch} was woken {woken} times in {IDLE_SECONDS} s, and nothing had changed"
@@ -183,8 +189,7 @@ async def count_wake_ups(storage: Storage, watch: Watch) -> int:
     since = (await begin_wait(storage, watch, queue)).since
     ends = time.monotonic() + IDLE_SECONDS
     while woken <= MOST_IDLE_WAKE_UPS and (left := ends - time.monotonic()) > 0:
-        ids = ["a"] if watch == "ids" else []
-        found = await storage.wait([queue], for_=watch, ids=ids, since=since, timeout=left)
+        found = await storage.wait([queue], for_=watch, ids=ids_for(watch), since=since, timeout=left)
         since = found.since
         woken += time.monotonic() < ends
     return woken
