@@ -395,9 +395,11 @@ class Transactions(Protocol):
     """The method of a storage with the capability `transactions`: jobs commit with the caller's own rows."""
 
     def in_transaction(self, connection: Any) -> Any:
-        """Return an object whose `enqueue` and `settle` run inside the open transaction of `connection`.
+        """Return an object whose `enqueue`, `settle` and `report` run inside the transaction of `connection`.
 
-        For a blocking connection, both are plain functions that run on the thread of the caller. Raise
+        `report` takes the queue, and the id, fence and memo as one tuple. The property `is_open` says whether
+        the connection is in a transaction. For a blocking connection of the driver, the three are plain
+        functions that run on the thread of the caller. Raise
         Refused if `connection` is not a connection of the storage's driver, or leads to another storage.
         Errors of the transaction itself, such as a serialization failure, are those of the driver.
         """

@@ -19,6 +19,7 @@ from attrs import evolve
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.connection.handler_thread import HandlerThread
+from dibs.client.connection.step_transactions import StepTransactions
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
@@ -156,7 +157,16 @@ class InlineWorker:
             self._ended_runs.append((run, action))
             return
         loop, serde = asyncio.get_running_loop(), run.handler.serde
-        run.current = CurrentJob(self._storage, queue, job, loop, run.start_timeout(), resources, serde=serde)
+        run.current = CurrentJob(
+            self._storage,
+            queue,
+            job,
+            loop,
+            run.start_timeout(),
+            resources,
+            serde=serde,
+            join=StepTransactions,
+        )
         self._executor.start(run)
 
     async def _deliver_cancellations(self, lease: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.steps import Steps, call_blocking, call_function
+from dibs.client.calls.steps import Steps, Transactions, call_blocking, call_function
 from dibs.client.calls.steps import step_key as make_step_key
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import JSON, Serde
@@ -64,6 +64,7 @@ class CurrentJob:
         resources: Any = None,
         *,
         serde: Serde = JSON,
+        join: Callable[[RunStorage, str, str, int], Transactions] | None = None,
     ) -> None:
         run = job.run
         if run is None:
@@ -72,6 +73,8 @@ class CurrentJob:
         self._loop = loop
         self._job = job
         self._serde = serde
+        #: Makes the object that stores steps in transactions of the caller, for a queue, id and fence.
+        self._join = join
         self._cancelled = run.cancel_requested
         self.queue: str = queue
         """Name of the queue."""
@@ -149,7 +152,9 @@ class CurrentJob:
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def step(
+        self, name: str, function: Callable[..., Any], *args: Any, connection: Any = None, **kwargs: Any
+    ) -> Any:
         """Call `function(*args, **kwargs)` once for this job, and store its result for later runs.
 
         In an `async def` handler `await job.step("charge", pay, order)`; there a `def` function runs on a
@@ -162,6 +167,10 @@ class CurrentJob:
         return type of the function. All results of a job together may have 1 MiB. They stay until the job
         ends or an update replaces its data.
 
+        A `connection` of psycopg, SQLAlchemy or Django stores the result in its transaction, if the storage
+        is Postgres: what the function writes there, and the result, commit together. It is not passed to the
+        function. Commit before the next step: until then the job is locked.
+
         Raises the error of the function, which stores nothing; LeaseLost if another worker may run the job;
         Refused, which fails the job without a retry, for a name that was used before in this run, or a
         result that cannot be stored; StorageError, OutcomeUnknown.
@@ -169,8 +178,8 @@ class CurrentJob:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._step_blocking(name, function, args, kwargs)
-        return self._step(name, function, args, kwargs)
+            return self._step_blocking(name, function, args, kwargs, connection)
+        return self._step(name, function, args, kwargs, connection)
 
     def step_key(self, name: str) -> str:
         """Return an idempotency key for a step, to pass to other systems: text of 32 hex digits.
@@ -182,9 +191,16 @@ class CurrentJob:
         return make_step_key(self.queue, self._job, name)
 
     async def _step(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        connection: Any,
     ) -> Any:
-        step = self._steps.begin(name, function)
+        if self._steps.has_open_step:
+            await self._run_on_worker_loop(self._steps.settle_joined())
+        step = self._steps.begin(name, function, connection)
         if step.is_stored:
             return step.stored_result()
         with step.trying():
@@ -193,19 +209,32 @@ class CurrentJob:
         return result
 
     def _step_blocking(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        connection: Any,
     ) -> Any:
-        step = self._steps.begin(name, function)
+        if self._steps.has_open_step:
+            self._run_on_worker_loop(self._steps.settle_joined())
+        step = self._steps.begin(name, function, connection)
         if step.is_stored:
             return step.stored_result()
         with step.trying():
             result = step.take_result(call_blocking(function, args, kwargs, self._loop))
-        self._run_on_worker_loop(step.store())
+        if connection is not None and self._steps.transactions is not None:
+            self._steps.transactions.wait(step.store(), self._loop)
+        else:
+            self._run_on_worker_loop(step.store())
         return result
 
     @cached_property
     def _steps(self) -> Steps:
-        return Steps(f"{self.queue}/{self.id}", self._job, self._serde, self._report_memo)
+        transactions = None
+        if self._join is not None and self._storage.capabilities.transactions:
+            transactions = self._join(self._storage, self.queue, self.id, self.fence)
+        return Steps(f"{self.queue}/{self.id}", self._job, self._serde, self._report_memo, transactions)
 
     async def _report_memo(self, memo: bytes) -> bool:
         return await self._storage.report(self.queue, self.id, self.fence, memo=memo) != "lost"

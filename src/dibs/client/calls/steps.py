@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -24,6 +25,10 @@ from dibs.model.check_values import check_text
 from dibs.model.job import Job
 from dibs.model.limits import LIMITS
 
+#: Seconds for which the result of a step waits until the transaction of another step has ended.
+OPEN_SECONDS: Final = 10.0
+#: Seconds between two looks at such a transaction.
+LOOK_SECONDS: Final = 0.01
 #: The version of the format of a memo.
 MEMO_VERSION: Final = 1
 #: Longest name of a step, in bytes of UTF-8.
@@ -49,6 +54,16 @@ class StoreMemo(Protocol):
     """Stores a memo under the fence of the run. Returns False if the run no longer holds its job."""
 
     async def __call__(self, memo: bytes) -> bool: ...
+
+
+class Transactions(Protocol):
+    """Stores memos in transactions of the caller; see dibs.client.connection.step_transactions."""
+
+    async def report(self, connection: Any, memo: bytes) -> bool: ...
+    @property
+    def is_open(self) -> bool: ...
+    async def read_memo(self) -> bytes | None: ...
+    def wait(self, work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None: ...
 
 
 def encode_memo(results: Mapping[str, bytes]) -> bytes:
@@ -89,12 +104,23 @@ def step_key(queue: str, job: Job, name: str) -> str:
 class Steps:
     """The steps of one run. Several steps may run at the same time."""
 
-    def __init__(self, label: str, job: Job, serde: Serde, store: StoreMemo) -> None:
+    def __init__(
+        self,
+        label: str,
+        job: Job,
+        serde: Serde,
+        store: StoreMemo,
+        transactions: Transactions | None = None,
+    ) -> None:
         #: The queue and id, for error messages.
         self._label = label
         self._job = job
         self._serde = serde
         self._store_memo = store
+        #: None if the storage cannot store a step in a transaction of the caller.
+        self.transactions = transactions
+        #: The result of the last step that was stored in a transaction, until its end is known.
+        self._joined: dict[str, bytes] = {}
         #: The encoded results of all steps that have ended, by name; None until the memo was decoded.
         self._known: dict[str, bytes] | None = None
         #: The names whose result is in the memo of the storage.
@@ -105,7 +131,7 @@ class Steps:
         self._lock = asyncio.Lock()
         self._lost = False
 
-    def begin(self, name: str, function: Callable[..., Any]) -> Step:
+    def begin(self, name: str, function: Callable[..., Any], connection: Any = None) -> Step:
         """Return the step of a call of `job.step`.
 
         Raises StepRefused for a bad name or one that this run has used, LeaseLost after a report was refused.
@@ -114,6 +140,12 @@ class Steps:
             check_text("name", name, NAME_BYTES)
         except Refused as refused:
             raise StepRefused(f"a step of {self._label}: {refused}", field="name") from None
+        if connection is not None and self.transactions is None:
+            raise StepRefused(
+                f"step {name!r} of {self._label} has a connection, but this run cannot store a step in your "
+                'transaction: use a Postgres storage, and a handler without executor="process"',
+                field="connection",
+            )
         if self._lost:
             raise self._lease_lost(name)
         if name in self._begun:
@@ -122,11 +154,59 @@ class Steps:
                 field="name",
             )
         self._begun.add(name)
-        return Step(self, name, function, self._serde, self._results.get(name))
+        return Step(self, name, function, self._serde, self._results.get(name), connection)
 
     def forget(self, name: str) -> None:
         """Allow the name of a step again: its function has raised an error."""
         self._begun.discard(name)
+
+    @property
+    def has_open_step(self) -> bool:
+        """True if the last step was stored in a transaction whose end is not known."""
+        return bool(self._joined)
+
+    async def settle_joined(self, *, seconds: float = 0.0) -> None:
+        """Find out if the transaction of the last step was committed. Runs on the worker's loop.
+
+        Raises StepRefused if the transaction is still open after `seconds`. A step whose transaction was
+        rolled back has no result, and its name may be used again.
+        """
+        deadline = time.monotonic() + seconds
+        while self._joined and self.transactions is not None:
+            # Read before the memo: a transaction that ended before the memo was read shows in the memo.
+            is_open = self.transactions.is_open
+            committed = decode_memo(await self.transactions.read_memo())
+            if self._joined.keys() <= committed.keys():
+                self._results.update(self._joined)
+                self._stored.update(self._joined)
+                self._joined = {}
+            elif not is_open:
+                self._begun -= self._joined.keys()
+                self._joined = {}
+            elif time.monotonic() < deadline:
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                [name] = self._joined
+                raise StepRefused(
+                    f"the transaction of step {name!r} of {self._label} is still open; end it before the "
+                    "next step, and use one transaction for each step",
+                    field="connection",
+                )
+
+    async def store_joined(self, name: str, raw: bytes, connection: Any) -> None:
+        """Store the result of a step in the transaction of `connection`. Runs on the worker's loop.
+
+        Raises the errors of `store`, and those of the transaction.
+        """
+        assert self.transactions is not None, "bug in dibs: begin() did not check `connection`"  # noqa: S101
+        self._check_size(name, raw)
+        async with self._lock:
+            await self.settle_joined(seconds=OPEN_SECONDS)
+            memo = encode_memo({**self._results, name: raw})
+            self._lost = self._lost or not await self.transactions.report(connection, memo)
+            if self._lost:
+                raise self._lease_lost(name)
+            self._joined = {name: raw}
 
     async def store(self, name: str, raw: bytes) -> None:
         """Store the result of a step, with those of all steps that have ended. Runs on the worker's loop.
@@ -140,6 +220,7 @@ class Steps:
         async with self._lock:
             if name in self._stored:  # the report of another step has stored it
                 return
+            await self.settle_joined(seconds=OPEN_SECONDS)
             included = dict(self._results)
             self._lost = self._lost or not await self._store_memo(encode_memo(included))
             if self._lost:
@@ -176,9 +257,17 @@ class Step:
     """
 
     def __init__(
-        self, steps: Steps, name: str, function: Callable[..., Any], serde: Serde, stored: bytes | None
+        self,
+        steps: Steps,
+        name: str,
+        function: Callable[..., Any],
+        serde: Serde,
+        stored: bytes | None,
+        connection: Any,
     ) -> None:
         self._steps = steps
+        #: The connection whose transaction stores the step, or None.
+        self._connection = connection
         self._name = name
         self._serde = serde
         self._call = _known_signature(function)
@@ -219,7 +308,14 @@ class Step:
     async def store(self) -> None:
         """Store the result; see Steps.store."""
         assert self.raw is not None, "bug in dibs: a step was stored before its function"  # noqa: S101
-        await self._steps.store(self._name, self.raw)
+        if self._connection is None:
+            await self._steps.store(self._name, self.raw)
+            return
+        try:
+            await self._steps.store_joined(self._name, self.raw, self._connection)
+        except BaseException:  # the transaction will be rolled back
+            self._steps.forget(self._name)
+            raise
 
     def _decode(self) -> Any:
         assert self.raw is not None, "bug in dibs: the result of a step was read before its function"  # noqa: S101

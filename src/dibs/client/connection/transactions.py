@@ -1,4 +1,4 @@
-"""Enqueue and settle in the caller's own transaction, on a connection of psycopg, SQLAlchemy or Django.
+"""Enqueue, settle and report in the caller's transaction, on a connection of psycopg, SQLAlchemy or Django.
 
 The storage receives the driver connection of a SQLAlchemy connection. This module imports no driver; the
 storage checks which connections it accepts.
@@ -17,13 +17,13 @@ from dibs.client.connection.callers_errors import call_async, call_blocking
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest, Settlement
-from dibs.model.results import EnqueueResult, SettleResult
+from dibs.model.results import EnqueueResult, ReportStatus, SettleResult
 from dibs.storage.protocol import Storage, Transactions
 
 
 @frozen
 class TransactionCalls:
-    """The verbs `enqueue` and `settle` of a storage on the caller's connection.
+    """The verbs `enqueue`, `settle` and `report` of a storage on the caller's connection.
 
     With a blocking connection the verbs run on the thread of the caller.
     """
@@ -42,6 +42,16 @@ class TransactionCalls:
         """Settle runs as `Storage.settle` does. A rollback undoes this, and the runs are active again."""
         answers: Sequence[SettleResult] = await self._call_verb(self._verbs.settle, queue, settlements)
         return answers
+
+    async def report(self, queue: str, id: str, fence: int, memo: bytes) -> ReportStatus:
+        """Store a memo as `Storage.report` does. Later runs see it after the commit."""
+        answer: ReportStatus = await self._call_verb(self._verbs.report, queue, (id, fence, memo))
+        return answer
+
+    @property
+    def is_open(self) -> bool:
+        """True if the connection is in a transaction."""
+        return bool(self._verbs.is_open)
 
     async def _call_verb(self, verb: Any, queue: str, items: Sequence[Any]) -> Any:
         caller = CALLER_THREAD.get()

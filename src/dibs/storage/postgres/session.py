@@ -16,6 +16,7 @@ from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks, clock
 from dibs.storage.postgres.codec import parameters
+from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.codec.rows import UnreadableRow
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
@@ -141,6 +142,25 @@ class PostgresSession:
         checks.check_settle(queue, settlements, self.limits)
         params, reasons = parameters.encode_settlements(settlements, self.limits)
         return {**self._check_common(queue, now), **params}, reasons
+
+    def report_params(
+        self,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None,
+        memo: bytes | None,
+        now: int | None,
+    ) -> dict[str, Any]:
+        """Check the arguments of a report, and return its parameters."""
+        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
+        return {
+            "id": sendable_id(id),
+            "fence": fence,
+            "progress": None if progress is None else progress.decode(),
+            "memo": memo,
+            **self._check_common(queue, now),
+        }
 
     # -- statements on the caller's connection --------------------------------------------------------
 

@@ -204,14 +204,7 @@ class PostgresStorage(PostgresSession):
         *,
         now: int | None = None,
     ) -> ReportStatus:
-        checks.check_report(queue, progress, memo, self.limits, id=id, fence=fence)
-        params = {
-            "id": sendable_id(id),
-            "fence": fence,
-            "progress": None if progress is None else progress.decode(),
-            "memo": memo,
-            **self._check_common(queue, now),
-        }
+        params = self.report_params(queue, id, fence, progress, memo, now)
         return "reported" if await self._run_for_value("report", params) else "lost"
 
     # -- by id ---------------------------------------------------------------------------------------
@@ -387,9 +380,9 @@ class PostgresStorage(PostgresSession):
     def in_transaction(self, connection: BlockingConnection[Any]) -> BlockingTransaction: ...
 
     def in_transaction(self, connection: Any) -> AsyncTransaction | BlockingTransaction:
-        """Return an object whose enqueue() and settle() run in the current transaction of `connection`.
+        """Return an object whose enqueue(), settle() and report() run in the transaction of `connection`.
 
-        For a blocking connection of psycopg 3, both are plain functions that run on the caller's thread.
+        For a blocking connection of psycopg 3, they are plain functions that run on the caller's thread.
         Raise Refused if `connection` is not a connection of psycopg 3, or is in a two-phase transaction.
         """
         if isinstance(connection, BlockingConnection):

@@ -1,4 +1,4 @@
-"""Enqueue and settle inside a transaction of the caller, on the caller's connection.
+"""Enqueue, settle and report inside a transaction of the caller, on the caller's connection.
 
 The caller's commit makes the jobs visible, and a rollback removes them. The caller also decides how the
 transaction ends after an error.
@@ -18,10 +18,11 @@ from attrs import frozen
 # Use the AsyncCursor and Cursor classes of psycopg itself. The cursors of Django's connections bind
 # parameters on the client side and do not support binary results.
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from dibs.model.requests import Complete, EnqueueRequest, Fail, Settlement
-from dibs.model.results import EnqueueResult, SettleResult
+from dibs.model.results import EnqueueResult, ReportStatus, SettleResult
 from dibs.storage.postgres.codec import rows
 from dibs.storage.postgres.codec.parameters import add_handled
 from dibs.storage.postgres.session import PostgresSession
@@ -37,9 +38,13 @@ def any_failure(settlements: Sequence[Settlement]) -> bool:
     return any(isinstance(one.action, Fail) for one in settlements)
 
 
+def is_in_transaction(connection: AsyncConnection[Any] | Connection[Any]) -> bool:
+    return connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
 @frozen
 class AsyncTransaction:
-    """The verbs enqueue and settle inside the transaction of an AsyncConnection."""
+    """The verbs enqueue, settle and report inside the transaction of an AsyncConnection."""
 
     _session: PostgresSession
     _connection: AsyncConnection[Any]
@@ -66,6 +71,19 @@ class AsyncTransaction:
         ((statuses, revisions),) = await self._fetch("settle", params)
         return rows.decode_settled(statuses, revisions, reasons)
 
+    async def report(
+        self, queue: str, items: tuple[str, int, bytes], *, now: int | None = None
+    ) -> ReportStatus:
+        """Store a memo. `items` are the id and fence of the run, and the memo."""
+        id, fence, memo = items
+        found = await self._fetch("report", self._session.report_params(queue, id, fence, None, memo, now))
+        return "reported" if found[0][0] else "lost"
+
+    @property
+    def is_open(self) -> bool:
+        """True if the connection is in a transaction."""
+        return is_in_transaction(self._connection)
+
     async def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         query, all_params = self._session.joined_query(name, params)
         with self._session.raising_callers_errors(self._connection):
@@ -78,7 +96,7 @@ class AsyncTransaction:
 
 @frozen
 class BlockingTransaction:
-    """The verbs enqueue and settle inside the transaction of a Connection, on the caller's thread."""
+    """The verbs enqueue, settle and report inside the transaction of a Connection, on the caller's thread."""
 
     _session: PostgresSession
     _connection: Connection[Any]
@@ -103,6 +121,17 @@ class BlockingTransaction:
             add_handled(params, self._session.register_fail_queue_blocking(queue))
         ((statuses, revisions),) = self._fetch("settle", params)
         return rows.decode_settled(statuses, revisions, reasons)
+
+    def report(self, queue: str, items: tuple[str, int, bytes], *, now: int | None = None) -> ReportStatus:
+        """Store a memo. `items` are the id and fence of the run, and the memo."""
+        id, fence, memo = items
+        found = self._fetch("report", self._session.report_params(queue, id, fence, None, memo, now))
+        return "reported" if found[0][0] else "lost"
+
+    @property
+    def is_open(self) -> bool:
+        """True if the connection is in a transaction."""
+        return is_in_transaction(self._connection)
 
     def _fetch(self, name: str, params: dict[str, Any]) -> list[Any]:
         query, all_params = self._session.joined_query(name, params)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.calls.handler import Handler
+from dibs.client.connection.step_transactions import StepTransactions
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
@@ -379,7 +380,14 @@ class Worker:
         # The time of a handler in a child process starts later, see Executor.
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
         invocation.current = CurrentJob(
-            self._storage, queue.name, job, self._loop, deadline, self._resources, serde=queue.handler.serde
+            self._storage,
+            queue.name,
+            job,
+            self._loop,
+            deadline,
+            self._resources,
+            serde=queue.handler.serde,
+            join=StepTransactions,
         )
         self._executor.start(invocation)
 

@@ -54,8 +54,9 @@ SELECT {schema}.finish(
     %(now)s::bigint)
 
 -- name: report
-SELECT {schema}.report(
-    %(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(memo)b::bytea, %(now)s::bigint)
+SELECT r.known
+FROM {schema}.report(
+    %(queue)s::text, %(id)s::text, %(fence)s::bigint, %(progress)s::json, %(memo)b::bytea, %(now)s::bigint) r (known)
 
 -- name: grant
 -- Returns one row: the time, and the lead of the storage in ms.
