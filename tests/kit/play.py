@@ -32,13 +32,15 @@ def play(
     """
     runner = LoopRunner()
     checker = LawChecker([law() for law in LAWS], CallRecorder())
+    locations = Locations(target)
     session = ExampleSession(
-        locations=Locations(target),
+        locations=locations,
         checker=checker,
         runner=runner,
         durable=durable,
         compacts=durable,
         cross_queue=True,
+        limits=runner.run(obeys_limits(locations)),
         handles=True,
     )
     try:
@@ -50,6 +52,12 @@ def play(
     finally:
         session.locations.remove_all()
         runner.close()
+
+
+async def obeys_limits(locations: Locations) -> bool:
+    """Return whether a storage claims the capability `limits`."""
+    async with locations.open(locations.new(), "manual") as storage:
+        return storage.capabilities.limits
 
 
 def play_level(level: str, target: str, claims: Capabilities, examples: int, seed: int = 1) -> Findings:

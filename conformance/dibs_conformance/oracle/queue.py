@@ -99,10 +99,11 @@ class OracleQueue:
         return sorted({end for end in ends if end > now})
 
     def expired_entries(self, now: int) -> int:
-        """Return the number of entries that prune may remove: expired outcomes and keys, and old events."""
+        """Return how many entries prune may remove: expired outcomes and keys, clocks, and old events."""
         outcomes = sum(one.outcome is not None and not one.live_outcome(now) for one in self.ids.values())
         keys = sum(now >= key.expires_at for key in self.keys.values())
-        return outcomes + keys + sum(n.event.at + self.settings.log_age <= now for n in self.log)
+        clocks = 1 + len(self.starts.by_key)
+        return outcomes + keys + clocks + sum(n.event.at + self.settings.log_age <= now for n in self.log)
 
     def prune(self, now: int) -> None:
         """Remove all expired outcomes."""

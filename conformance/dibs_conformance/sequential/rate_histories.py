@@ -270,13 +270,17 @@ def pause_under_a_rate(lockstep: Lockstep) -> None:
 
 def prune_clocks(lockstep: Lockstep) -> None:
     """Prune while clocks are ahead of now. Only the clocks that are not ahead may go."""
-    calls = KeyedCalls(lockstep, rate=StartRate(1, 50), key_rate=StartRate(1, 100))
-    calls.enqueue(*KEYED[:6])
-    for _ in range(5):
-        calls.claim()
-        lockstep.prune_all(QUEUE, 10)
-        calls.claim()
-        calls.pass_time(50)
+    slow = StartRate(1, 50, 2)
+    for limits in ({"rate": slow, "key_rate": None}, {"rate": None, "key_rate": slow}):
+        calls = KeyedCalls(lockstep, **limits)
+        calls.enqueue(*KEYED[:6], *(f"m{n}:m{n}" for n in range(6)))
+        for at in range(6, 10):
+            calls.claim(9)
+            lockstep.prune_all(QUEUE, 2)
+            calls.enqueue(KEYED[at])
+            calls.claim()
+            calls.pass_time(25)
+        lockstep.forget(QUEUE, [*MANY, *(f"m{n}" for n in range(6))])
 
 
 def use_all_of_a_large_rate(lockstep: Lockstep) -> None:

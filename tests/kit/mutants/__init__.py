@@ -13,6 +13,7 @@ from tests.kit.mutants import durability as durability
 from tests.kit.mutants import engine as engine
 from tests.kit.mutants import fences as fences
 from tests.kit.mutants import handles as handles
+from tests.kit.mutants import limits as limits
 from tests.kit.mutants import log_events as log_events
 from tests.kit.mutants import lua as lua
 from tests.kit.mutants import sql as sql
