@@ -47,9 +47,11 @@ async def test_an_older_place_is_brought_up(
     opening: Opening, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = migrations()
-    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:13])
-    async with opening() as storage:
-        await storage.enqueue("q", [asked("a")])
+    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:14])
+    async with opening():
+        connection = await connect()
+        await connection.execute("SELECT enqueue_job('q', 'a')")
+        await connection.commit()
     monkeypatch.undo()
     async with opening() as storage:
         assert ["a"] == [job.id for job in await claimed(storage)]

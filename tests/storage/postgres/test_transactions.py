@@ -13,7 +13,7 @@ from psycopg import Rollback
 
 from dibs.errors import BatchRefused
 from dibs.model.job import Error, JobData, NewJob
-from dibs.model.requests import EnqueueRequest, Fail, FollowUp, Settlement
+from dibs.model.requests import EnqueueRequest, Fail, FollowUp, SettingsPatch, Settlement
 from dibs.storage.postgres import PostgresStorage
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked, claimed, done
@@ -70,6 +70,7 @@ async def test_a_connection_without_asyncio_joins_on_the_caller_s_thread(
 async def test_after_a_savepoint_was_rolled_back_the_log_is_whole(
     storage: PostgresStorage, connect: Connect
 ) -> None:
+    await storage.configure("q", SettingsPatch(fail_handler=True))
     await storage.enqueue("q", [asked("a"), asked("b")])
     a, b = await claimed(storage)
     mine = await connect()
@@ -132,15 +133,14 @@ async def test_nor_the_first_failure_in_one(
     storage: PostgresStorage, opening: Callable[..., PostgresStorage], connect: Connect
 ) -> None:
     """The fail queue, and the queues of what follows, are new with the end that needs them."""
+    await storage.configure("q", SettingsPatch(fail_handler=True))
     await storage.enqueue("q", [asked("a"), asked("b")])
     a, b = await claimed(storage)
     ends = [
         Settlement(
             id=job.id,
             fence=job.run.fence,
-            action=Fail(
-                error=Error(type="E"), handled=True, then=(FollowUp(queue="next", job=NewJob(id=job.id)),)
-            ),
+            action=Fail(error=Error(type="E"), then=(FollowUp(queue="next", job=NewJob(id=job.id)),)),
         )
         for job in (a, b)
         if job.run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dibs.model.job import Job, OutcomeRetention, Slot
-from dibs.model.requests import Complete, SettingsPatch, Settlement
+from dibs.model.job import Job, JobData, NewJob, Outcome, OutcomeRetention, Slot
+from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement, Update
 from dibs.storage.postgres import PostgresStorage
-from tests.storage.postgres.jobs import asked
+from tests.storage.postgres.jobs import asked, done
 
 TIMES = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
 
@@ -42,24 +42,52 @@ async def test_new_jobs_are_stored_the_same_by_enqueue_new_and_admit(
 
 
 @pytest.mark.parametrize("level", ["off", "runs", "all"])
+@pytest.mark.parametrize("most", [0, 99, 100])
 async def test_completions_are_stored_and_logged_the_same_by_complete_all_and_settle_one(
-    storage: PostgresStorage, level: str
+    storage: PostgresStorage, level: str, most: int
 ) -> None:
     """A retention in the settlement selects the general path, settle_one()."""
     slots, events = [], []
+    both = [
+        EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"1", attributes={"tenant": b"7"}))),
+        EnqueueRequest(job=NewJob(id="b")),
+    ]
     for queue, retention in (("fast", None), ("general", OutcomeRetention())):
-        await storage.configure(queue, SettingsPatch(log_level=level))  # type: ignore[arg-type]
-        await storage.enqueue(queue, [asked("a"), asked("b")])
+        await storage.configure(queue, SettingsPatch(log_level=level, log_results=most))  # type: ignore[arg-type]
+        await storage.enqueue(queue, both)
         jobs = await claimed(storage, queue)
-        action = Complete(result=b"1", retention=retention)
+        action = Complete(result=b"1" * 100, retention=retention)
         ends = [Settlement(id=job.id, fence=job.run.fence if job.run else 0, action=action) for job in jobs]
         assert ["done", "done"] == [result.status for result in await storage.settle(queue, ends)]
         slots.append([without_times(slot) for slot in await storage.get(queue, ["a", "b"])])
         logged = [event for _, event in (await storage.events(queue)).events]
-        events.append([(event.kind, event.id, event.attempt, event.holder) for event in logged])
+        events.append([(event.kind, event.id, event.attempt, event.holder, event.result) for event in logged])
 
     assert slots[1] == slots[0]
     assert events[1] == events[0]
+    results = {result for kind, *_, result in events[0] if kind == "completed"}
+    assert (set() if level == "off" else {b"1" * 100 if most == 100 else None}) == results
+    assert {"tenant": b"7"} == outcome_of(slots[0][0]).attributes
+
+
+async def test_an_update_of_a_run_ends_with_it_on_the_fast_path(storage: PostgresStorage) -> None:
+    """complete_all() leaves a run with a successor that makes no job to settle_one()."""
+    await storage.enqueue("q", [asked("a"), asked("b")])
+    jobs = await claimed(storage, "q")
+    update = EnqueueRequest(job=NewJob(id="a"), on_conflict=Update(create=False))
+    (blocked,) = await storage.enqueue("q", [update])
+    await storage.settle("q", [done(job) for job in jobs])
+    (slot,) = await storage.get("q", ["a"])
+    ended = [event for _, event in (await storage.events("q")).events if event.id == "a"]
+
+    assert None is slot.current
+    assert (blocked.revision, 2) == (outcome_of(slot).revision, outcome_of(slot).enqueues)
+    assert [(blocked.revision, 2)] == [(event.revision, event.enqueues) for event in ended]
+
+
+def outcome_of(slot: Slot) -> Outcome:
+    assert slot.outcome is not None
+    return slot.outcome
 
 
 async def claimed(storage: PostgresStorage, queue: str) -> list[Job]:

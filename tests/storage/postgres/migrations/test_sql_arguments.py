@@ -30,6 +30,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("enqueue_job", {**JOB, "payload": Jsonb(DEEP)}, "payload", "deeper than 64"),
     ("enqueue_job", {**JOB, "payload": Jsonb({"x": DEEP[0]})}, "payload", "deeper than 64"),
     ("enqueue_job", {**JOB, "priority": 1001}, "priority", "-1000 to 1000"),
+    ("enqueue_job", {**JOB, "key": ""}, "key", "1 to 128"),
+    ("enqueue_job", {**JOB, "key": "é" * 65}, "key", "1 to 128"),
     ("enqueue_job", {**JOB, "priority": -1001}, "priority", "-1000 to 1000"),
     ("enqueue_job", {**JOB, "priority": None}, "priority", "NULL"),
     ("enqueue_job", {**JOB, "run_at": NOON, "delay": timedelta(1)}, "run_at", "set at most one"),

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from psycopg import IsolationLevel, errors
 
-from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.job import Error
+from dibs.model.requests import EnqueueRequest, Fail, Reject, SettingsPatch, Settlement
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, done
 from tests.storage.postgres.network.test_errors import blocked
@@ -162,3 +163,23 @@ async def test_a_conflict_has_a_note_that_names_the_call(
 
     assert "40001" == caught.value.sqlstate
     assert any("repeat the whole transaction" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("handled", [True, False])
+async def test_a_failure_in_an_old_snapshot_obeys_the_latest_setting(
+    storage: PostgresStorage, mine: Any, *, handled: bool
+) -> None:
+    await storage.configure("q", SettingsPatch(fail_handler=not handled))
+    await storage.configure("q!fail", SettingsPatch())
+    await storage.enqueue("q", [asked("a")])
+    (job,) = await claimed(storage)
+    await mine.execute("SELECT 1 FROM queues")
+    await storage.configure("q", SettingsPatch(fail_handler=handled))
+    assert job.run is not None
+    failed = Settlement(id="a", fence=job.run.fence, action=Fail(error=Error(type="E")))
+
+    (answer,) = await storage.in_transaction(mine).settle("q", [failed])
+    await mine.commit()
+
+    assert "done" == answer.status
+    assert handled == (await storage.counts(["q!fail"]))["q!fail"].waiting

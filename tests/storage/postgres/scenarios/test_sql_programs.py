@@ -96,7 +96,8 @@ async def test_the_failure_handler_gets_a_failure_of_a_program(app: Dibs, sql: S
     queue.on_failure(describe_failure)
     await queue.enqueue({"n": 1}, id="a")
     (job,) = await sql.calls("claim_jobs", queue="q")
-    await sql.value("fail_job", queue="q", id="a", fence=job["fence"], error="no", handled=True)
+    await sql.rows("SELECT {s}.configure('q', '{\"fail_handler\": true}', NULL)")
+    await sql.value("fail_job", queue="q", id="a", fence=job["fence"], error="no")
     await app.work(until="empty")
 
     shown = await sql.row("SELECT result FROM {s}.outcomes WHERE queue = 'q!fail'")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +12,8 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 
 from dibs import Queue
+from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.queries import migrations
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.sql_programs import SqlProgram
 
@@ -49,9 +52,10 @@ async def test_a_role_may_enqueue_without_a_privilege_on_a_table(limited: SqlPro
 
 async def test_a_role_may_read_the_views(sql: SqlProgram, limited: SqlProgram, queue: Queue) -> None:
     await sql.rows(f"GRANT SELECT ON {{s}}.jobs, {{s}}.outcomes TO limited_{sql.schema}")
+    await sql.rows("SELECT {s}.configure('q', '{\"fail_handler\": true}', NULL)")
     await queue.enqueue({"n": 1}, id="a")
     (job,) = await sql.calls("claim_jobs", queue="q")
-    await sql.value("fail_job", queue="q", id="a", fence=job["fence"], error="no", handled=True)
+    await sql.value("fail_job", queue="q", id="a", fence=job["fence"], error="no")
 
     assert "a" == (await limited.row("SELECT * FROM {s}.jobs"))["origin"]["id"]
     assert {"n": 1} == (await limited.row("SELECT * FROM {s}.outcomes"))["payload"]
@@ -76,3 +80,34 @@ async def test_no_text_of_a_caller_is_ever_code(sql: SqlProgram, queue: Queue) -
     outcome = await sql.row("SELECT queue, id, holder, error_type, error_message FROM {s}.outcomes")
     assert {text} == set(outcome.values())
     assert text == decode((await sql.row("SELECT payload_bytes FROM {s}.outcomes"))["payload_bytes"])
+
+
+async def test_a_migration_keeps_the_grants_of_a_role(
+    opening: Callable[..., PostgresStorage],
+    connect: Callable[[], Any],
+    schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Migration 22 creates enqueue_job() again, because its arguments change."""
+    whole = migrations()
+    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:18])
+    async with opening():
+        connection = await connect()
+        await connection.execute(f"CREATE ROLE granted_{schema}")
+        await connection.execute(
+            f"GRANT EXECUTE ON FUNCTION enqueue_job TO granted_{schema} WITH GRANT OPTION"
+        )
+        await connection.commit()
+    monkeypatch.undo()
+    async with opening():
+        found = await connection.execute(
+            "SELECT a.grantee::regrole::text, a.is_grantable FROM pg_proc p, aclexplode(p.proacl) a "
+            "WHERE p.pronamespace = %s::regnamespace AND p.proname = 'enqueue_job' "
+            "AND a.grantee <> p.proowner",
+            [schema],
+        )
+        rows = await found.fetchall()
+        await connection.execute(f"DROP OWNED BY granted_{schema}; DROP ROLE granted_{schema}")
+        await connection.commit()
+
+    assert [(f"granted_{schema}", True)] == rows

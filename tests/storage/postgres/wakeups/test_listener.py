@@ -168,3 +168,77 @@ async def test_lost_notifications_may_have_ended_any_id(opening: Opening, option
 
         assert found.woken
         assert found.ended is None
+
+
+@pytest.mark.parametrize("ids", [["a"], []])
+async def test_a_report_ends_a_wait_for_progress(
+    opening: Opening, options: dict[str, float], ids: list[str]
+) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("a"), asked("b")])
+        a, b = await claimed(there)
+        await here.wait(
+            ["q"], for_="progress", ids=ids, timeout=0
+        )  # the first wait ends early: it subscribes
+        waiting = await begun(here, for_="progress", ids=ids)
+        await there.report("q", "a", a.run.fence, memo=b"only a memo")  # type: ignore[union-attr]
+        await there.report("q", "a", a.run.fence - 1, b"1")  # type: ignore[union-attr]
+        if ids:
+            await there.report("q", "b", b.run.fence, b"1")  # type: ignore[union-attr]
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await there.report("q", "a", a.run.fence, b"1")  # type: ignore[union-attr]
+
+        result = await waiting
+        assert (True, frozenset("a")) == (result.woken, result.reported)
+
+
+async def test_an_end_ends_a_wait_for_the_progress_of_its_id(
+    opening: Opening, options: dict[str, float]
+) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("a"), asked("b")])
+        a, b = await claimed(there)
+        await here.wait(
+            ["q"], for_="progress", ids=["a"], timeout=0
+        )  # the first wait ends early: it subscribes
+        waiting = await begun(here, for_="progress", ids=["a"])
+        await there.settle("q", [done(b)])
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        await there.settle("q", [done(a)])
+
+        assert (await waiting).woken
+
+
+async def test_a_token_from_before_the_report_names_its_id(
+    opening: Opening, options: dict[str, float]
+) -> None:
+    async with opening(**options) as here, opening(**options) as there:
+        await there.enqueue("q", [asked("a")])
+        (job,) = await claimed(there)
+        since = (await here.wait(["q"], for_="progress", ids=["a"], timeout=0)).since
+        await there.report("q", "a", job.run.fence, b"1")  # type: ignore[union-attr]
+        while here._waits.notifications.token("progress", "q") == since["q"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        result = await here.wait(["q"], for_="progress", ids=["a"], since=since, timeout=PROMPT)
+
+        assert (True, frozenset("a")) == (result.woken, result.reported)
+
+
+async def test_a_report_notifies_only_while_a_client_listens(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    await storage.enqueue("q", [asked("a")])
+    (job,) = await claimed(storage)
+    connection = await connect()
+    await connection.set_autocommit(True)
+    await connection.execute(f"LISTEN {storage._server.queries.channel}")
+    for until in ("clock_timestamp() - interval '1 second'", "clock_timestamp() + interval '1 hour'"):
+        await connection.execute(f"UPDATE queues SET progress_until = {until}")
+        await storage.report("q", "a", job.run.fence, b"1")  # type: ignore[union-attr]
+    heard = [one.payload async for one in connection.notifies(timeout=PROMPT, stop_after=1)]
+    more = [one.payload async for one in connection.notifies(timeout=0.1)]
+
+    assert [["p", '["a"]']] == [payload.split(" ")[1:] for payload in heard]
+    assert [] == more
