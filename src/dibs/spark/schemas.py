@@ -81,7 +81,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         # Null if the outcome is kept forever.
         *_optional("time", "expires_at"),
         *_optional("text", "holder"),
-        # Null if the outcome does not keep the data of its job.
+        # Null if the outcome does not keep the data of its job, except `attributes`.
         *_DATA_COLUMNS,
         *_optional("text", "origin_queue", "origin_id"),
     ),
@@ -98,6 +98,8 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         *_optional("long", "first", "revision"),
         *_optional("integer", "enqueues"),
         *_ERROR_COLUMNS,
+        # Set for completed runs only, if the setting `log_results` of the queue allows the size.
+        *_optional("bytes", "result"),
     ),
     # One row for each attempt that ended, made of the events that log level `runs` records.
     "runs": (

@@ -36,9 +36,10 @@ def json_or_none(raw: bytes | None) -> str | None:
 # -- groups of columns that several tables share -----------------------------------------------------
 
 
-def _data_columns(data: JobData | None) -> Row:
+def _data_columns(data: JobData | None, attributes: Mapping[str, bytes] | None = None) -> Row:
+    """Return payload, attributes and priority. `attributes` are those of an outcome without data."""
     if data is None:
-        return (None, None, None, None)
+        return (None, None, _attribute_items(attributes) if attributes else None, None)
     return (data.payload, json_or_none(data.payload), _attribute_items(data.attributes), data.priority)
 
 
@@ -135,7 +136,7 @@ def outcome_rows(queue: str, record: ExportRecord) -> Iterator[Row]:
         outcome.ended_at,
         outcome.expires_at,
         outcome.holder or None,
-        *_data_columns(outcome.data),
+        *_data_columns(outcome.data, outcome.kept_attributes),
         *_origin_columns(outcome.origin),
     )
 
@@ -159,6 +160,7 @@ def event_rows(queue: str, offset: str, event: LogEvent) -> Iterator[Row]:
         event.revision or None,
         event.enqueues or None,
         *_error_columns(event.error),
+        event.result,
     )
 
 
