@@ -18,7 +18,8 @@ from dibs.model.requests import (
     SettleAction,
     Update,
 )
-from dibs_conformance.sequential.lockstep import Lockstep, export_in_parts
+from dibs_conformance.sequential.lockstep import Lockstep
+from dibs_conformance.sequential.lockstep.moving import read_export
 from dibs_conformance.sequential.strategies import HOUR
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
 
@@ -59,7 +60,7 @@ def keep_a_memo(lockstep: Lockstep) -> None:
     lockstep.report(QUEUE, *run, b"1", b"")
     settle(lockstep, run, RetryLater())
     claim(lockstep, lockstep.grant([QUEUE], HOUR, "kit"))
-    export_in_parts(lockstep, QUEUE, 1, 1)
+    read_export(lockstep, QUEUE, 1)
 
 
 def report_a_memo_late(lockstep: Lockstep) -> None:

@@ -88,14 +88,14 @@ def a_forget_restarts_the_numbers(patch: Patch) -> None:
 
 @law("Reject: an id that failed may come in again")
 def a_reject_stops_at_a_failure(patch: Patch) -> None:
-    original = rules.decide_reject
-    patch.setattr(rules, "decide_reject", lambda slot, how, now: original(slot, Reject(failed=True), now))
+    original = rules._decide_reject
+    patch.setattr(rules, "_decide_reject", lambda slot, how, now: original(slot, Reject(failed=True), now))
 
 
 @law("an expired outcome is absent to every verb: enqueue")
 def a_reject_sees_an_expired_outcome(patch: Patch) -> None:
-    original = rules.decide_reject
-    patch.setattr(rules, "decide_reject", lambda slot, how, now: original(slot, how, 0))
+    original = rules._decide_reject
+    patch.setattr(rules, "_decide_reject", lambda slot, how, now: original(slot, how, 0))
 
 
 @law("Update(data=False) replaces none of them")
@@ -287,7 +287,7 @@ def an_amended_expiry_counts_from_the_end(patch: Patch) -> None:
     )
 
 
-@law("amend: without a current job only a patch of the retention is accepted")
+@law("amend: without a current job only a patch of attributes and retention is accepted")
 def an_outcome_takes_any_patch(patch: Patch) -> None:
     def change(answer: Any, slot: Slot, *_: Any) -> Any:
         return "amended" if slot.current is None and slot.outcome is not None else answer
@@ -310,10 +310,10 @@ def an_expired_outcome_is_shown(patch: Patch) -> None:
 def a_late_holder_reports(patch: Patch) -> None:
     original = settling.report
 
-    def mutant(index: Index, queue: str, id: str, fence: int, progress: bytes) -> Any:
+    def mutant(index: Index, queue: str, id: str, fence: int, *reported: Any) -> Any:
         job = index.find_queue(queue).slots.get(id, EMPTY).current
         held = job.run.fence if job is not None and job.run is not None else fence
-        return original(index, queue, id, held, progress)
+        return original(index, queue, id, held, *reported)
 
     patch.setattr(settling, "report", mutant)
 

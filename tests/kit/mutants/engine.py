@@ -136,7 +136,9 @@ def updates_never_reset_the_counts(patch: Patch) -> None:
 def a_release_counts(patch: Patch) -> None:
     original = transitions.release
     patch.setattr(
-        transitions, "release", lambda slot, job: original(slot, replace(job, attempts=job.attempts + 1))
+        transitions,
+        "release",
+        lambda slot, job, *when: original(slot, replace(job, attempts=job.attempts + 1), *when),
     )
 
 
@@ -289,10 +291,10 @@ def an_end_without_retention_leaves_the_older_outcome(patch: Patch) -> None:
 
 @breaks("Reject: completed, with the outcome")
 def a_reject_ignores_outcomes(patch: Patch) -> None:
-    original = rules.decide_reject
+    original = rules._decide_reject
     patch.setattr(
         rules,
-        "decide_reject",
+        "_decide_reject",
         lambda slot, how, now: original(slot, how, now) if slot.current is not None else None,
     )
 

@@ -20,19 +20,26 @@ from tests.kit.mutants.races import fence_of, race, settle_unchecked
 @race("report: a run whose fence is older stores no progress")
 def a_report_checks_its_fence_then_writes(patch: Patch) -> None:
     async def report(
-        self: Any, queue: str, id: str, fence: int, progress: bytes, *, now: int | None = None
+        self: Any,
+        queue: str,
+        id: str,
+        fence: int,
+        progress: bytes | None = None,
+        memo: bytes | None = None,
+        *,
+        now: int | None = None,
     ) -> Any:
         [slot] = await self._run_read(now, reading.get, queue, [id])
         if fence_of(slot) != fence:
             return "lost"
-        return await self._run_step(now, report_unchecked, queue, id, progress)
+        return await self._run_step(now, report_unchecked, queue, id, progress, memo)
 
     patch.setattr(IndexedStorage, "report", report)
 
 
-def report_unchecked(index: Index, queue: str, id: str, progress: bytes) -> str:
+def report_unchecked(index: Index, queue: str, id: str, progress: bytes | None, memo: bytes | None) -> str:
     slot = index.find_queue(queue).slots.get(id, EMPTY)
-    settling.report(index, queue, id, fence_of(slot), progress)
+    settling.report(index, queue, id, fence_of(slot), progress, memo)
     return "reported"
 
 

@@ -137,10 +137,10 @@ class ConvertsText(Lenient):
 class RefusesSubclasses(Lenient):
     """A storage whose `report` takes no subclass of bytes."""
 
-    async def report(self, queue: str, id: str, fence: int, progress: bytes, **when: Any) -> Any:
+    async def report(self, queue: str, id: str, fence: int, progress: Any, *memo: Any, **when: Any) -> Any:
         if isinstance(progress, bytes) and type(progress) is not bytes:
             raise Refused("progress must be bytes", field="progress")
-        return await self._storage.report(queue, id, fence, progress, **when)
+        return await self._storage.report(queue, id, fence, progress, *memo, **when)
 
 
 #: The storages with wrong checks, with a part of the text that the kit reports for each.
