@@ -21,7 +21,7 @@ from typing import Any
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Ending
-from dibs.errors import PermanentError, Snooze
+from dibs.errors import LeaseLost, PermanentError, Snooze
 from dibs.model.retry import Fixed
 from dibs.worker.execution import executor
 from dibs.worker.processes import isolated_executor
@@ -221,6 +221,54 @@ def steps_blocking() -> list[Any]:
     return [*results, os.getpid(), job.step_key("step 0")]
 
 
+def append_line(name: str, line: str) -> int:
+    """Append a line to a file in the folder $STEPS, and return the number of lines before it."""
+    path = Path(os.environ["STEPS"]) / name
+    lines = path.read_text().count("\n") if path.exists() else 0
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    return lines
+
+
+async def charges() -> list[str]:
+    """Run three steps, and die at one point of each run: run number n at point number n.
+
+    There are three points for each step: before it, after its effect, and after its result was stored.
+    """
+    job = current_job()
+    points, last = iter(range(9)), append_line("runs", str(job.fence))
+
+    def die_at_last_point() -> None:
+        if next(points) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def charge(name: str) -> str:
+        append_line("effects", f"{name} {job.step_key(name)}")
+        if last % 3 == 1 and last // 3 == int(name):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"receipt {name}"
+
+    receipts = []
+    for name in ("0", "1", "2"):
+        die_at_last_point()
+        next(points)
+        receipts.append(await job.step(name, charge, name))
+        die_at_last_point()
+    return receipts
+
+
+def charges_held() -> None:
+    """Store a step, wait at the gate, and try to store another one."""
+    job = current_job()
+    job.step("first", os.getpid)
+    wait_at_gate(job.id)
+    try:
+        job.step("second", os.getpid)
+    except LeaseLost:
+        append_line("refused", job.id)
+        raise
+
+
 def hands_off() -> str:
     return f"ignored {current_job().hand_off()}"
 
@@ -267,6 +315,9 @@ add(app, "alone", held, executor="process")
 add(app, "minds_cancel", minds_cancel)
 add(app, "minds_cancel_alone", minds_cancel, executor="process")
 add(app, "parent_alone", parent, executor="process")
+add(app, "charges", charges, max_stalls=None)
+add(app, "charges_alone", charges, max_stalls=None, executor="process")
+add(app, "charges_held", charges_held)
 
 #: An application whose handlers all run in isolated processes, on a storage in memory.
 isolated_app = Dibs("memory:solitary")

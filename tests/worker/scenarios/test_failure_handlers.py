@@ -10,7 +10,7 @@ import pytest
 from dibs.client.app import Dibs
 from dibs.model.events import LogEvent
 from dibs.model.job import Error
-from dibs.model.requests import Complete, Fail, Settlement
+from dibs.model.requests import Complete, Fail, SettingsPatch, Settlement
 from tests.worker.gate import Gate
 from tests.worker.jobs import outcome, put, wait_for_count
 from tests.worker.supervisors import on_all_storages, working
@@ -59,6 +59,7 @@ async def test_a_failure_is_handled_once_if_the_process_is_killed_after_the_run(
 
 async def test_a_failure_without_a_worker_is_handled_later(app: Dibs, gate: Gate) -> None:
     """The end of the job and its fail job are one step, so no crash can separate them."""
+    await app.storage.configure("frail", SettingsPatch(fail_handler=True))
     await put(app, "frail", "a")
     lease = (await app.storage.grant(["frail"], 60_000, "test")).lease
     [job] = (await app.storage.claim("frail", lease, 1)).jobs
