@@ -81,6 +81,7 @@ class RedisSession:
             server_clock=True,
             # A blocking claim runs later than it is sent, so only the server knows its time.
             blocking_claim=not self._manual,
+            limits=True,
         )
         self._servers: Servers | None = None
         self._waits: RedisWaits | None = None

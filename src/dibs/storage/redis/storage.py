@@ -344,7 +344,10 @@ class RedisStorage(RedisSession):
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
         await self._register(queue, *codec.fail_queue(queue, patch))
-        reply = await self._run_script("configure", queue, now, *codec.encode_settings(patch))
+        arguments = codec.encode_settings(patch)
+        # "again" is the reply while keys that an earlier change of a limit may open are not all placed.
+        while (reply := await self._run_script("configure", queue, now, *arguments)) == b"again":
+            pass
         return self._decode(queue, codec.decode_settings, reply)
 
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:

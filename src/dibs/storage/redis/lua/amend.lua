@@ -33,15 +33,15 @@ local function amend_data(owner)
 end
 
 local function amend_job(job)
-  local priority, run_at = job.priority, job.run_at
+  local before = place_of(job)
   amend_data(job)
   if not waiting then
     set_field(queue, 'active', id, encode_job(job))
     return
   end
-  job.priority = tonumber(patch.priority or priority)
-  job.run_at = tonumber(patch.run_at or (patch.delay and queue.now + tonumber(patch.delay)) or run_at)
-  update_order(queue, job, priority, run_at)
+  job.priority = tonumber(patch.priority or job.priority)
+  job.run_at = tonumber(patch.run_at or (patch.delay and queue.now + tonumber(patch.delay)) or job.run_at)
+  update_order(queue, job, before)
 end
 
 -- The expiry of an outcome counts from now if the patch has a retention for its kind.

@@ -3,13 +3,14 @@
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2…] name, value, name, value, ...
--- Returns  all settings, in the order of SETTINGS in storage/redis/lua/include/queue.lua; nil for a default
+-- Returns  'again' if claims must first look at the closed keys of an earlier change; the caller repeats the call. Else all
+--          settings, in the order of SETTINGS in storage/redis/lua/include/queue.lua; nil for a default
 
 -- @include commit
 
 local queue = open_queue(KEYS[1], ARGV[1])
 local before = call('HMGET', queue.prefix .. 'meta', unpack(SETTINGS))
-local after, others, paused = {}, false, nil
+local after, others, paused, changed = {}, false, nil, {}
 for i, name in ipairs(SETTINGS) do after[i] = before[i] end
 for i = 2, #ARGV, 2 do
   for n, name in ipairs(SETTINGS) do
@@ -19,6 +20,7 @@ end
 local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000', '0', '0', '', '', ''}
 for i, name in ipairs(SETTINGS) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
+    changed[name] = true
     if name == 'paused' then paused = after[i] == '1' else others = true end
     plan(queue, 'hash', 'meta', name, after[i])
   end
@@ -28,5 +30,21 @@ if after[4] == 'all' then queue.log_level = 'all' end
 if paused ~= nil then log_change(queue, paused and 'paused' or 'resumed', '') end
 if others then log_change(queue, 'configured', '') end
 queue.work_changed = true
+
+-- Another limit may open each closed key. The first claims after the change look at them again, some in each call, so that
+-- this step takes no longer if a million keys are closed.
+local opening, reopening, clocks = queue.prefix .. 'opening', queue.prefix .. 'reopening', queue.prefix .. 'clocks'
+local closed = (changed.per_key or changed.key_rate) and call('EXISTS', opening) == 1
+if closed and call('EXISTS', reopening) == 1 then
+  opened, queue = {}, nil
+  queue = open_queue(KEYS[1], ARGV[1])
+  limits().reopen(queue)
+  commit(true)
+  return 'again'
+end
+for _, key in ipairs({opening, reopening, clocks}) do expect_type(key, 'zset') end
+if changed.rate then plan(queue, 'hash', 'meta', 'clock', false) end
 commit()
+if closed then call('RENAME', opening, reopening) end
+if changed.key_rate then call('UNLINK', clocks) end
 return after

@@ -11,6 +11,7 @@ local later, prefix = '(' .. decimal(queue.now), queue.prefix
 for _, priority in ipairs(call('HKEYS', prefix .. 'priorities')) do
   scheduled = scheduled + call('ZCOUNT', prefix .. 'line:' .. priority, later, '+inf')
 end
+if queue.keyed then scheduled = scheduled + call('ZCOUNT', prefix .. 'later', later, '+inf') end
 return {
   queue.lead,
   call('HLEN', prefix .. 'waiting'), scheduled, call('HLEN', prefix .. 'active'), call('SCARD', prefix .. 'away'),

@@ -58,9 +58,10 @@ local function repeated_answer(request)
   return sub(text, 1, 2) .. '\1' .. sub(text, 4, 19), sub(text, 28)
 end
 
-local function store_request_key(request, answer)
-  local expires_at = queue.now + queue.request_key_age
-  set_field(queue, 'keys', request.key, answer .. pack('>I8', expires_at) .. request.id)
+-- The answer `absent` is about no id.
+local function store_request_key(request, status, answer)
+  local expires_at, id = queue.now + queue.request_key_age, status ~= STATUS_ABSENT and request.id or ''
+  set_field(queue, 'keys', request.key, answer .. pack('>I8', expires_at) .. id)
   plan(queue, 'zset', 'key_ends', request.key, decimal(expires_at))
 end
 
@@ -74,7 +75,7 @@ local function enqueue_one(i, text)
   else
     local status, found, first, revision = accept(queue, request)
     answer = pack('>BBBI8I8', status, found, 0, first, revision)
-    if request.key then store_request_key(request, answer) end
+    if request.key then store_request_key(request, status, answer) end
   end
   if request.wants_outcome and not first_id then
     outcomes[#outcomes + 1] = read_field(queue, 'outcomes', request.id)

@@ -35,6 +35,48 @@ local function remove_from_sets(id, last)
   return found
 end
 
+-- Return keys of waiting jobs: all, or if only claims are of interest, the keys of the first heads.
+local function waiting_keys(first_only)
+  local keys = {}
+  local function collect(name, last, from)
+    for _, member in ipairs(call('ZRANGE', queue.prefix .. name, 0, last)) do keys[sub(member, from)] = true end
+  end
+  for _, priority in ipairs(call('HKEYS', queue.prefix .. 'key_priorities')) do
+    collect('heads:' .. priority, first_only and MAX_SEARCHED / 10 or -1, 9)
+  end
+  if not first_only then
+    collect('opening', -1, 1)
+    collect('reopening', -1, 1)
+  end
+  return keys
+end
+
+-- Remove the members of the lines of keys with this id, and return whether there were any. For a missing record, read only
+-- the first member of few lines.
+local function remove_from_key_lines(id, first_only)
+  local found = false
+  for key in pairs(queue.keyed and waiting_keys(first_only) or {}) do
+    for _, priority in ipairs(call('HKEYS', queue.prefix .. 'key_priorities')) do
+      local line = queue.prefix .. 'line:' .. priority .. ':' .. key
+      for _, member in ipairs(call('ZRANGE', line, 0, first_only and 0 or -1)) do
+        if sub(member, 9) == id then
+          limits().remove(queue, key, tonumber(priority), id, member)
+          found = true
+        end
+      end
+    end
+  end
+  return found
+end
+
+-- Remove an active id from the runs of each key. Nothing else names the key of a damaged record.
+local function remove_from_runs(id)
+  if not call('HGET', queue.prefix .. 'meta', 'keyed') then return end
+  for _, key in ipairs(call('KEYS', queue.prefix .. 'runs:*')) do
+    if call('SISMEMBER', key, id) == 1 then limits().plan_run(queue, sub(key, #queue.prefix + 6), id, false) end
+  end
+end
+
 -- Remove the newest entry with this id in the lists `due:P` from the count of its priority. The entry is then stale.
 local function uncount_listed(id)
   local newest, newest_priority = -1, nil
@@ -51,7 +93,9 @@ end
 -- damaged record costs O(jobs). For a missing record, the sets are read only where a claim finds the id.
 local function remove_damaged(id, text)
   local in_set = remove_from_sets(id, text and -1 or MAX_SEARCHED)
-  if read_field(queue, 'waiting', id) and not in_set then uncount_listed(id) end
+  local in_line = remove_from_key_lines(id, not text)
+  if read_field(queue, 'waiting', id) and not in_set and not in_line then uncount_listed(id) end
+  if read_field(queue, 'active', id) then remove_from_runs(id) end
   for _, name in ipairs({'waiting', 'active', 'successors'}) do
     if read_field(queue, name, id) then set_field(queue, name, id, false) end
   end

@@ -1,10 +1,11 @@
--- Remove up to `limit` expired outcomes, up to `limit` expired request keys, and log entries beyond log_age and
--- log_bytes.
+-- Remove up to `limit` expired outcomes, up to `limit` expired request keys, up to `limit` clocks without effect, and log
+-- entries beyond log_age and log_bytes.
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  limit
--- Returns  {removed outcomes, removed request keys, removed events, 1 if old log entries may be left, else 0}
+-- Returns  {removed outcomes, removed request keys, removed events, 1 if old log entries or clocks may be left,
+--          else 0}
 
 -- @include outcomes
 -- @include commit
@@ -34,9 +35,12 @@ for _, key in ipairs(keys) do
   set_field(queue, 'keys', key, false)
   plan(queue, 'zset', 'key_ends', key, false)
 end
+-- A clock that is not later than now has no effect. Clocks are in µs.
+local clocks = call('ZRANGEBYSCORE', queue.prefix .. 'clocks', '-inf', decimal(queue.now * 1000), 'LIMIT', 0, limit)
+for _, key in ipairs(clocks) do plan(queue, 'zset', 'clocks', key, false) end
 expect_type(queue.prefix .. 'log', 'stream')
 check_plan()
 local oldest = queue.now - queue.log_age
 local events, left = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
 commit(true)
-return {outcomes, #keys, events, left}
+return {outcomes, #keys, events, #clocks == limit and 1 or left}

@@ -34,24 +34,29 @@ local function new_job(request, now, number)
   }
 end
 
--- Store a changed waiting job. A job with a new priority or run_at also gets a new entry in claim order;
--- `priority` and `run_at` are the values before the change.
-local function update_order(queue, job, priority, run_at)
-  if job.priority == priority and job.run_at == run_at then
+-- Return the values of a waiting job that decide about its place in claim order.
+local function place_of(job)
+  return {id = job.id, seq = job.seq, listed = job.listed, priority = job.priority, run_at = job.run_at, data = job.data}
+end
+
+-- Store a changed waiting job. A job with a new priority, run_at or key also gets a new entry in claim order; `before` is
+-- its place before the change.
+local function update_order(queue, job, before)
+  if job.priority == before.priority and job.run_at == before.run_at and key_of(job.data) == key_of(before.data) then
     set_field(queue, 'waiting', job.id, encode_job(job))
     return
   end
-  remove_from_order(queue, {id = job.id, seq = job.seq, listed = job.listed, priority = priority})
+  remove_from_order(queue, before)
   add_to_order(queue, job, false)
 end
 
 local function update_waiting(queue, job, request, number)
-  local priority, run_at = job.priority, job.run_at
+  local before = place_of(job)
   if request.replaces then job.data, job.priority = request.data, request.priority end
-  job.run_at = moved_time(run_at, request.rule, request.run_at)
+  job.run_at = moved_time(job.run_at, request.rule, request.run_at)
   job.revision, job.enqueues = number, job.enqueues + 1
   if request.resets then reset_counts(job) end
-  update_order(queue, job, priority, run_at)
+  update_order(queue, job, before)
   log_change(queue, 'updated', job.id, encode_head(job))
   return STATUS_UPDATED, FOUND_WAITING, job.first
 end

@@ -8,10 +8,15 @@
 local MAX_WINDOW, MAX_STALE = 400, 4000
 local NO_SEQ = string.rep('\0', 8)
 
+-- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set.
 local function descending_priorities(queue)
-  local found = call('HKEYS', queue.prefix .. 'priorities')
+  local found, plain = call('HKEYS', queue.prefix .. 'priorities'), {}
+  for _, priority in ipairs(found) do plain[priority] = true end
+  for _, priority in ipairs(queue.keyed and call('HKEYS', queue.prefix .. 'key_priorities') or {}) do
+    if not plain[priority] then found[#found + 1] = priority end
+  end
   table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
-  return found
+  return found, plain
 end
 
 -- Raise DIBSDAMAGED for a record that no waiting job has. The check reads few bytes, because a claim makes it for each
@@ -22,6 +27,18 @@ local function check_waiting(queue, id, text)
     reading.prefix = queue.prefix
     damaged('job', id)
   end
+end
+
+local keyed_claim_functions
+
+-- Return the functions that take jobs with a key. Only a claim of a queue with such jobs makes them.
+local function keyed_claim()
+  if keyed_claim_functions then return keyed_claim_functions end
+-- @include keyed_claim
+  keyed_claim_functions = {
+    head_reader = head_reader, comes_first = comes_first, finish = finish,
+  }
+  return keyed_claim_functions
 end
 
 -- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
@@ -73,10 +90,15 @@ local function is_earlier(a, b)
   return a_run_at < b_run_at or (a_run_at == b_run_at and a_seq < b_seq)
 end
 
--- Append up to `limit` due jobs of one priority to `selected`. Return true if the reader gave up after
--- MAX_STALE stale entries.
-local function select_priority(queue, priority, limit, selected)
-  local members, reader = due_set_entries(queue, priority, limit), list_reader(queue, priority, limit)
+-- A reader of the list of a priority that has only jobs with a key.
+local NO_LIST = {taken = 0, stale = 0, peek = function() end}
+
+-- Append up to `limit` due jobs of one priority to `selected`. `plain` is true if jobs without a key may wait. Return true
+-- if a reader gave up after too many stale entries.
+local function select_priority(queue, priority, limit, selected, plain)
+  local members, reader = {}, NO_LIST
+  if plain then members, reader = due_set_entries(queue, priority, limit), list_reader(queue, priority, limit) end
+  local heads = queue.keyed and keyed_claim().head_reader(queue, priority, limit)
   local i, count = 1, 0
   local records = {}
   if #members > 0 then
@@ -91,34 +113,41 @@ local function select_priority(queue, priority, limit, selected)
   end
   while count < limit do
     local entry, listed = reader.peek()
-    local scheduled = records[i]
-    if reader.gave_up or not (entry or scheduled) then break end
+    local scheduled, head = records[i], heads and heads.peek()
+    if reader.gave_up or heads and heads.gave_up or not (entry or scheduled or head) then break end
     local from_set = scheduled and (not listed or is_earlier(scheduled, listed))
-    selected[#selected + 1] = {
-      id = sub(from_set and members[i] or entry, 9), original = from_set and scheduled or listed,
-    }
+    local original = from_set and scheduled or listed
+    local with_key = head and (not original or keyed_claim().comes_first(head, original))
+    selected[#selected + 1] = with_key and heads.pop(head)
+      or {id = sub(from_set and members[i] or entry, 9), original = original}
     count = count + 1
-    if from_set then
+    if with_key then
+      -- heads.pop has planned the removal.
+    elseif from_set then
       plan(queue, 'zset', 'line:' .. priority, members[i], false)
       i = i + 1
     else
       reader.pop()
     end
   end
-  queue.list_trims = queue.list_trims or {}
-  queue.list_trims[priority] = reader.taken
-  queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) - (reader.taken - reader.stale)
-  return reader.gave_up
+  if plain then
+    queue.list_trims = queue.list_trims or {}
+    queue.list_trims[priority] = reader.taken
+    queue.listed_counts[priority] = (queue.listed_counts[priority] or 0) - (reader.taken - reader.stale)
+  end
+  return reader.gave_up or heads and heads.gave_up
 end
 
 -- Return up to `limit` due jobs in claim order, and whether the search gave up at too many stale entries.
 local function select_due(queue, limit)
-  local selected = {}
-  for _, priority in ipairs(descending_priorities(queue)) do
-    if #selected >= limit then break end
-    if select_priority(queue, priority, limit - #selected, selected) then return selected, true end
+  local selected, gave_up = {}, false
+  local priorities, plain = descending_priorities(queue)
+  for _, priority in ipairs(priorities) do
+    if #selected >= limit or gave_up then break end
+    gave_up = select_priority(queue, priority, limit - #selected, selected, plain[priority])
   end
-  return selected, false
+  if queue.allowances then keyed_claim().finish(queue, selected) end
+  return selected, gave_up
 end
 
 -- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.

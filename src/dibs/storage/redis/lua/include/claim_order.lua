@@ -5,11 +5,35 @@
 -- run_at, and for equal run_at by the first 8 bytes of the member, the seq. Entries of both are I8 seq and the id.
 -- A list entry is stale unless its job still waits, is LISTED, and has this seq. Set members are never stale.
 -- The hash `priorities` has the number of listed jobs for each priority in use.
+-- Jobs with a key stand in lines of their own (storage/redis/lua/include/key_lines.lua).
 
 -- @include queue
 
 local function order_entry(job)
   return pack('>I8', job.seq) .. job.id
+end
+
+-- Return the key in the data of a job; nil if it has none.
+local function key_of(data)
+  local flags, at = string.byte(data), 2
+  if band(flags, HAS_KEY) == 0 then return nil end
+  for bit = 0, 3 do
+    if band(flags, 2 ^ bit) ~= 0 then at = at + 4 + unpack_from('>I4', data, at) end
+  end
+  return (read_sized(data, at))
+end
+
+local limit_functions
+
+-- Return the functions for keys and limits. Only a step that needs them makes them, because the definition of functions
+-- takes time in each call of a script.
+local function limits()
+  if limit_functions then return limit_functions end
+  local lines = {}
+-- @include rates
+-- @include key_lines
+  limit_functions = lines
+  return lines
 end
 
 local function count_listed(queue, priority, count)
@@ -30,6 +54,7 @@ end
 
 -- Add a waiting job to the claim order, and store its record. `fresh` is true if its seq is the newest of the queue.
 local function add_to_order(queue, job, fresh)
+  if band(string.byte(job.data), HAS_KEY) ~= 0 then return limits().add(queue, job) end
   local priority = job.priority
   job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)
   if job.listed then
@@ -47,6 +72,8 @@ end
 
 -- Remove a waiting job from the claim order. The caller stores or removes its record.
 local function remove_from_order(queue, job)
+  local key = key_of(job.data)
+  if key then return limits().remove(queue, key, job.priority, job.id, order_entry(job)) end
   if job.listed then
     count_listed(queue, job.priority, -1)
   else
@@ -77,7 +104,7 @@ local function write_order(queue)
   end
 end
 
--- Return the earliest run_at later than now; nil if no job is scheduled.
+-- Return the earliest run_at later than now of a job without a key; nil if none is scheduled.
 local function next_due(queue)
   local earliest
   for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do

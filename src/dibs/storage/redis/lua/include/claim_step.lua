@@ -4,11 +4,27 @@
 -- @include leases
 -- @include commit
 
--- Return how many jobs a claim may take: `limit`, or fewer if the setting max_active allows fewer active jobs.
+-- Return how many jobs a claim may take: `limit`, or fewer if the settings max_active and rate allow fewer.
 local function claimable(queue, limit)
-  if not queue.max_active then return limit end
-  local active = call('HLEN', queue.prefix .. 'active') - call('SCARD', queue.prefix .. 'away')
-  return math.min(limit, math.max(0, queue.max_active - active))
+  if queue.max_active then
+    local active = call('HLEN', queue.prefix .. 'active') - call('SCARD', queue.prefix .. 'away')
+    limit = math.min(limit, math.max(0, queue.max_active - active))
+  end
+  if queue.rate then
+    limit = math.min(limit, limits().starts_allowed(limits().queue_clock(queue), queue.rate, queue.now))
+  end
+  return limit
+end
+
+local function charge_queue(queue, starts)
+  if not queue.rate or starts == 0 then return end
+  local clock = limits().charged(limits().queue_clock(queue), queue.rate, queue.now, starts)
+  plan(queue, 'hash', 'meta', 'clock', decimal(clock))
+end
+
+-- Return the earlier of two times; either may be nil.
+local function earlier(a, b)
+  return a and b and math.min(a, b) or a or b
 end
 
 local function claim_reply(queue, status, reply, due)
@@ -20,12 +36,23 @@ local function claim_step(prefix, manual, lease, limit)
   local found = live_lease(queue, lease)
   if not found then return claim_reply(queue, 'lost', {}) end
   if queue.paused then return claim_reply(queue, 'claimed', {}) end
+  if queue.keyed then
+    local reopened, more = limits().reopen(queue)
+    if reopened > 0 then
+      commit(true)
+      queue = open_queue(prefix, manual)
+    end
+    if more then return claim_reply(queue, 'incomplete', {}) end
+  end
   -- Read next_due before claim_due: claim_due takes only jobs that are due now, and next_due is later than now.
   local due = next_due(queue)
   local reply, gave_up = claim_due(queue, lease, found.holder, claimable(queue, limit))
   -- An enqueue of many jobs releases only one blocking claim. A claim that reached its limit
   -- releases the next blocking claim for the remaining jobs (release_blocking_claim in commit.lua).
   queue.limit_reached = #reply == 2 * limit
-  if next(queue.listed_counts) or #queue.events > 0 then commit(true) end
+  charge_queue(queue, #reply / 2)
+  if next(queue.listed_counts) or #queue.events > 0 or queue.touched then commit(true) end
+  -- The claim itself may have closed keys.
+  if queue.keyed or queue.rate then due = earlier(due, limits().next_due(queue)) end
   return claim_reply(queue, gave_up and 'incomplete' or 'claimed', reply, due)
 end

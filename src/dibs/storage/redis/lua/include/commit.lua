@@ -8,6 +8,7 @@ local function check_plan()
     for name, planned in pairs(queue.plan) do expect_type(queue.prefix .. name, planned.kind) end
     if #queue.new_records > 0 then expect_type(queue.prefix .. 'waiting', 'hash') end
     check_order_types(queue)
+    if queue.touched then limits().check_types(queue) end
     check_log_type(queue)
   end
 end
@@ -34,6 +35,10 @@ local function release_blocking_claim(queue)
   if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
 end
 
+local function has_waiting(queue)
+  return queue.keyed or call('EXISTS', queue.prefix .. 'priorities') == 1
+end
+
 local function write_meta(queue)
   if queue.work_changed then queue.work = next_number(queue) end
   local ended = queue.ended
@@ -42,7 +47,7 @@ local function write_meta(queue)
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
   if queue.work_changed then call('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
-  if queue.work_changed or (queue.limit_reached and call('EXISTS', queue.prefix .. 'priorities') == 1) then
+  if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
@@ -59,6 +64,7 @@ local function commit(even_if_full)
   write_plan()
   for _, queue in pairs(opened) do
     write_order(queue)
+    if queue.touched then limits().write(queue) end
     write_log(queue)
     write_meta(queue)
   end

@@ -138,13 +138,15 @@ local function remove_outcome(queue, id)
   queue.ended_ids[#queue.ended_ids + 1] = id
 end
 
--- Plan the removal of an active job from the hash `active` and from the sets of its lease, cancels and hand-offs.
+-- Plan the removal of an active job from the hash `active` and from the sets of its lease, key, cancels and hand-offs.
 local function remove_active(queue, job)
   set_field(queue, 'active', job.id, false)
   if job.handed_off then
     plan(queue, 'set', 'away', job.id, false)
   else
     plan(queue, 'set', 'held:' .. job.lease, job.id, false)
+    local key = key_of(job.data)
+    if key then limits().plan_run(queue, key, job.id, false) end
   end
   if job.cancel_requested then plan(queue, 'set', 'asked', job.id, false) end
   -- A free slot under max_active is new work for claims that max_active limited.

@@ -1,0 +1,138 @@
+-- The part of a claim that takes jobs with a key. Such jobs stand in lines of their own; a claim meets only the head of
+-- each line of an open key (storage/redis/lua/include/key_lines.lua).
+--
+-- Part of the functions of `keyed_claim` in storage/redis/lua/include/claim_due.lua.
+
+-- The most heads of keys without room that one step skips. They exist only after a limit became lower.
+local MAX_CLOSED = 1000
+
+-- Return what this claim may take of a key: `room` is the number of jobs, `taken` those that it has taken.
+local function allowance(queue, key)
+  queue.allowances = queue.allowances or {}
+  local found = queue.allowances[key]
+  if found then return found end
+  found = {room = math.huge, taken = 0}
+  if queue.per_key then found.room = queue.per_key - call('SCARD', queue.prefix .. 'runs:' .. key) end
+  if queue.key_rate then
+    found.clock = tonumber(call('ZSCORE', queue.prefix .. 'clocks', key) or 0)
+    found.room = math.min(found.room, limits().starts_allowed(found.clock, queue.key_rate, queue.now))
+  end
+  queue.allowances[key] = found
+  return found
+end
+
+-- Return a function that returns member and run_at of the jobs in a line, one after the other. It reads few at first.
+local function line_reader(queue, priority, key)
+  local name, jobs, at, from, size = queue.prefix .. 'line:' .. priority .. ':' .. key, {}, 1, 0, 2
+  return function()
+    if at > #jobs then
+      jobs, at = call('ZRANGE', name, from, from + size - 1, 'WITHSCORES'), 1
+      from, size = from + size, math.min(2 * size, MAX_WINDOW)
+    end
+    at = at + 2
+    return jobs[at - 2], tonumber(jobs[at - 1])
+  end
+end
+
+local function is_before(run_at, seq, other_run_at, other_seq)
+  return run_at < other_run_at or (run_at == other_run_at and seq < other_seq)
+end
+
+-- Return whether a job with a key comes before the waiting job of a record in claim order.
+local function comes_first(job, text)
+  local seq, run_at = unpack_from('>I8I8', text, 4)
+  return is_before(job.run_at, job.seq, run_at, seq)
+end
+
+-- Return a reader of the due jobs of one priority that have a key with room, in claim order. peek() returns the next of
+-- them: a table with run_at, seq, key, and the function `next` of its line. pop() takes it.
+local function head_reader(queue, priority, wanted)
+  local name, window, at, from = queue.prefix .. 'heads:' .. priority, {}, 1, 0
+  local reader, followers, closed = {}, {}, 0
+
+  -- Return the next head that the claim has not met; nil at the end.
+  local function next_head()
+    while true do
+      if at > #window then
+        window, at = call('ZRANGEBYSCORE', name, '-inf', decimal(queue.now), 'WITHSCORES', 'LIMIT', from, wanted), 1
+        from = from + wanted
+        if #window == 0 then return nil end
+      end
+      local key = sub(window[at], 9)
+      if allowance(queue, key).room > 0 then
+        return {key = key, seq = unpack_from('>I8', window[at]), run_at = tonumber(window[at + 1]), is_head = true}
+      end
+      limits().touch(queue, key, tonumber(priority))
+      at, closed = at + 2, closed + 1
+      if closed > MAX_CLOSED then
+        reader.gave_up = true
+        return nil
+      end
+    end
+  end
+
+  -- Add the job after one that was taken, if it is due.
+  local function add_follower(key, read)
+    local member, run_at = read()
+    if not member or run_at > queue.now then return end
+    local seq, i = unpack_from('>I8', member), #followers
+    while i > 0 and is_before(followers[i].run_at, followers[i].seq, run_at, seq) do i = i - 1 end
+    -- The earliest follower is the last of the list.
+    table.insert(followers, i + 1, {key = key, seq = seq, run_at = run_at, member = member, read = read})
+  end
+
+  function reader.peek()
+    local head, follower = next_head(), followers[#followers]
+    if head and follower and is_before(follower.run_at, follower.seq, head.run_at, head.seq) then return follower end
+    return head or follower
+  end
+
+  function reader.pop(job)
+    local allowed = allowance(queue, job.key)
+    if job.is_head then
+      at, job.read = at + 2, line_reader(queue, priority, job.key)
+      job.member = job.read() or damaged('job', job.key)
+    else
+      followers[#followers] = nil
+    end
+    local id = sub(job.member, 9)
+    limits().remove(queue, job.key, tonumber(priority), id, job.member)
+    limits().plan_run(queue, job.key, id, true)
+    allowed.room, allowed.taken = allowed.room - 1, allowed.taken + 1
+    if allowed.room > 0 then add_follower(job.key, job.read) end
+    return {id = id, seq = sub(job.member, 1, 8)}
+  end
+
+  return reader
+end
+
+-- Read the records of the selected jobs with a key.
+local function read_records(queue, selected)
+  local ids, places = {}, {}
+  for i, one in ipairs(selected) do
+    if one.seq then ids[#ids + 1], places[#ids + 1] = one.id, i end
+  end
+  if #ids == 0 then return end
+  for n, text in ipairs(call('HMGET', queue.prefix .. 'waiting', unpack(ids))) do
+    local one = selected[places[n]]
+    check_waiting(queue, one.id, text)
+    if sub(text, 4, 11) ~= one.seq then damaged('job', one.id) end
+    one.original = text
+  end
+end
+
+-- Charge the clocks of the keys for the jobs that the claim took.
+local function charge_keys(queue)
+  for key, allowed in pairs(queue.key_rate and queue.allowances or {}) do
+    if allowed.taken > 0 then
+      local clock = limits().charged(allowed.clock, queue.key_rate, queue.now, allowed.taken)
+      plan(queue, 'zset', 'clocks', key, decimal(clock))
+    end
+  end
+end
+
+-- Read the records of the selected jobs, and charge the clocks.
+local function finish(queue, selected)
+  read_records(queue, selected)
+  charge_keys(queue)
+end
