@@ -91,6 +91,25 @@ class NeverWoken(Mute):
         return WaitResult(woken=False, since=found.since)
 
 
+class WakesLate(Mute):
+    """A storage where a report of a late holder, or of a memo alone, wakes every waiter."""
+
+    async def report(self, queue: str, id: str, fence: int, *reported: Any, **when: Any) -> Any:
+        answer = await self._storage.report(queue, id, fence, *reported, **when)
+        if answer == "lost" or reported[0] is None:
+            self._storage._shared.wakeups.wake_all()
+        return answer
+
+
+class WakesAll(Mute):
+    """A storage where a report wakes every waiter, whatever it waits for."""
+
+    async def report(self, *arguments: Any, **when: Any) -> Any:
+        answer = await self._storage.report(*arguments, **when)
+        self._storage._shared.wakeups.wake_all()
+        return answer
+
+
 #: The storages that wake no waiter after one kind of change.
 MUTED: Final = (
     Muted("settle", "a wait for work after retry", is_retry),
@@ -103,4 +122,6 @@ MUTED: Final = (
     Muted("amend", "a wait for work after amend run_at"),
     Muted("cancel", "a wait for ids after cancel of a waiting job"),
     Muted("finish", "a wait for ids after finish"),
+    Muted("report", "a wait for progress after report"),
+    Muted("settle", "a wait for progress after the end of a run", is_end),
 )

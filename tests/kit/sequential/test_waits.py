@@ -17,9 +17,10 @@ from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential import capabilities, waits
+from dibs_conformance.sequential.progress_waits import check_progress_waits
 from dibs_conformance.sequential.waits import check_idle_waits, missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
-from tests.kit.mutants.unwoken import MUTED, AlwaysWoken, Muted, NeverWoken
+from tests.kit.mutants.unwoken import MUTED, AlwaysWoken, Muted, NeverWoken, WakesAll, WakesLate
 
 Wrap = Callable[[Any], Any]
 
@@ -123,12 +124,31 @@ def test_a_wait_that_always_ends_is_found() -> None:
     assert "an idle wait does not end" in {one.law for one in report.levels[0].failures}
 
 
+@pytest.mark.parametrize(
+    ("wrap", "found"),
+    [
+        (WakesLate, "a report of a late holder ended a wait for progress"),
+        (WakesLate, "a report of a memo alone ended a wait for progress"),
+        (WakesAll, "a report with progress ended a wait for ids"),
+        (WakesAll, "a report with progress ended a wait for events"),
+        (WakesAll, "a report with progress ended a wait for work"),
+    ],
+)
+async def test_a_report_that_wakes_other_waits_is_found(wrap: Any, found: str) -> None:
+    async with open_storage("memory:", "manual") as storage:
+        _, wrong = await check_progress_waits(wrap(storage, MUTED[0]))
+
+    assert found in wrong
+
+
 async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
     locations = Locations(any_new_url)
     shared = not any_new_url.startswith("memory")
     try:
         assert [] == await missing_wake_ups(locations, shared=shared)
         async with locations.open(locations.new(), "system") as storage:
-            assert (3, []) == await check_idle_waits(storage)
+            assert (4, []) == await check_idle_waits(storage)
+        async with locations.open(locations.new(), "manual") as storage:
+            assert [] == (await check_progress_waits(storage))[1]
     finally:
         await locations.remove()
