@@ -168,7 +168,8 @@ def end(slot: Slot, job: Job, action: End, now: int, queue_retention: OutcomeRet
     the event and the fail job as well (fold.joined_range).
     """
     successor = slot.successor
-    outcome = make_outcome(fold.joined_range(job, successor), action, now, queue_retention)
+    ended = job if successor is None else fold.joined_range(job, successor)
+    outcome = make_outcome(ended, action, now, queue_retention)
     heir = None if successor is None or not successor.creates else fold.job_after_end(job.id, successor)
     if heir is None and not slot.dropped:
         return Slot(None, None, outcome)

@@ -52,6 +52,8 @@ def _enqueue_request(index: Index, queue: QueueIndex, request: EnqueueRequest) -
 def admit(index: Index, queue: QueueIndex, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     """Enqueue one job. If its id is in use, `on_conflict` decides (contract 3, enqueue)."""
     slot = queue.slots.get(new.id, EMPTY)
+    if on_conflict is DEFAULT_UPDATE:  # nearly every request
+        return _accept(index, queue, slot, new, DEFAULT_UPDATE)
     unchanged = rules.decide_unchanged(slot, on_conflict, index.now)
     if unchanged is not None:
         return unchanged

@@ -2,8 +2,8 @@
 
 A key is open if it has fewer than `per_key` runs under leases and its clock allows a start; else it is
 closed. Each key has a line of its due jobs. Only the head of an open key stands in the line of the queue, so
-a claim never meets the jobs of a closed key. A key that its clock closes stands in a heap by the time at which
-it opens. A key that is full stands nowhere: the end of one of its runs opens it.
+a claim never meets the jobs of a closed key. A key that its clock closes stands in a heap by the time at
+which it opens. A key that is full stands nowhere: the end of one of its runs opens it.
 
 A start, a comeback and an arrival each change one key, in O(log n).
 """
@@ -125,8 +125,8 @@ class KeyLines:
         line = self.by_key.get(key)
         if line is None or line.head != entry:
             return False
-        if self._is_full(line) or self._next_start(key) > self.now:
-            # New settings have closed the key since the entry was added.
+        if self._is_full(line):
+            # `configure` has lowered per_key since the entry was added.
             self._update_head(key)
             return False
         return True
@@ -169,6 +169,12 @@ class KeyLines:
             self._openings, self._opens_at = [], {}
             for key in list(self._closed):
                 self._update_head(key)
+
+    def undo_settings(self, settings: Settings) -> None:
+        """Obey the settings and the clocks from before a step, which may close any key again."""
+        self.apply_settings(settings)
+        for key in list(self.by_key):
+            self._update_head(key)
 
     def _update_head(self, key: str) -> bool:
         """Put the first due job of an open key into the line of the queue, or close the key.

@@ -53,6 +53,7 @@ class QueueIndex:
         self.due = ClaimOrder()
         self.scheduled: list[Scheduled] = []
         self.key_lines = KeyLines(self.slots, self.due, self.clocks.values)
+        self._lines_by_key = self.key_lines.by_key
         #: The time at which the setting `rate` allows the next start, in ms; not later than now if it does.
         self.opens_at = 0
         self.waiting = 0
@@ -115,13 +116,14 @@ class QueueIndex:
                 return
             else:
                 self._remove_active(id, before.run)
-        if after is not None:
-            if after.run is not None:
-                self._add_active(id, after.run)
-            else:
-                self.waiting += 1
-                self._add_waiting(id, after)
-        if self.key_lines.by_key or (after is not None and after.data.key is not None):
+        if after is None:
+            pass
+        elif after.run is None:
+            self.waiting += 1
+            self._add_waiting(id, after)
+        else:
+            self._add_active(id, after.run)
+        if self._lines_by_key or (after is not None and after.data.key is not None):
             self.work_version += self.key_lines.move(before, after)
 
     def _add_active(self, id: str, run: ActiveRun) -> None:
@@ -133,7 +135,8 @@ class QueueIndex:
         if held is None:
             held = self.held[run.lease] = {}
         held[id] = None
-        self._mark_cancel_request(id, run)
+        if run.cancel_requested:
+            self.cancel_requested.add(id)
 
     def _mark_cancel_request(self, id: str, run: ActiveRun) -> None:
         if run.cancel_requested and run.lease is not None:
@@ -291,6 +294,7 @@ class QueueIndex:
             self.put_clock(key, clock)
         if changes.settings is not None:
             self._apply_settings(changes.settings)
+            self.key_lines.undo_settings(changes.settings)
         for lease, held in changes.leases.items():
             self.put_lease(lease, held)
         for key, known in changes.keys.items():
@@ -352,12 +356,15 @@ class QueueIndex:
 
     def next_due(self) -> int | None:
         """Return the next time at which time alone may let a claim take more, in ms, or None."""
-        times = [at for at in (self._next_scheduled(), self.key_lines.next_opening()) if at is not None]
+        at = self._next_scheduled()
+        opening = self.key_lines.next_opening()
+        if opening is not None and (at is None or opening < at):
+            at = opening
         if self.opens_at <= self.now:
-            return min(times, default=None)
+            return at
         if self.has_due():
             return self.opens_at
-        return max(min(times), self.opens_at) if times else None
+        return None if at is None else max(at, self.opens_at)
 
     def _next_scheduled(self) -> int | None:
         """Return the time at which the next scheduled job falls due, in ms; None if no job is scheduled."""

@@ -99,29 +99,30 @@ def end(index: Index, queue: QueueIndex, slot: Slot, job: Job, action: End) -> N
     The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
     enqueued.
     """
-    if not isinstance(action, Complete):
+    now, level, error, result = index.now, queue.settings.log_level, None, None
+    if isinstance(action, Complete):
+        if queue.settings.log_results:
+            result = events.logged_result(action.result, queue.settings.log_results)
+    else:
         action = _to_storable_end(queue, action)
-    after = transitions.end(slot, job, action, index.now, queue.settings.retention)
+        error = action.error
+    after = transitions.end(slot, job, action, now, queue.settings.retention)
     queue.put(job.id, after)
-    ended = job if slot.successor is None else fold.joined_range(job, slot.successor)
-    if queue.settings.log_level != "off":
-        _log_end(index, queue, ended, action, after.current)
-    if isinstance(action, Fail) and queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
-        _enqueue_fail_job(index, queue, ended, action.error)
-    if not isinstance(action, Cancelled) and action.then:
+    if slot.successor is not None:
+        job = fold.joined_range(job, slot.successor)
+    if level != "off":
+        kind = transitions.outcome_kind(action)
+        index.log_event(queue, events.attempt_event(kind, job, now, error, result))
+        if level == "all" and after.current is not None:
+            index.log_event(queue, events.note_event("promoted", job.id, now, after.current))
+    if error is not None and isinstance(action, Fail) and _has_fail_handler(queue):
+        _enqueue_fail_job(index, queue, job, error)
+    if isinstance(action, (Complete, Fail)) and action.then:
         enqueue_follow_ups(index, action.then)
 
 
-def _log_end(index: Index, queue: QueueIndex, job: Job, action: End, promoted: Job | None) -> None:
-    now, error, result = index.now, None, None
-    if isinstance(action, Complete):
-        result = events.logged_result(action.result, queue.settings.log_results)
-    else:
-        error = action.error
-    kind = transitions.outcome_kind(action)
-    index.log_event(queue, events.attempt_event(kind, job, now, error, result))
-    if promoted is not None and queue.settings.log_level == "all":
-        index.log_event(queue, events.note_event("promoted", job.id, now, promoted))
+def _has_fail_handler(queue: QueueIndex) -> bool:
+    return queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX)
 
 
 def _to_storable_end(queue: QueueIndex, action: Fail | Cancelled) -> Fail | Cancelled:
