@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, JobCancelled, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
+from dibs.model.job import JobData, NewJob, Overrides
+from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
 from tests.client.manual_claims import claimed
 
@@ -104,6 +106,64 @@ async def test_a_retry_takes_one_time(queue: Queue) -> None:
         assert await claim.retry(delay=0) == "returned"
 
 
+@pytest.mark.parametrize("field", ["until", "delay"])
+async def test_a_release_may_wait_until_a_time_and_leaves_no_count(queue: Queue, field: str) -> None:
+    await queue.enqueue(1, id="a")
+    begun = datetime.now(UTC)
+    async with claimed(queue) as claim:
+        times = {"until": begun + timedelta(hours=1)} if field == "until" else {"delay": "1h"}
+        assert await claim.release(**times) == "returned"
+
+    status = await queue.get("a")
+    assert status is not None
+    assert (status.state, status.attempts, status.retries) == ("waiting", 0, 0)
+    assert status.run_at is not None
+    assert timedelta(minutes=59) < status.run_at - begun < timedelta(minutes=61)
+
+
+async def test_a_release_takes_one_time(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with claimed(queue) as claim:
+        for bad in (
+            {"until": datetime.now(UTC), "delay": 5},
+            {"until": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is the case
+            {"delay": -1},
+            {"delay": "soon"},
+        ):
+            with pytest.raises(Refused):
+                await claim.release(**bad)
+        assert await claim.release() == "returned"
+
+    assert await state(queue) == "waiting"
+
+
+def test_a_blocking_claim_is_released_until_a_time(storage_url: str) -> None:
+    queue = Dibs(storage_url).sync.queue("q")
+    queue.enqueue(1, id="a")
+    with queue.receive(wait=0) as claims:
+        assert next(claims).release(delay=3600) == "returned"
+
+    assert queue.counts().scheduled == 1
+
+
+async def test_jobs_past_their_deadline_are_cancelled_and_not_yielded(queue: Queue, app: Dibs) -> None:
+    late = JobData(payload=b"0", overrides=Overrides(start_by=1))
+    jobs = [NewJob(id=f"late {n}", data=late) for n in range(5)]
+    await app.storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs])
+    await queue.enqueue(1, id="a", start_by=3600)
+    async with queue.receive(max_jobs=2, wait=0) as claims:
+        async for claim in claims:
+            await claim.complete()
+            assert claim.id == "a"
+
+    counts = await queue.counts()
+    assert (counts.cancelled, counts.completed) == (5, 1)
+    [slot] = await app.storage.get("q", ["late 0"])
+    assert slot.outcome is not None
+    assert slot.outcome.error is not None
+    assert slot.outcome.error.type == "StartDeadlinePassed"
+
+
 async def test_a_claim_of_someone_else_is_lost(queue: Queue) -> None:
     """Contract 4, promise 2: the storage refuses the write of a late holder."""
     await queue.enqueue(1, id="a")
@@ -153,7 +213,7 @@ async def test_a_bad_follow_up_leaves_the_claim(queue: Queue) -> None:
         await claim.complete()
 
 
-async def test_a_failure_is_handled_if_the_app_says_how(queue: Queue, app: Dibs) -> None:
+async def test_a_failure_is_handled_if_the_app_declares_a_handler(queue: Queue, app: Dibs) -> None:
     queue.on_failure(handlers.alert)
     await queue.enqueue({"n": 1}, id="a")
     async with claimed(queue) as claim:
