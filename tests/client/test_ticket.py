@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from dibs import (
@@ -17,6 +20,7 @@ from dibs import (
     Update,
     WaitTimeout,
 )
+from dibs.client.connection import wakeups
 from tests.client import handlers
 from tests.client.manual_claims import claimed
 
@@ -209,3 +213,106 @@ async def test_a_rejected_enqueue_of_what_failed_has_its_error(queue: Queue) -> 
     assert again.verdict == "failed"
     with pytest.raises(JobFailed, match="before"):
         await again.result(0)
+
+
+async def test_progress_comes_as_it_is_reported_until_the_enqueue_has_ended(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll would come after an hour, so each value comes by the wake-up of its report."""
+    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    ticket = await queue.enqueue(1, id="a")
+    received, later = [], ticket
+    async with asyncio.timeout(60), claimed(queue) as claim:
+        await claim.progress("before")
+        async for value in ticket.progress():
+            received.append(value)
+            if len(received) < 4:
+                await claim.progress({"done": len(received)})
+            else:
+                later = await queue.enqueue(2, id="a")
+                await claim.complete("end")
+
+    assert ["before", {"done": 1}, {"done": 2}, {"done": 3}] == received
+    assert "end" == await ticket.result(0)
+    assert "waiting" == (await later.status()).state
+
+
+async def test_who_waits_for_progress_is_woken_by_a_report_and_by_the_end(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    ticket = await queue.enqueue(1, id="a")
+    values = ticket.progress()
+    async with asyncio.timeout(60), claimed(queue) as claim:
+        coming = asyncio.ensure_future(anext(values))
+        await asyncio.sleep(0.05)
+        await claim.progress(1)
+        first = await coming
+        ending = asyncio.ensure_future(anext(values, "ended"))
+        await asyncio.sleep(0.05)
+        await claim.complete()
+
+        assert [1, "ended"] == [first, await ending]
+
+
+async def test_progress_of_another_run_of_the_id_is_not_that_of_the_ticket(queue: Queue) -> None:
+    await queue.enqueue(1, id="a")
+    async with asyncio.timeout(60):
+        async with claimed(queue) as claim:
+            await claim.progress("first run")
+            ticket = await queue.enqueue(2, id="a")
+            coming = asyncio.ensure_future(anext(ticket.progress()))
+            await asyncio.sleep(0.05)
+            await claim.complete()
+        async with claimed(queue) as claim:
+            await claim.progress("second run")
+
+            assert "second run" == await coming
+            await claim.complete()
+
+
+async def test_the_reason_of_a_cancellation_is_in_the_error(queue: Queue) -> None:
+    ticket = await queue.enqueue(1, id="a", start_by=0.001)
+    await asyncio.sleep(0.01)
+    async with queue.receive(wait=0) as claims:
+        assert [] == [claim async for claim in claims]
+
+    with pytest.raises(JobCancelled, match="StartDeadlinePassed") as cancelled:
+        await ticket.result(0)
+    assert "StartDeadlinePassed" == cancelled.value.error.type
+
+
+async def test_a_deadline_of_the_start_is_stored_with_the_job(queue: Queue) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    before = datetime.now(UTC)
+    exact = await (await queue.enqueue(1, id="a", start_by=at)).status()
+    relative = (await (await queue.enqueue(1, id="b", start_by="5m")).status()).limits["start_by"]
+    none = await (await queue.enqueue(1, id="c", start_by=None)).status()
+
+    assert {"start_by": at} == exact.limits
+    assert timedelta(seconds=299) < relative - before < timedelta(seconds=360)
+    assert {"start_by": None} == none.limits
+
+
+async def test_attributes_outlive_the_end_and_can_be_amended(queue: Queue) -> None:
+    await queue.enqueue(1, id="a", attributes={"of": "ada", "n": 1})
+    async with claimed(queue) as claim:
+        await claim.complete()
+    amended = await queue.amend("a", attributes={"n": 2})
+    status = await queue.get("a")
+
+    assert "amended" == amended
+    assert status is not None
+    assert ("completed", None, {"of": "ada", "n": 2}) == (status.state, status.data, status.attributes)
+
+
+async def test_the_log_has_results_of_the_configured_length(queue: Queue) -> None:
+    await queue.configure(log_results=10)
+    for result in ("short", "x" * 20, None):
+        await queue.enqueue(1)
+        async with claimed(queue) as claim:
+            await claim.complete(result)
+    async with asyncio.timeout(60), queue.events("") as events:
+        results = [(await anext(events)).result for _ in range(3)]
+
+    assert ["short", None, None] == results

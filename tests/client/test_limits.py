@@ -1,0 +1,211 @@
+"""Keys of jobs, and the limits that tasks declare for their queues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from attrs import evolve
+
+from dibs import BadHandler, ConfigurationError, Dibs, Queue, Rate, Refused, Task
+from dibs.errors import DibsError
+from dibs.maintenance.declared_settings import apply_declared_settings
+from dibs.model.requests import Settings, SettingsPatch, StartRate
+from dibs.storage.protocol import Storage
+from tests.client import handlers
+from tests.client.manual_claims import claimed
+
+
+def task_with(app: Dibs, key: Any, function: Callable[..., Any] = handlers.thumbnail) -> Task[Any, Any]:
+    return cast("Task[Any, Any]", app.task(queue="q", key=key)(function))
+
+
+async def key_of(queue: Queue, id: str) -> str | None:
+    status = await queue.get(id)
+    assert status is not None
+    return status.key
+
+
+async def settings(app: Dibs, queue: str) -> Settings:
+    return {info.name: info.settings for info in await app.storage.queues()}[queue]
+
+
+async def test_a_queue_takes_the_key_of_a_job(any_queue: Queue) -> None:
+    await any_queue.enqueue(1, id="a", key="ada")
+    await any_queue.enqueue_many([any_queue.bind(2, id="b", key=7), any_queue.bind(3, id="c")])
+    async with claimed(any_queue) as claim:
+        await claim.complete(then=[any_queue.bind(4, id="d", key="dan")])
+
+    assert ["7", None, "dan"] == [await key_of(any_queue, id) for id in "bcd"]
+    assert [] == [one.id async for one in any_queue.list("completed") if one.key is not None]
+
+
+@pytest.mark.parametrize("key", ["path", lambda path, **_: path])
+async def test_a_task_derives_the_key_from_its_arguments(app: Dibs, key: Any) -> None:
+    task = task_with(app, key)
+    tickets = [await task.enqueue("a"), await task.enqueue(path="b", width=3)]
+    tickets += await task.enqueue_many([task.bind("c"), task.options(key="own").bind("d")])
+    tickets += [await task.options(key=None).enqueue("e"), await task.options(priority=1).enqueue("f")]
+    async with claimed(task.queue) as claim:
+        await claim.complete(then=[task.options(id="then").bind("g")])
+
+    keys = [(await ticket.status()).key for ticket in tickets[:-1]]
+    assert ["a", "b", "c", "own", None] == keys
+    assert "g" == await key_of(task.queue, "then")
+
+
+async def test_a_parameter_that_is_left_out_has_its_default_as_key(app: Dibs) -> None:
+    task = task_with(app, "width")
+
+    assert "200" == (await (await task.enqueue("a")).status()).key
+    assert "5" == (await (await task.enqueue("a", 5)).status()).key
+
+
+async def test_the_ticks_of_a_periodic_task_have_its_key(app: Dibs) -> None:
+    app.task(queue="q", key="count", every=3600)(handlers.refresh)
+
+    schedule = app.handlers["q"].schedule
+    assert schedule is not None
+    assert "1" == schedule.data.key
+
+
+async def test_data_that_is_enqueued_past_the_task_has_no_key(app: Dibs) -> None:
+    task = task_with(app, "path")
+    call = {"args": ["a"], "kwargs": {}}
+
+    assert (await (await task.queue.enqueue(call)).status()).key is None
+    assert "a" == (await (await task.queue.enqueue(call, key="a")).status()).key
+
+
+WRONG_KEYS: dict[str, tuple[Any, str]] = {
+    "no parameter": ("customer", r"'customer', which is no parameter of thumbnail; .* are path, width"),
+    "a number": (5, "pass the name of a parameter of thumbnail"),
+    "a coroutine function": (handlers.refresh, "a `def` function"),
+}
+
+
+@pytest.mark.parametrize(("key", "advice"), WRONG_KEYS.values(), ids=WRONG_KEYS)
+def test_a_wrong_key_is_refused_where_it_is_declared(key: Any, advice: str) -> None:
+    app = Dibs("memory:")
+    with pytest.raises(Refused, match=advice) as refused:
+        task_with(app, key)
+
+    assert "key" == refused.value.field
+    assert "q" not in app.handlers
+
+
+def test_a_parameter_of_many_values_is_no_key() -> None:
+    with pytest.raises(Refused, match=r"its parameters are none"):
+        task_with(Dibs("memory:"), "numbers", handlers.counted)
+
+
+def fail(*_: Any, **__: Any) -> str:
+    raise KeyError("customer")
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [(lambda *_: 1.5, "1.5 of type float"), (lambda *_: "x" * 129, "129 bytes"), (fail, "raised KeyError")],
+)
+async def test_a_key_that_is_no_key_is_refused_with_its_task(app: Dibs, key: Any, reason: str) -> None:
+    task = task_with(app, key)
+
+    for call in (task.enqueue("a"), task.enqueue_many([task.bind("a")])):
+        with pytest.raises(DibsError, match=r"thumbnail|1 of 1") as refused:
+            await call
+        one = getattr(refused.value, "exceptions", [refused.value])[0]
+        assert "key" == one.field
+        assert reason in str(one)
+    with pytest.raises(Refused, match="missing a required argument: 'path'"):
+        await task.enqueue()
+
+
+async def test_a_worker_writes_the_limits_that_the_decorator_states(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app:
+        app.task(
+            queue="q",
+            key="count",
+            per_key=1,
+            rate=Rate(5, per=1, burst=5),
+            key_rate=Rate(10, per="1m"),
+            max_active=20,
+            log_results=100,
+        )(handlers.refresh)
+        await app.queue("q").configure(log_age=60, per_key=4)
+
+        await app.work(until="empty")
+
+        found = await settings(app, "q")
+        assert (1, 20, 100, 60_000) == (found.per_key, found.max_active, found.log_results, found.log_age)
+        assert (StartRate(5, 1000, 5), StartRate(10, 60_000)) == (found.rate, found.key_rate)
+
+
+async def test_a_changed_limit_is_said_aloud(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
+    app.task(queue="q", rate=Rate(5, per=1))(handlers.refresh)
+    await app.queue("q").configure(rate=Rate(1, per=60))
+    caplog.set_level(logging.INFO, "dibs.worker")
+    await app.work(until="empty")
+
+    (record,) = [record for record in caplog.records if "rate" in record.getMessage()]
+    assert "WARNING" == record.levelname
+    assert (
+        "q: rate is Rate(starts=5, per=1.0, burst=1) now, as its handler declares; "
+        "it was Rate(starts=1, per=60.0, burst=1)" == record.getMessage()
+    )
+
+
+class WithoutLimits:
+    """A storage without the capability `limits`."""
+
+    def __init__(self, inside: Storage) -> None:
+        self._inside = inside
+        self.capabilities = evolve(inside.capabilities, limits=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
+async def test_a_limit_is_refused_before_the_work_on_a_storage_without_limits(app: Dibs) -> None:
+    app.task(queue="plain", max_active=3)(handlers.refresh)
+    app.task(queue="q", rate=Rate(5, per=1))(handlers.take_nothing)
+    await app.open()
+    declared = app.handlers.declared_settings(["plain", "q"])
+
+    with pytest.raises(ConfigurationError, match=r"\(q: rate\), but .* not have the capability `limits`"):
+        await apply_declared_settings(cast("Storage", WithoutLimits(app.storage)), declared)
+    assert [] == await app.storage.queues()
+    declared["q"] = SettingsPatch(rate=None)
+    await apply_declared_settings(cast("Storage", WithoutLimits(app.storage)), declared)
+    await app.close()
+
+
+async def test_configure_sets_and_removes_limits(any_queue: Queue, any_app: Dibs) -> None:
+    await any_queue.configure(per_key=2, rate=Rate(5, per=1), key_rate=Rate(1, per=3600))
+    limited = await settings(any_app, any_queue.name)
+    await any_queue.configure(per_key=None, rate=None, key_rate=None)
+
+    assert limited.has_limits
+    assert not (await settings(any_app, any_queue.name)).has_limits
+
+
+async def test_a_worker_holds_the_limit_of_a_key(any_queue: Queue) -> None:
+    await any_queue.configure(per_key=1)
+    await any_queue.enqueue_many(
+        [any_queue.bind(n, id=f"{key}{n}", key=key) for key in "ab" for n in range(3)]
+    )
+
+    async with any_queue.receive(max_jobs=10, wait=0) as claims:
+        held = [claim async for claim in claims]
+        assert ["a0", "b0"] == sorted(claim.id for claim in held)
+        await held[0].complete()
+    async with claimed(any_queue) as claim:
+        assert held[0].id[0] + "1" == claim.id
+
+
+def test_a_failure_handler_has_no_key() -> None:
+    with pytest.raises((Refused, BadHandler)) as refused:
+        Dibs("memory:").queue("q").on_failure(key="failure")(handlers.alert)  # type: ignore[call-overload]
+
+    assert "key" == getattr(refused.value, "field", "")
