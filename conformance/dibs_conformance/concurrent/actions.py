@@ -24,6 +24,7 @@ from dibs.model.requests import (
     RetryLater,
     SettingsPatch,
     SettleAction,
+    StartRate,
     Update,
 )
 from dibs.model.results import ClaimResult, SettleAndClaimResult, State
@@ -46,7 +47,11 @@ JOB_DATA = (
     JobData(payload=b"1"),
     JobData(payload=b"2", priority=1),
     JobData(payload=b"3", attributes={"a": b"1"}),
+    JobData(payload=b"4", key="k"),
+    JobData(payload=b"5", key="m"),
 )
+#: `Action.data` for jobs with the key `k`, and with another key.
+KEYED_DATA, OTHER_KEY_DATA = 3, 4
 #: `Action.data` for a payload of `LARGE_BYTES` bytes.
 LARGE_DATA, LARGE_BYTES = -1, 1_000_000
 ERROR = Error(type="ValueError", message="no")
@@ -64,12 +69,18 @@ SETTLE_ACTIONS: dict[str, SettleAction] = {
 PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
-#: Keyed by name, because the report of a failure prints the name. No patch trims the log.
+#: Keyed by name, because the report of a failure prints the name. No patch trims the log. A storage without
+#: the capability `limits` refuses some of them.
 SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     "pause": SettingsPatch(paused=True),
     "resume": SettingsPatch(paused=False),
     "one active": SettingsPatch(max_active=1),
     "any active": SettingsPatch(max_active=None),
+    "one of a key": SettingsPatch(per_key=1),
+    "any of a key": SettingsPatch(per_key=None),
+    "one start": SettingsPatch(rate=StartRate(1, 60_000)),
+    "one start of a key": SettingsPatch(key_rate=StartRate(1, 60_000)),
+    "any start": SettingsPatch(rate=None, key_rate=None),
     "log size": SettingsPatch(log_bytes=32_000_000),
     "log age": SettingsPatch(log_age=43_200_000),
     "key age": SettingsPatch(request_key_age=1_800_000),

@@ -12,7 +12,16 @@ from typing import Final
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.actions import GRANTS, IDS, PAST_SHORT_TTL, Action, Hold, random_action
+from dibs_conformance.concurrent.actions import (
+    GRANTS,
+    IDS,
+    KEYED_DATA,
+    OTHER_KEY_DATA,
+    PAST_SHORT_TTL,
+    Action,
+    Hold,
+    random_action,
+)
 
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 ENQUEUE_BOTH = Action(operation="enqueue", ids=IDS)
@@ -21,6 +30,7 @@ ENQUEUE_OTHER = Action(operation="enqueue", ids=IDS[1:])
 RUNNING = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 REAP = Action(operation="reap", clock_offset=PAST_SHORT_TTL)
 COMPLETE = Action(operation="settle", clock_offset=PAST_SHORT_TTL)
+SETTLE = Action(operation="settle")
 TURN = Action(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL)
 READ_LOG = Action(operation="events")
 ALL_EVENTS = Action(operation="configure", configure_to="all events")
@@ -65,6 +75,16 @@ def race(first: str, second: str, section: str = "3", **fields: object) -> Race:
 
 
 ONE_ACTIVE = Action(operation="configure", configure_to="one active")
+ONE_OF_A_KEY = Action(operation="configure", configure_to="one of a key")
+ANY_OF_A_KEY = Action(operation="configure", configure_to="any of a key")
+ONE_START = Action(operation="configure", configure_to="one start")
+ONE_START_OF_A_KEY = Action(operation="configure", configure_to="one start of a key")
+CLAIM_ONE = Action(operation="claim", limit=1)
+#: Both ids wait, with the same key.
+KEYED = (*GRANTS, Action(operation="enqueue", ids=IDS, data=KEYED_DATA))
+#: One of two jobs of a full key runs, and the other waits. A storage without limits has the same states.
+FULL_KEY = (*KEYED, ONE_OF_A_KEY, CLAIM_ONE)
+OTHER_KEY = Action(operation="enqueue", ids=IDS[1:], data=OTHER_KEY_DATA)
 RACES: Final = (
     race("claim", "claim", "2"),
     race("claim", "enqueue"),
@@ -165,6 +185,69 @@ RACES: Final = (
     race("export", "enqueue", "3, export", first_action=Action(operation="export", limit=1)),
     race("split", "forget", "3, split", first_action=Action(operation="split", limit=1)),
     race("counts", "claim", "3, counts", setup=(*GRANTS, ENQUEUE_BOTH)),
+    *(
+        race(
+            "claim",
+            "claim",
+            "2",
+            setup=(*KEYED, limit),
+            first_action=CLAIM_ONE,
+            second_actions=(CLAIM_ONE,),
+            after=(CLAIM,),
+        )
+        for limit in (ONE_OF_A_KEY, ONE_START, ONE_START_OF_A_KEY)
+    ),
+    race(
+        "claim", "settle", "2", setup=FULL_KEY, first_action=CLAIM, second_actions=(SETTLE,), after=(CLAIM,)
+    ),
+    race(
+        "settle", "claim", "2", setup=FULL_KEY, first_action=SETTLE, second_actions=(CLAIM,), after=(CLAIM,)
+    ),
+    race(
+        "settle_and_claim",
+        "claim",
+        "2",
+        setup=FULL_KEY,
+        first_action=Action(operation="settle_and_claim"),
+        second_actions=(CLAIM,),
+        after=(CLAIM,),
+    ),
+    race(
+        "claim",
+        "enqueue",
+        "2",
+        setup=FULL_KEY,
+        first_action=CLAIM,
+        second_actions=(OTHER_KEY,),
+        after=(CLAIM,),
+    ),
+    race(
+        "claim",
+        "configure",
+        "2",
+        setup=FULL_KEY,
+        first_action=CLAIM,
+        second_actions=(ANY_OF_A_KEY,),
+        after=(CLAIM,),
+    ),
+    race(
+        "configure",
+        "settle",
+        "2",
+        setup=(*KEYED, CLAIM_ONE),
+        first_action=ONE_OF_A_KEY,
+        second_actions=(CLAIM, SETTLE),
+        after=(CLAIM,),
+    ),
+    race(
+        "claim",
+        "forget",
+        "2",
+        setup=FULL_KEY,
+        first_action=CLAIM,
+        second_actions=(Action(operation="forget"),),
+        after=(CLAIM,),
+    ),
 )
 SECTIONS: Final = {one.name: one.section for one in reversed(RACES)}
 #: The longest hold, in coroutines that a call enters or resumes, and in lines.
