@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.steps import Steps, Transactions, call_blocking, call_function
+from dibs.client.calls.run_steps import Steps, Transactions, call_blocking, call_function
 from dibs.client.calls.steps import step_key as make_step_key
 from dibs.client.options.durations import utc_datetime
 from dibs.client.options.serde import JSON, Serde
