@@ -25,6 +25,7 @@ STEP_LISTS = {
     "enqueue": "enqueues",
     "settle": "settles",
     "get": "reads",
+    "report": "reports",
     **dict.fromkeys(("finish", "cancel", "amend", "retry_failed", "forget", "reap", "import"), "others"),
 }
 ACCEPTED = frozenset({"queued", "updated", "blocked"})
@@ -81,6 +82,7 @@ class IdSteps:
     claims: list[Step] = field(factory=list)
     settles: list[Step] = field(factory=list)
     reads: list[Step] = field(factory=list)
+    reports: list[Step] = field(factory=list)
     #: Steps of cancel, amend, finish, retry_failed, forget, reap and import.
     others: list[Step] = field(factory=list)
     runs: list[RecordedRun] = field(factory=list)
@@ -97,6 +99,11 @@ class IdSteps:
     def accepted(self) -> list[Step]:
         """The accepted enqueues, without repeated ones."""
         return [step for step in self.enqueues if step.status in ACCEPTED and not step.repeated]
+
+    @property
+    def creating(self) -> list[Step]:
+        """The accepted enqueues that are not update-only. An update-only one may end with the run it met."""
+        return [step for step in self.accepted if step.creates]
 
     @property
     def imported(self) -> list[Step]:

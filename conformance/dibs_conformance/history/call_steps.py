@@ -70,6 +70,7 @@ def enqueue_fields(queue: str, request: EnqueueRequest) -> Fields:
         "payload": digest(request.job.data.payload),
         "replaces": not isinstance(on_conflict, Update) or on_conflict.replaces,
         "resets": not isinstance(on_conflict, Update) or on_conflict.resets,
+        "creates": not isinstance(on_conflict, Update) or on_conflict.create,
     }
 
 
@@ -120,6 +121,7 @@ def claim_fields(claim: Fields, job: Job, now: int) -> Fields:
         "run_at": job.run_at,
         "seq": job.seq,
         "payload": digest(job.data.payload),
+        "memo": digest(job.data.memo),
         "origin": (origin.queue, origin.id, origin.fence) if origin else None,
     }
 
@@ -233,6 +235,14 @@ def amend_request(queue: str, id: str, patch: JobPatch, **_: Any) -> StepFields:
     return [{"op": "amend", "queue": queue, "id": id, "payload": payload}]
 
 
+def report_request(
+    queue: str, id: str, fence: int, *reported: bytes | None, memo: bytes | None = None, **_: Any
+) -> StepFields:
+    memo = reported[1] if len(reported) > 1 else memo
+    stored = "" if memo is None else digest(memo or None)
+    return [{"op": "report", "queue": queue, "id": id, "fence": fence, "memo": stored}]
+
+
 def get_reply(requested: StepFields, answer: Sequence[Slot]) -> StepFields:
     return [
         {**one, "status": "read", "read": recorded_slot(slot)}
@@ -285,6 +295,7 @@ CALL_ENCODINGS: dict[str, CallEncoding] = {
         ),
     ),
     "get": CallEncoding(by_ids("get"), get_reply),
+    "report": CallEncoding(report_request, lambda requested, answer: with_status(requested, [answer])),
     "amend": CallEncoding(amend_request, lambda requested, answer: with_status(requested, [answer])),
     **QUEUE_ENCODINGS,
     "counts": CallEncoding(

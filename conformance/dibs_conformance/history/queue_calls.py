@@ -26,6 +26,8 @@ PATCHES = (
     SettingsPatch(retention=OutcomeRetention()),
     SettingsPatch(log_level="all"),
     SettingsPatch(log_age=43_200_000, max_active=None),
+    *(SettingsPatch(fail_handler=True),) * 2,
+    SettingsPatch(fail_handler=False, log_results=100),
     SettingsPatch(request_key_age=7_200_000, paused=False),
 )
 LISTED_STATES: tuple[State, ...] = ("waiting", "active")

@@ -38,12 +38,14 @@ SHORT_TTL, LONG_TTL = 30, 600_000
 #: Seconds between two polls of a drain, and until the drain gives up.
 POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 
+UPDATE_ONLY = Update(create=False)
 ACTIONS: tuple[SettleAction, ...] = (
     *(Complete(result=b"1"), Complete(result=b"2"), Complete()) * 2,
     Fail(error=Error(type="Oops")),
     RetryLater(),
     RetryLater(delay=10),
     Release(),
+    Release(delay=5),
     HandOff(),
 )
 
@@ -88,8 +90,10 @@ class RandomClient:
         id = random.choice((*SHARED_IDS, *SHARED_IDS, own_id, self._met_id()))
         data = JobData(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
         on_conflict = random.choice(
-            (Update(), Update(), Update(data=False), Update(run_at="later"), Reject())
+            (Update(), Update(), Update(data=False), Update(run_at="later"), Reject(), UPDATE_ONLY)
         )
+        if on_conflict is UPDATE_ONLY:
+            data = JobData()
         key = random.choice((None, None, f"k{random.randrange(50)}"))
         job = NewJob(id=id, data=data, delay=random.choice((None, None, None, 5)))
         return EnqueueRequest(job=job, on_conflict=on_conflict, request_key=key)
@@ -145,6 +149,13 @@ class RandomClient:
     async def renew(self) -> None:
         await self._storage.renew([QUEUE, FAILED], self._lease(), self._random.choice((SHORT_TTL, LONG_TTL)))
 
+    async def report(self) -> None:
+        """Report a memo, sometimes an empty one, on one of the latest runs."""
+        if self._runs:
+            id, fence = self._random.choice(self._runs)
+            memo = self._random.choice((b"", str(self._random.randrange(1000)).encode()))
+            await self._storage.report(QUEUE, id, fence, None, memo)
+
     async def reap(self) -> None:
         await self._storage.reap(QUEUE, 10)
 
@@ -187,6 +198,7 @@ CALLS: tuple[Callable[[RandomClient], Awaitable[None]], ...] = (
     *(RandomClient.settle,) * 5,
     *(RandomClient.settle_and_claim,) * 2,
     *(RandomClient.reap,) * 2,
+    *(RandomClient.report,) * 2,
     RandomClient.renew,
     RandomClient.grant,
     RandomClient.drop,

@@ -35,6 +35,8 @@ class SuccessorModel(NamedTuple):
     payload: str
     replaces: bool
     resets: bool
+    #: False while it has only update-only requests. It then makes no job when the run ends.
+    creates: bool = True
 
 
 class SlotModel(NamedTuple):
@@ -79,10 +81,18 @@ def possible_answers(slot: SlotModel, step: Step) -> Iterator[Answer]:
 
 
 def enqueued(slot: SlotModel, step: Step) -> Iterator[Answer]:
-    current = slot.current
     if step.repeated:
         yield step.status, slot
-    elif current is not None and (step.first, step.revision) == (current.first, current.revision):
+    elif slot.current is None and not step.creates:
+        yield "absent", slot
+    else:
+        yield from enqueued_once(slot, step)
+
+
+def enqueued_once(slot: SlotModel, step: Step) -> Iterator[Answer]:
+    """Yield the effects of a request without a known key, which may create a job."""
+    current = slot.current
+    if current is not None and (step.first, step.revision) == (current.first, current.revision):
         yield "duplicate", slot
     elif slot.outcome is not None and current is None and step.status in ("completed", "failed"):
         yield slot.outcome.kind, slot
@@ -105,13 +115,17 @@ def enqueued(slot: SlotModel, step: Step) -> Iterator[Answer]:
 
 def with_update(successor: SuccessorModel | None, step: Step) -> SuccessorModel:
     if successor is None:
-        return SuccessorModel(step.revision, step.revision, step.payload, step.replaces, step.resets)
-    payload = step.payload if step.replaces else successor.payload
+        return SuccessorModel(
+            step.revision, step.revision, step.payload, step.replaces, step.resets, step.creates
+        )
+    first_that_creates = step.creates and not successor.creates
+    payload = step.payload if step.replaces or first_that_creates else successor.payload
     return successor._replace(
         revision=step.revision,
         payload=payload,
         replaces=successor.replaces or step.replaces,
         resets=successor.resets or step.resets,
+        creates=successor.creates or step.creates,
     )
 
 
@@ -246,11 +260,18 @@ def amended(slot: SlotModel, step: Step) -> Iterator[Answer]:
 
 
 def with_outcome(slot: SlotModel, kind: str, result: str = "") -> SlotModel:
-    """Return the state after the current job ended. A successor becomes the current job."""
-    current, successor = slot.current, slot.successor
+    """Return the state after the current job ended.
+
+    A successor that creates becomes the current job. The range of any other one joins that of the outcome.
+    """
+    current, successor, next_current = slot.current, slot.successor, None
     assert current is not None  # noqa: S101 - callers check this
-    next_current = CurrentModel(successor.first, successor.revision, successor.payload) if successor else None
-    outcome = RecordedOutcome(kind, current.fence, current.first, current.revision, result)
+    last = current.revision
+    if successor is not None and successor.creates:
+        next_current = CurrentModel(successor.first, successor.revision, successor.payload)
+    elif successor is not None:
+        last = successor.revision
+    outcome = RecordedOutcome(kind, current.fence, current.first, last, result)
     return slot._replace(current=next_current, successor=None, outcome=outcome)
 
 

@@ -31,6 +31,7 @@ Op = Literal[
     "amend",
     "retry_failed",
     "forget",
+    "report",
     "configure",
     "get",
     "counts",
@@ -50,6 +51,8 @@ Op = Literal[
 UNKNOWN: Final = "unknown"
 #: The status of an enqueue made by a follow-up. The answer does not show its result.
 FOLLOWED: Final = "followed"
+#: The memo of a job without one, and of a report that removes it.
+NO_MEMO: Final = "none"
 #: A range of revisions, both ends included.
 Range = tuple[int, int]
 
@@ -107,13 +110,16 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     payload: str = ""
     replaces: bool = True
     resets: bool = True
-    handled: bool = False
+    #: False for an update-only request.
+    creates: bool = True
     running: bool = False
     lease: str = ""
     limit: int = 0
     paused: bool | None = None
     max_active: int | None = None
     result: str = ""
+    #: Of a claimed job or a report: a digest of the memo, or NO_MEMO; empty if it is unknown, or not given.
+    memo: str = ""
     #: Of a configure: the settings in the patch, each with its value as JSON text.
     patch: dict[str, str] | None = None
     #: Of a page: the cursor or offset it begins after, and the cursor it ends at.

@@ -11,7 +11,7 @@ from dibs_conformance.history.step import Step
 #: Steps shown before and after each marked step.
 CONTEXT_STEPS = 12
 FIELDS = (
-    "how", "key", "payload", "handled", "running", "lease", "result", "fence", "first", "revision", "attempt",
+    "how", "key", "payload", "memo", "running", "lease", "result", "fence", "first", "revision", "attempt",
     "priority", "run_at", "now", "until", "origin", "read", "counts",
 )  # fmt: skip
 

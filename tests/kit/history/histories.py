@@ -83,6 +83,9 @@ class RandomHistory:
         action = random.choice((Update(), Update(), Reject(), Update(data=False), Update(run_at="later")))
         key = random.choice((None, None, f"k{random.randrange(20)}"))
         job = NewJob(id=random.choice(IDS), data=data, delay=random.choice((None, None, 5, 40)))
+        if random.random() < 0.15:
+            update = Update(create=False, run_at=random.choice(("always", "later")))
+            return EnqueueRequest(job=replace(job, data=JobData()), on_conflict=update, request_key=key)
         return EnqueueRequest(job=job, on_conflict=action, request_key=key)
 
     async def claim(self) -> None:
@@ -114,14 +117,20 @@ class RandomHistory:
         actions: tuple[SettleAction, ...] = (
             Complete(result=b"1"),
             Complete(result=b"2"),
-            Fail(error=Error(type="Oops"), handled=True),
+            Fail(error=Error(type="Oops")),
             Cancelled(),
             RetryLater(),
             RetryLater(delay=20),
             Release(),
+            Release(delay=20),
             HandOff(),
         )
         return random.choice(actions)
+
+    async def report(self) -> None:
+        if self.runs:
+            memo = self.random.choice((b"", str(self.random.randrange(100)).encode()))
+            await self.storage.report(QUEUE, *self.run(), None, memo, now=self.now)
 
     async def finish(self) -> None:
         if self.revisions:
@@ -183,8 +192,8 @@ class RandomHistory:
 
 #: Fields of a step that are known before the answer.
 REQUEST_FIELDS = (
-    *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "handled"),
-    *("running", "lease", "limit", "result", "patch", "after"),
+    *("op", "client", "began", "queue", "id", "how", "key", "payload", "replaces", "resets", "creates"),
+    *("memo", "running", "lease", "limit", "result", "patch", "after"),
 )
 
 CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
@@ -195,6 +204,7 @@ CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
     RandomHistory.claim_failed,
     *(RandomHistory.pass_time,) * 3,
     *(RandomHistory.reap,) * 2,
+    *(RandomHistory.report,) * 2,
     RandomHistory.renew,
     RandomHistory.grant,
     RandomHistory.drop,
@@ -243,7 +253,7 @@ def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
 def without_answer(step: Step) -> Step:
     """Return the step as a client without the answer would record it."""
     fields = {name: getattr(step, name) for name in REQUEST_FIELDS}
-    if step.op == "settle":
+    if step.op in ("settle", "report"):
         fields["fence"] = step.fence
     if step.op == "finish":
         fields["revision"] = step.revision

@@ -128,7 +128,8 @@ def r13(*, bad: bool) -> HistoryBuilder:
 
 
 def r14(*, bad: bool) -> HistoryBuilder:
-    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).settled("fail", 10, "done", handled=True)
+    history = HistoryBuilder().add("configure", "configured", id="", patch={"fail_handler": "true"})
+    history = history.enqueued(1).claimed(10, 1, 1).settled("fail", 10, "done")
     if not bad:
         history = history.claimed(12, 5, 5, queue="q!fail", id="f", origin=("q", "a", 10))
     return history.drained()
@@ -218,6 +219,13 @@ def r28(*, bad: bool) -> HistoryBuilder:
     ids = ("a",) if bad else ()
     history = history.add("list", "listed", id="", how="waiting", ids=ids, after="1")
     return history.claimed(20, 1, 1).claimed(21, 2, 2, id="b")
+
+
+def r29(*, bad: bool) -> HistoryBuilder:
+    """A run stores a memo and is retried. The next run gets it, or none."""
+    history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("report", "reported", fence=10, memo="m")
+    history = history.settled("retry", 10, "returned")
+    return history.claimed(11, 1, 1, attempt=2, memo="none" if bad else "m")
 
 
 PLANTED: dict[str, Callable[..., HistoryBuilder]] = {

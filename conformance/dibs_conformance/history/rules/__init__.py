@@ -12,6 +12,7 @@ from dibs_conformance.history.rules import (
     event_log,
     failing,
     leases,
+    memos,
     order,
     ownership,
     reading,
@@ -20,7 +21,19 @@ from dibs_conformance.history.rules.linearizable import LinearizableRule
 from dibs_conformance.history.rules.rule import Rule as Rule
 from dibs_conformance.history.rules.rule import Violation as Violation
 
-_MODULES = (accepted, ownership, ending, counting, order, leases, failing, configuring, event_log, reading)
+_MODULES = (
+    accepted,
+    ownership,
+    ending,
+    counting,
+    order,
+    leases,
+    failing,
+    memos,
+    configuring,
+    event_log,
+    reading,
+)
 
 #: All rules, by number.
 RULES: Final[tuple[type[Rule], ...]] = tuple(

@@ -28,7 +28,7 @@ class KeptRule(Rule):
 
     def _check_read(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
         removals, ended_ranges = Removals(id_steps), EndedRanges(id_steps)
-        for step in (*id_steps.accepted, *(s for s in id_steps.imported if not s.unknown)):
+        for step in (*id_steps.creating, *(s for s in id_steps.imported if not s.unknown)):
             if not before(step, read):
                 continue
             self.met += 1
@@ -105,7 +105,7 @@ class PayloadCandidates:
             (step for step in id_steps.accepted if step.replaces or step.status == "queued"),
             key=revision,
         )
-        self._accepted = sorted(id_steps.accepted, key=revision)
+        self._accepted = sorted(id_steps.creating, key=revision)
         self._removals = Removals(id_steps)
         uncertain = id_steps.uncertain
         amends = [step for step in id_steps.others_of("amend") if step.payload]
@@ -148,14 +148,14 @@ class NothingSkippedRule(Rule):
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for id_steps in history.ids.values():
             # The revision of an imported job may be below those of earlier enqueues.
-            if len(id_steps.accepted) > 1 and id_steps.runs and not id_steps.imported:
+            if len(id_steps.creating) > 1 and id_steps.runs and not id_steps.imported:
                 removals = Removals(id_steps)
                 yield from self._check_skipped(id_steps, removals)
                 yield from self._check_left_behind(id_steps, removals)
 
     def _check_skipped(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
         """Yield enqueues before the range of a run that no earlier run contained."""
-        accepted = sorted(id_steps.accepted, key=revision)
+        accepted = sorted(id_steps.creating, key=revision)
         index, covered_to = 0, 0
         for run in id_steps.runs:
             while index < len(accepted) and accepted[index].revision < run.claim.first:
@@ -169,7 +169,7 @@ class NothingSkippedRule(Rule):
 
     def _check_left_behind(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
         """Yield enqueues after the range of a run that were answered before its claim was sent."""
-        answered, index, newest = by_answer(id_steps.accepted), 0, None
+        answered, index, newest = by_answer(id_steps.creating), 0, None
         for claim in sorted(id_steps.claims, key=began):
             while index < len(answered) and ended(answered[index]) < claim.began:
                 if newest is None or answered[index].revision > newest.revision:

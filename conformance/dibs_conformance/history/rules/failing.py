@@ -1,4 +1,4 @@
-"""The rule about handled failures: each has exactly one fail job."""
+"""The rule about handled failures: each failure under `fail_handler` has exactly one fail job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dibs_conformance.history.by_id import RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.rule import Rule, Violation
 from dibs_conformance.history.step import Step
 
+#: Later than the answer of any call.
+LATEST = 2**62
 #: Queue, id and fence of the failed run.
 Origin = tuple[str, str, int]
 
@@ -19,8 +21,8 @@ class FailuresHandledRule(Rule):
     title = "failures are handled"
     section = "4.5"
     sentence = (
-        "Each handled failure has exactly one fail job with exactly its payload, claimed before a drain "
-        "ends; each fail job belongs to a failure."
+        "Each failure while fail_handler certainly was true has exactly one fail job with exactly its payload"
+        ", claimed before a drain ends; each fail job belongs to a failure while it may have been true."
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -58,21 +60,37 @@ def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
 
 
 def find_handled_failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
-    """Return the acknowledged handled failures, and all possible ones."""
+    """Return the acknowledged failures that certainly were handled, and all that may have been.
+
+    A repeated settlement shows the end long after it happened, so each of them must be certain.
+    """
     failed: dict[Origin, Step] = {}
     possible: set[Origin] = set()
+    uncertain: set[Origin] = set()
     for (queue, id), id_steps in history.ids.items():
         if queue.endswith(FAIL_SUFFIX):
             continue
         for step in (*id_steps.settles, *id_steps.others_of("finish")):
-            if step.how != "fail" or not step.handled or step.status not in ("done", "unknown"):
+            if step.how != "fail" or step.status not in ("done", "unknown"):
                 continue
             runs = [r for r in id_steps.runs if r.covers(step.revision)] if step.op == "finish" else ()
             origins = {(queue, id, run.fence) for run in runs} or {(queue, id, step.fence)}
-            possible |= origins
-            if step.status == "done" and step.op == "settle":
+            handler = possible_handlers(history, queue, step)
+            if "true" in handler:
+                possible |= origins
+            if handler != {"true"} or step.op == "finish":
+                uncertain |= origins
+            elif step.status == "done":
                 failed.setdefault((queue, id, step.fence), step)
-    return failed, possible
+    return {origin: step for origin, step in failed.items() if origin not in uncertain}, possible
+
+
+def possible_handlers(history: RecordedHistory, queue: str, step: Step) -> set[str]:
+    """Return the values, as JSON texts, that `fail_handler` may have had when the step took effect."""
+    settings = history.settings.get(queue)
+    if settings is None:
+        return {"false"}
+    return settings.possible("fail_handler", step.began, LATEST if step.ended is None else step.ended)
 
 
 RULES = (FailuresHandledRule,)

@@ -74,10 +74,10 @@ class NothingLeftRule(Rule):
 
 
 def is_unlimited(settings: SettingsTimeline, claim: Step) -> bool:
-    """Return whether the queue certainly was not paused and had no max_active during a claim."""
+    """Return whether the queue certainly was not paused and had no limits during a claim."""
     interval = (claim.began, ended(claim))
-    return settings.certain("paused", *interval) == "false" and (
-        settings.certain("max_active", *interval) == "null"
+    return settings.certain("paused", *interval) == "false" and all(
+        settings.certain(name, *interval) == "null" for name in ("max_active", "per_key", "rate", "key_rate")
     )
 
 
