@@ -42,7 +42,10 @@ IDS = ("a", "b")
 CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
     *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
     *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
+    Update(create=False, run_at="later"),
 )
+#: `Action.conflict` for an update-only request, whose job has no data.
+UPDATE_ONLY = len(CONFLICT_OPTIONS) - 1
 JOB_DATA = (
     JobData(payload=b"1"),
     JobData(payload=b"2", priority=1),
@@ -59,20 +62,30 @@ ERROR = Error(type="ValueError", message="no")
 SETTLE_ACTIONS: dict[str, SettleAction] = {
     "complete": Complete(result=b"1"),
     "fail": Fail(error=ERROR),
-    "fail, handled": Fail(error=ERROR),
-    "cancelled": Cancelled(),
+    "cancelled": Cancelled(error=ERROR),
     "retry": RetryLater(),
     "retry later": RetryLater(delay=5, cause="timeout", error=ERROR),
     "release": Release(),
+    "release until": Release(delay=5),
     "hand off": HandOff(),
 }
 PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
+#: The progress and the memo of a report.
+REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
+    (b"0.5", None),
+    (None, b"m1"),
+    (b"0.5", b"m2"),
+    (None, b""),
+)
 #: Keyed by name, because the report of a failure prints the name. No patch trims the log. A storage without
 #: the capability `limits` refuses some of them.
 SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     "pause": SettingsPatch(paused=True),
+    "fail handler": SettingsPatch(fail_handler=True),
+    "no fail handler": SettingsPatch(fail_handler=False),
+    "results in the log": SettingsPatch(log_results=100),
     "resume": SettingsPatch(paused=False),
     "one active": SettingsPatch(max_active=1),
     "any active": SettingsPatch(max_active=None),
@@ -91,8 +104,11 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     ),
     "all events": SettingsPatch(log_level="all"),
 }
-#: Only a claim must obey a `configure` that has returned, so other settings change while no call overlaps.
-ONLY_IN_SETUP = frozenset({"short outcomes", "all events"})
+#: Only a claim or an end must obey a `configure` that has returned before it began. A call that overlaps may
+#: take effect later and obey the former settings, so most settings change while no call overlaps.
+ONLY_IN_SETUP = frozenset(
+    {"short outcomes", "all events", "fail handler", "no fail handler", "results in the log"}
+)
 LISTED_STATES: tuple[State, ...] = ("waiting", "active", "blocked", "completed")
 #: Relative frequency of each operation.
 # fmt: off

@@ -64,7 +64,9 @@ def _finish(world: PossibleWorld, part: CallPart, now: int) -> None:
 def _report(world: PossibleWorld, part: CallPart, _: int) -> None:
     queue, id = part.call.queue, part.request["id"]
     fence = world.numbering.expected("fence", (queue, id), part.request["fence"])
-    _check_answer(world, part, id, world.oracle.report(queue, id, fence, part.request["progress"]))
+    request = part.request
+    expected = world.oracle.report(queue, id, fence, request["progress"], request["memo"])
+    _check_answer(world, part, id, expected)
 
 
 # -- claims ------------------------------------------------------------------------------------------

@@ -17,11 +17,13 @@ from dibs_conformance.concurrent.actions import (
     LARGE_DATA,
     LONG_TTL,
     PATCHES,
+    REPORTS,
     SETTINGS_PATCHES,
     SETTLE_ACTIONS,
     SHORT_TTL,
     START,
     UNUSED_LEASE,
+    UPDATE_ONLY,
     Action,
     ClientState,
 )
@@ -43,6 +45,8 @@ def large_data() -> JobData:
 
 def build_requests(action: Action) -> list[EnqueueRequest]:
     data = large_data() if action.data == LARGE_DATA else JOB_DATA[action.data]
+    if action.conflict == UPDATE_ONLY:
+        data = JobData()
     return [
         EnqueueRequest(
             job=NewJob(id=id, data=data, delay=action.delay or None),
@@ -71,7 +75,8 @@ def _finish(action: Action, queue: str, state: ClientState, _: int) -> dict[str,
 
 def _report(action: Action, _: str, state: ClientState, __: int) -> dict[str, Any]:
     id, fence = _nth_newest(state.runs, action.nth_newest) or (action.ids[0], 1)
-    return {"id": id, "fence": fence, "progress": b"0.5"}
+    progress, memo = REPORTS[(action.limit + action.flag + action.nth_newest) % len(REPORTS)]
+    return {"id": id, "fence": fence, "progress": progress, "memo": memo}
 
 
 def _by_ids(action: Action, _: str, __: ClientState, ___: int) -> dict[str, Any]:

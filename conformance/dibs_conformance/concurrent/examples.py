@@ -96,6 +96,9 @@ def random_round(random: Random, clients: int) -> RoundActions:
 
 def random_setup(random: Random) -> tuple[Action, ...]:
     actions = [*GRANTS, Action(operation="enqueue")]
+    if random.random() < 0.5:
+        changed = random.choice(("fail handler", "fail handler", "results in the log"))
+        actions.append(Action(operation="configure", configure_to=changed))
     if random.random() < 0.8:
         actions.append(Action(operation="claim", lease=random.choice((0, 1))))
     if random.random() < 0.5:

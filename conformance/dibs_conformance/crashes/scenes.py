@@ -19,6 +19,7 @@ from dibs_conformance.concurrent.actions import (
     IDS,
     PAST_SHORT_TTL,
     START,
+    UPDATE_ONLY,
     Action,
     ClientState,
     Program,
@@ -54,7 +55,16 @@ SCENES: dict[str, Scene] = {
     "block": Scene(RUNNING, Action(operation="enqueue", ids=("a", "a"), data=1)),
     "claim": Scene((*GRANTS, Action(operation="enqueue", ids=IDS)), Action(operation="claim")),
     "complete": Scene(WITH_SUCCESSOR, Action(operation="settle", ids=IDS, flag=True)),
-    "fail": Scene(WITH_SUCCESSOR, Action(operation="settle", settle_as="fail, handled")),
+    "fail": Scene(
+        (*WITH_SUCCESSOR, Action(operation="configure", configure_to="fail handler")),
+        Action(operation="settle", settle_as="fail"),
+    ),
+    "update only": Scene(RUNNING, Action(operation="enqueue", conflict=UPDATE_ONLY)),
+    "end with updates": Scene(
+        (*RUNNING, Action(operation="enqueue", conflict=UPDATE_ONLY)), Action(operation="settle")
+    ),
+    "release until": Scene(RUNNING, Action(operation="settle", settle_as="release until")),
+    "report a memo": Scene(RUNNING, Action(operation="report", limit=1)),
     "retry": Scene(WITH_SUCCESSOR, Action(operation="settle", settle_as="retry later")),
     "release": Scene(RUNNING, Action(operation="settle", settle_as="release")),
     "settle_and_claim": Scene(WITH_SUCCESSOR, Action(operation="settle_and_claim")),
