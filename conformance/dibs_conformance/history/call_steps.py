@@ -118,6 +118,7 @@ def claim_fields(claim: Fields, job: Job, now: int) -> Fields:
         "stalls": job.stalls,
         "timeouts": job.timeouts,
         "priority": job.data.priority,
+        "job_key": job.data.key or "",
         "run_at": job.run_at,
         "seq": job.seq,
         "payload": digest(job.data.payload),

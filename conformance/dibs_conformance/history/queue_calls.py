@@ -8,7 +8,7 @@ from itertools import pairwise
 from random import Random
 
 from dibs.model.job import Job, JobData, OutcomeRetention, Slot
-from dibs.model.requests import SettingsPatch
+from dibs.model.requests import SettingsPatch, StartRate
 from dibs.model.results import EventPage, ExportPage, ExportRecord, ListPage, State
 from dibs.storage.protocol import Storage
 
@@ -30,6 +30,15 @@ PATCHES = (
     SettingsPatch(fail_handler=False, log_results=100),
     SettingsPatch(request_key_age=7_200_000, paused=False),
 )
+#: More patches, for storages with the capability `limits`. A rate allows some starts in the time of a run.
+UNLIMITED = SettingsPatch(per_key=None, rate=None, key_rate=None)
+LIMIT_PATCHES = (
+    SettingsPatch(per_key=1),
+    SettingsPatch(per_key=2),
+    SettingsPatch(rate=StartRate(1, 5, 3)),
+    SettingsPatch(key_rate=StartRate(3, 10, 2)),
+    *(UNLIMITED,) * 4,
+)
 LISTED_STATES: tuple[State, ...] = ("waiting", "active")
 PAGE_SIZES = (2, 100, 1000)
 #: The number of parts into which `split` divides an export.
@@ -45,7 +54,8 @@ class QueueCalls:
         self._offset: str | None = None
 
     async def configure(self) -> None:
-        await self._storage.configure(self._queue, self._random.choice(PATCHES))
+        patches = (*PATCHES, *LIMIT_PATCHES) if self._storage.capabilities.limits else PATCHES
+        await self._storage.configure(self._queue, self._random.choice(patches))
 
     async def prune(self) -> None:
         await self._storage.prune(self._queue, self._random.choice((3, 1000)))

@@ -25,7 +25,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import BlockingClaims, Storage
-from dibs_conformance.history.queue_calls import QueueCalls
+from dibs_conformance.history.queue_calls import UNLIMITED, QueueCalls
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
@@ -88,7 +88,11 @@ class RandomClient:
         self._new_ids += 1
         own_id = f"{self._name}-{self._new_ids}"
         id = random.choice((*SHARED_IDS, *SHARED_IDS, own_id, self._met_id()))
-        data = JobData(payload=str(random.randrange(1000)).encode(), priority=random.choice((0, 0, 1)))
+        data = JobData(
+            payload=str(random.randrange(1000)).encode(),
+            priority=random.choice((0, 0, 1)),
+            key=random.choice((None, "k", "m")),
+        )
         on_conflict = random.choice(
             (Update(), Update(), Update(data=False), Update(run_at="later"), Reject(), UPDATE_ONLY)
         )
@@ -215,6 +219,8 @@ async def drain(storage: Storage) -> bool:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DRAIN_TIMEOUT
     lease = (await storage.grant([QUEUE, FAILED], LONG_TTL, "drain")).lease
+    if storage.capabilities.limits:
+        await storage.configure(QUEUE, UNLIMITED)
     while loop.time() < deadline:
         for queue in (QUEUE, FAILED):
             await storage.reap(queue, 100)

@@ -135,6 +135,8 @@ class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     stalls: int = 0
     timeouts: int = 0
     priority: int = 0
+    #: Of a claim: the key of the job, for the settings `per_key` and `key_rate`; empty without a key.
+    job_key: str = ""
     run_at: int = 0
     seq: int = 0
     until: int = 0

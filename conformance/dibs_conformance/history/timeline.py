@@ -12,7 +12,7 @@ from dibs_conformance.history.step import Step
 CONTEXT_STEPS = 12
 FIELDS = (
     "how", "key", "payload", "memo", "running", "lease", "result", "fence", "first", "revision", "attempt",
-    "priority", "run_at", "now", "until", "origin", "read", "counts",
+    "priority", "job_key", "run_at", "now", "until", "origin", "read", "counts",
 )  # fmt: skip
 
 

@@ -228,6 +228,22 @@ def r29(*, bad: bool) -> HistoryBuilder:
     return history.claimed(11, 1, 1, attempt=2, memo="none" if bad else "m")
 
 
+def r30(*, bad: bool) -> HistoryBuilder:
+    """Two runs of one key are active at once, or of two keys."""
+    history = HistoryBuilder().add("configure", "configured", id="", patch={"per_key": "1"})
+    history = history.enqueued(1).enqueued(2, id="b").claimed(20, 1, 1, job_key="k")
+    return history.claimed(21, 2, 2, id="b", job_key="k" if bad else "m")
+
+
+def r31(*, bad: bool) -> HistoryBuilder:
+    """The third run starts 9 ms after the first two, or 10 ms, at a rate of one run each 10 ms."""
+    rate = '{"starts":1,"per":10,"burst":2}'
+    history = HistoryBuilder().add("configure", "configured", id="", patch={"rate": rate})
+    for number, (id, now) in enumerate((("a", 100), ("b", 100), ("c", 109 if bad else 110)), 1):
+        history = history.enqueued(number, id=id).claimed(200_000 + number, number, number, id=id, now=now)
+    return history
+
+
 PLANTED: dict[str, Callable[..., HistoryBuilder]] = {
     name.upper(): history for name, history in globals().items() if name[0] == "r" and name[1:].isdigit()
 }

@@ -79,6 +79,8 @@ def test_a_bug_is_found_in_recorded_calls(bug: str, rule: str, monkeypatch: pyte
 #: Races planted in the memory storage, and the rule that finds each.
 CAUGHT_RACES = {
     "max_active_is_counted_in_a_step_of_its_own": "R23",
+    "a_claim_counts_runs_in_a_step_of_its_own": "R30",
+    "a_claim_reads_clocks_in_a_step_of_its_own": "R31",
     "settings_are_cached_for_a_second": "R24",
     "a_configure_writes_all_settings_that_it_read": "R25",
     "an_import_checks_then_writes": "R1",

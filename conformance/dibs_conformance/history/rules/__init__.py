@@ -12,6 +12,7 @@ from dibs_conformance.history.rules import (
     event_log,
     failing,
     leases,
+    limits,
     memos,
     order,
     ownership,
@@ -31,6 +32,7 @@ _MODULES = (
     failing,
     memos,
     configuring,
+    limits,
     event_log,
     reading,
 )

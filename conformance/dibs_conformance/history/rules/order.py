@@ -41,7 +41,10 @@ class ClaimOrderRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
+            settings = history.settings.get(queue)
             for taken, job in skipped_jobs(ids, history.first_unanswered_claim(queue), None):
+                if settings is not None and not admits_every_job(settings, taken):
+                    continue
                 if job is None:
                     self.met += 1
                 else:
@@ -79,6 +82,12 @@ def is_unlimited(settings: SettingsTimeline, claim: Step) -> bool:
     return settings.certain("paused", *interval) == "false" and all(
         settings.certain(name, *interval) == "null" for name in ("max_active", "per_key", "rate", "key_rate")
     )
+
+
+def admits_every_job(settings: SettingsTimeline, claim: Step) -> bool:
+    """Return whether no key and no clock could hold a due job back during a claim."""
+    interval = (claim.began, ended(claim))
+    return all(settings.certain(name, *interval) == "null" for name in ("per_key", "rate", "key_rate"))
 
 
 class WaitingJob:

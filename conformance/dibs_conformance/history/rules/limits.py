@@ -1,0 +1,129 @@
+"""Rules about keys and limits: runs of one key that are active at once, and starts at a rate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+
+import msgspec
+from attrs import define, field
+
+from dibs.model.requests import StartRate
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun
+from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.settings_timeline import SettingsTimeline
+from dibs_conformance.history.step import Step
+
+
+class PerKeyRule(Rule):
+    name = "R30"
+    title = "per_key is exact"
+    section = "2"
+    sentence = "While per_key certainly held, no claim made more runs of one key active under leases."
+
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for queue, timeline in history.settings.items():
+            limits = {int(value) for value in timeline.values("per_key") if value != "null"}
+            for runs in runs_by_key(history.by_queue.get(queue, [])) if limits else ():
+                yield from self._check_key(queue, timeline, runs, min(limits))
+
+    def _check_key(
+        self, queue: str, timeline: SettingsTimeline, runs: list[RecordedRun], smallest: int
+    ) -> Iterator[Violation]:
+        active: list[tuple[float, int, Step]] = []
+        for run in sorted(runs, key=lambda run: ended(run.claim)):
+            time, close = ended(run.claim), run.earliest_close()
+            self.met += timeline.certain("per_key", run.claim.began, time) not in (None, "null")
+            while active and active[0][0] <= time:
+                heappop(active)
+            if close > time and not run.handed_off:
+                heappush(active, (close, run.fence, run.claim))
+                if len(active) > smallest:
+                    yield from self._check_moment(queue, timeline, [claim for _, _, claim in active], time)
+
+    def _check_moment(
+        self, queue: str, timeline: SettingsTimeline, claims: list[Step], time: int
+    ) -> Iterator[Violation]:
+        """Check runs that are active at once: the last of their claims took effect beside the others."""
+        latest = max(claims, key=lambda claim: claim.began)
+        limit = timeline.certain("per_key", latest.began, time)
+        if limit not in (None, "null") and len(claims) > int(limit or 0):
+            why = f"{len(claims)} runs of the key {latest.job_key!r} were active at once; per_key was {limit}"
+            yield self.violation((queue, latest.id), why, *claims)
+
+
+class RateRule(Rule):
+    name = "R31"
+    title = "a rate is exact"
+    section = "2"
+    sentence = (
+        "While a rate or a key_rate certainly held, each stretch of w µs has at most burst + w div interval "
+        "starts."
+    )
+
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for queue, timeline in history.settings.items():
+            runs = [run for id_steps in history.by_queue.get(queue, ()) for run in id_steps.runs]
+            if timeline.values("rate") - {"null"}:
+                yield from self._check_starts(queue, timeline, "rate", [run.claim for run in runs])
+            if timeline.values("key_rate") - {"null"}:
+                for keyed in runs_by_key(history.by_queue.get(queue, [])):
+                    yield from self._check_starts(queue, timeline, "key_rate", [run.claim for run in keyed])
+
+    def _check_starts(
+        self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[Step]
+    ) -> Iterator[Violation]:
+        """Follow the clock of the setting, from the first claim since which its value is certain."""
+        stretch = Stretch()
+        for claim in sorted(claims, key=lambda claim: (claim.now, ended(claim))):
+            text = timeline.certain(setting, *stretch.interval_with(claim))
+            if text in (None, "null"):
+                stretch = Stretch()
+                text = timeline.certain(setting, *stretch.interval_with(claim))
+            if text is None or text == "null":
+                continue
+            rate = msgspec.json.decode(text, type=StartRate)
+            self.met += bool(stretch.claims)
+            if not stretch.allows(rate, claim):
+                why = f"{len(stretch.claims) + 1} runs started too soon for the {setting} {text}"
+                yield self.violation((queue, claim.id), why, *stretch.claims[-rate.burst :], claim)
+            stretch.add(rate, claim)
+
+
+@define
+class Stretch:
+    """The claims during which a rate certainly held, and the clock that they charge."""
+
+    claims: list[Step] = field(factory=list)
+    clock: int = 0
+
+    def interval_with(self, claim: Step) -> tuple[int, int]:
+        """Return the recorder's times from the first of these claims to the last, with one more claim."""
+        steps = (*self.claims, claim)
+        return min(step.began for step in steps), max(ended(step) for step in steps)
+
+    def allows(self, rate: StartRate, claim: Step) -> bool:
+        return self.clock <= claim.now * 1000 + (rate.burst - 1) * interval_of(rate)
+
+    def add(self, rate: StartRate, claim: Step) -> None:
+        self.clock = max(self.clock, claim.now * 1000) + interval_of(rate)
+        self.claims.append(claim)
+
+
+def interval_of(rate: StartRate) -> int:
+    """Return the interval of a rate in µs, rounded up."""
+    return (rate.per * 1000 + rate.starts - 1) // rate.starts
+
+
+def runs_by_key(ids: Iterable[IdSteps]) -> Iterator[list[RecordedRun]]:
+    """Yield the runs of each key."""
+    keys: dict[str, list[RecordedRun]] = defaultdict(list)
+    for id_steps in ids:
+        for run in id_steps.runs:
+            if run.claim.job_key:
+                keys[run.claim.job_key].append(run)
+    yield from keys.values()
+
+
+RULES = (PerKeyRule, RateRule)
