@@ -9,7 +9,7 @@ RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     FROM (
         SELECT DISTINCT u.key, CASE WHEN qu.per_key IS NOT NULL THEN (
             SELECT count(*) FROM (
-                SELECT 1 FROM live r WHERE r.q = qu.q AND r.key = u.key AND r.lease IS NOT NULL LIMIT qu.per_key) x
+                SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.key = u.key AND r.lease IS NOT NULL LIMIT qu.per_key) x
             ) END AS runs
         FROM unnest(keys) AS u (key)) k
     LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
@@ -24,13 +24,13 @@ DECLARE
 BEGIN
     SELECT coalesce(array_agg(h.spot), '{}'), coalesce(array_agg(k.key), '{}') INTO picked, brought
     FROM unnest(keys) AS k (key), LATERAL (
-        SELECT ctid AS spot FROM live WHERE q = qu.q AND state = 'k' AND key = k.key
+        SELECT ctid AS spot FROM live WHERE q + 0 = qu.q AND state = 'k' AND key = k.key
         ORDER BY priority DESC, run_at, seq LIMIT 1 FOR UPDATE SKIP LOCKED) h;
     UPDATE live SET state = 'w' WHERE ctid = ANY (picked);
     IF cardinality(brought) < cardinality(keys) THEN
         INSERT INTO freed SELECT qu.q, k.key FROM unnest(keys) AS k (key)
         WHERE k.key <> ALL (brought) AND EXISTS (
-            SELECT 1 FROM live f WHERE f.q = qu.q AND f.state = 'k' AND f.key = k.key);
+            SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = k.key OFFSET 0);
     END IF;
 END $$;
 
@@ -51,7 +51,7 @@ BEGIN
         UPDATE clocks c SET waits = s.waits
         FROM (
             SELECT k.key, k.key = ANY (resting) AND EXISTS (
-                SELECT 1 FROM live f WHERE f.q = qu.q AND f.state = 'k' AND f.key = k.key) AS waits
+                SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = k.key OFFSET 0) AS waits
             FROM (SELECT DISTINCT u.key FROM unnest(keys) AS u (key)) k) s
         WHERE c.q = qu.q AND c.key = s.key AND c.waits <> s.waits;
     END IF;
@@ -65,7 +65,7 @@ DECLARE
 BEGIN
     WITH gone AS (DELETE FROM freed WHERE q = qu.q RETURNING key) SELECT array_agg(DISTINCT key) INTO keys FROM gone;
     IF qu.key_rate IS NOT NULL THEN
-        keys := keys || ARRAY(SELECT key FROM clocks WHERE q = qu.q AND waits AND opens <= now_ms);
+        keys := keys || ARRAY(SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms);
     END IF;
     IF qu.has_filed AND cardinality(keys) > 0 THEN
         PERFORM reopen(qu, now_ms, keys);
@@ -97,7 +97,7 @@ BEGIN
         SELECT f.spot, o.key, f.run_at, f.seq, true
         FROM edge e, open o, LATERAL (
             SELECT ctid AS spot, l.run_at, l.seq FROM live l
-            WHERE l.q = qu.q AND l.state = 'k' AND l.key = o.key AND l.priority = level AND l.run_at <= now_ms
+            WHERE l.q + 0 = qu.q AND l.state = 'k' AND l.key = o.key AND l.priority = level AND l.run_at <= now_ms
               AND (e.seen < most OR (l.run_at, l.seq) < (e.run_at, e.seq))
             ORDER BY l.run_at, l.seq LIMIT least(o.room, pick_admitted.room)) f
         WHERE qu.has_filed AND o.room > 0
@@ -152,7 +152,7 @@ BEGIN
         SELECT ctid FROM live WHERE q = qu.q AND state = 'k'
         ORDER BY priority DESC, run_at, seq LIMIT most FOR UPDATE SKIP LOCKED);
     UPDATE live SET state = 'w' WHERE ctid = ANY (picked);
-    IF cardinality(picked) < most AND NOT EXISTS (SELECT 1 FROM live WHERE q = qu.q AND state = 'k') THEN
+    IF cardinality(picked) < most AND NOT EXISTS (SELECT 1 FROM live WHERE q + 0 = qu.q AND state = 'k') THEN
         UPDATE queues SET has_filed = false WHERE q = qu.q;
     END IF;
 END $$;
@@ -175,9 +175,9 @@ BEGIN
     DELETE FROM freed WHERE q = after.q;
     IF after.has_filed THEN
         WITH RECURSIVE filed AS (
-            (SELECT key FROM live WHERE q = after.q AND state = 'k' ORDER BY key LIMIT 1)
+            (SELECT key FROM live WHERE q + 0 = after.q AND state = 'k' ORDER BY key LIMIT 1)
             UNION ALL
-            SELECT (SELECT l.key FROM live l WHERE l.q = after.q AND l.state = 'k' AND l.key > f.key
+            SELECT (SELECT l.key FROM live l WHERE l.q + 0 = after.q AND l.state = 'k' AND l.key > f.key
                     ORDER BY l.key LIMIT 1)
             FROM filed f WHERE f.key IS NOT NULL)
         SELECT array_agg(key) INTO keys FROM filed WHERE key IS NOT NULL;

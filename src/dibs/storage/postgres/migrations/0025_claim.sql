@@ -178,7 +178,10 @@ BEGIN
             PERFORM reopen(qu, now_ms, array_remove(keys || step.passed_keys, NULL));
             at := step.at;
             after := step.after;
-            CONTINUE WHEN step.seen = size;
+            IF step.seen = size THEN
+                size := least(2000, size * 4);
+                CONTINUE;
+            END IF;
             at := -1;
             after := -1;
         END IF;
@@ -248,15 +251,15 @@ BEGIN
     IF (qu.key_rate).starts IS NOT NULL THEN
         next_due := least(
             next_due,
-            (SELECT opens FROM clocks WHERE q = qu.q AND waits AND opens > now_ms ORDER BY opens LIMIT 1),
+            (SELECT opens FROM clocks WHERE q + 0 = qu.q AND waits AND opens > now_ms ORDER BY opens LIMIT 1),
             CASE WHEN due THEN (SELECT min(opens) FROM (
-                SELECT opens FROM clocks WHERE q = qu.q AND NOT waits AND opens > now_ms AND key <> ''
+                SELECT opens FROM clocks WHERE q + 0 = qu.q AND NOT waits AND opens > now_ms AND key <> ''
                 ORDER BY opens LIMIT 1) x) END);
     END IF;
     IF keyed AND exact THEN
         due := due AND admits_in_line(qu, now_ms) OR admits_filed(qu, now_ms);
     ELSIF qu.has_filed AND NOT keyed THEN
-        due := due OR EXISTS (SELECT 1 FROM live WHERE q = qu.q AND state = 'k');
+        due := due OR EXISTS (SELECT 1 FROM live WHERE q + 0 = qu.q AND state = 'k');
     END IF;
     IF (qu.rate).starts IS NOT NULL THEN
         SELECT opens INTO queue_opens FROM clocks WHERE q = qu.q AND key = '' AND opens > now_ms;
@@ -295,6 +298,6 @@ CREATE FUNCTION admits_filed(qu queues, now_ms bigint) RETURNS boolean LANGUAGE 
     SELECT qu.has_filed AND EXISTS (
         SELECT 1 FROM rooms(qu, now_ms, ARRAY(
             SELECT key FROM freed WHERE q = qu.q
-            UNION SELECT key FROM clocks WHERE q = qu.q AND waits AND opens <= now_ms)) r
-        WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q = qu.q AND f.state = 'k' AND f.key = r.key))
+            UNION SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms)) r
+        WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = r.key OFFSET 0))
 $$;

@@ -85,7 +85,7 @@ BEGIN
         END IF;
     END IF;
     DELETE FROM clocks WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM clocks WHERE q = qu.q AND NOT waits AND opens <= now_ms AND clock <= now_ms * 1000
+        SELECT ctid FROM clocks WHERE q + 0 = qu.q AND NOT waits AND opens <= now_ms AND clock <= now_ms * 1000
         LIMIT most FOR UPDATE SKIP LOCKED));
 END $$;
 
@@ -106,7 +106,7 @@ BEGIN
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most) x);
         IF qu.has_filed THEN
             waiting := least(most, waiting + (SELECT count(*) FROM (
-                SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'k' LIMIT most) x));
+                SELECT 1 FROM live l WHERE l.q + 0 = qu.q AND l.state = 'k' LIMIT most) x));
         END IF;
         scheduled := count_scheduled(qu, now_ms, most);
         handed_off := (SELECT count(*) FROM (
