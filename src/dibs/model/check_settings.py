@@ -93,12 +93,12 @@ def check_rate(field: str, rate: object) -> None:
     check_whole_number(f"{field}.burst", rate.burst, 1, MOST_STARTS)
     if rate.starts > FASTEST_RATE * rate.per:
         raise Refused(
-            f"{field} allows {rate.starts} starts in {rate.per} ms; the limit is {FASTEST_RATE} a ms",
+            f"{field}.starts is {rate.starts} in {rate.per} ms; the limit is {FASTEST_RATE} starts a ms",
             field=f"{field}.starts",
         )
     if rate.burst * rates.interval(rate) > LONGEST_BURST:
         raise Refused(
-            f"{field} takes more than 366 days until a burst of {rate.burst} is allowed again; lower burst, "
-            "or raise starts",
+            f"{field}.burst is {rate.burst}, and it takes more than 366 days until such a burst is allowed "
+            "again; lower burst, or raise starts",
             field=f"{field}.burst",
         )
