@@ -123,6 +123,11 @@ class LockstepCore:
             self.interrupt(interruption)
         return self.opened.handles[self._handle]
 
+    @property
+    def newest_handle(self) -> Storage:
+        """The handle of the newest call."""
+        return self.opened.handles[self._handle]
+
     def interrupt(self, kind: Kind) -> None:
         """Close the current handle and open it again, or let it do its rare work."""
         self.record(kind, {"handle": self._handle + 1} if len(self.opened.handles) > 1 else {}, None)

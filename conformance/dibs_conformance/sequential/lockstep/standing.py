@@ -2,12 +2,12 @@
 
 After a claim that left no admitted job, its caller waits with the token of the claim until its `next_due`. If
 a job is admitted before that time, a wait with this token must return at once. The check makes such a wait,
-with a timeout of 0.
+through the handle of the claim.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -21,31 +21,37 @@ if TYPE_CHECKING:
     from dibs_conformance.sequential.lockstep.core import LockstepCore
 
 
+#: Seconds in which a storage gets the message about a change through another connection.
+PATIENCE: Final = 3.0
+
+
 @frozen
 class StandingToken:
     """The token of the newest claim in a queue, if that claim left no admitted job."""
 
     token: str
     next_due: int | None
-    #: The handles that were open at the claim. A restart ends all waits, and its tokens need not last.
-    handles: tuple[Storage, ...]
+    #: The handle of the claim. After a restart it is another one: a restart ends all waits.
+    storage: Storage
 
     def lasts(self, handles: list[Storage], now: int) -> bool:
         """Return whether the caller of the claim still waits at `now`."""
-        same = len(handles) == len(self.handles) and all(map(is_same, handles, self.handles))
-        return same and (self.next_due is None or now < self.next_due)
-
-
-def is_same(one: object, other: object) -> bool:
-    return one is other
+        is_open = any(handle is self.storage for handle in handles)
+        return is_open and (self.next_due is None or now < self.next_due)
 
 
 def keep_token(pair: LockstepCore, queue: str, answer: ClaimResult) -> None:
-    """Keep the token of a claim if a caller would wait with it: the claim left no admitted job."""
-    known = pair.oracle.queue(queue)
+    """Keep the token of a claim if a caller would wait with it: the claim left no admitted job.
+
+    A storage that does not listen yet has no token. Then a wait returns one, and begins to listen.
+    """
+    known, storage = pair.oracle.queue(queue), pair.newest_handle
     pair.standing.pop(queue, None)
-    if known.settings.has_limits and not answer.lost and not admitted_jobs(known, pair.now):
-        pair.standing[queue] = StandingToken(answer.token, answer.next_due, tuple(pair.opened.handles))
+    if not known.settings.has_limits or answer.lost or not storage.capabilities.push_wakeups:
+        return
+    if not admitted_jobs(known, pair.now):
+        token = answer.token or pair.run_coroutine(storage.wait([queue], timeout=0)).since[queue]
+        pair.standing[queue] = StandingToken(token, answer.next_due, storage)
 
 
 def check_token(pair: LockstepCore, queue: str) -> None:
@@ -56,10 +62,10 @@ def check_token(pair: LockstepCore, queue: str) -> None:
     if not admitted_jobs(known, pair.now):
         return
     del pair.standing[queue]
-    storage, since = pair.storage, {queue: standing.token}
-    if standing.lasts(pair.opened.handles, pair.now) and storage.capabilities.push_wakeups:
-        work = storage.wait([queue], since=since, timeout=0)
-        answer = pair.call("wait", {"queues": [queue], "since": since, "timeout": 0}, work)
+    if standing.lasts(pair.opened.handles, pair.now):
+        since = {queue: standing.token}
+        work = standing.storage.wait([queue], since=since, timeout=PATIENCE)
+        answer = pair.call("wait", {"queues": [queue], "since": since, "timeout": PATIENCE}, work)
         pair.check_laws("wait", queue, {"next_due": standing.next_due}, answer, pair.slots(queue))
 
 
