@@ -90,14 +90,14 @@ class PostgresStorage(PostgresSession):
         checks.check_claim(queue, lease, limit, self.limits)
         params = {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         token = self._waits.token(queue)
-        return self._count_claim(
-            queue,
-            self.decode(queue, rows.decode_claim, await self._run_write("claim", params), lease, token),
-            limit,
-        )
+        return self._decode_claim(queue, await self._run_write("claim", params), lease, limit, token)
 
-    def _count_claim(self, queue: str, claim: ClaimResult, limit: int) -> ClaimResult:
-        self._vacuum.count(len(claim.jobs))
+    def _decode_claim(
+        self, queue: str, found: Sequence[Sequence[Any]], lease: str, limit: int, token: str
+    ) -> ClaimResult:
+        """Decode the rows of a claim, and store what its vacuum and its waits need."""
+        claim = self.decode(queue, rows.decode_claim, found, lease, token)
+        self._vacuum.count(len(claim.jobs) + rows.count_filed(found))
         self._waits.note_claim(queue, claim, limit)
         return claim
 
@@ -122,8 +122,8 @@ class PostgresStorage(PostgresSession):
         token = self._waits.token(queue)
         found = await self._run_write("settle_and_claim", params)
         settled = rows.decode_settled(found[0][0], found[0][1], reasons)
-        claim = self.decode(queue, rows.decode_claim, [row[2:] for row in found], lease, token)
-        return SettleAndClaimResult(tuple(settled), self._count_claim(queue, claim, limit))
+        claim = self._decode_claim(queue, [row[2:] for row in found], lease, limit, token)
+        return SettleAndClaimResult(tuple(settled), claim)
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

@@ -279,6 +279,11 @@ def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
     return ClaimResult(jobs=tuple(jobs), now=now, next_due=next_due, token=token, lost=lost)
 
 
+def count_filed(rows: Sequence[Row]) -> int:
+    """Return the number of jobs that a claim filed because their keys are closed."""
+    return rows[-1][4] or 0
+
+
 def decode_settings(row: Row) -> QueueInfo:
     """Return the name and the settings of a queue from its row."""
     (name, paused, max_active, retention, level, age, size, keys, fail_handler, results, per_key, rate,
