@@ -57,10 +57,10 @@ def keep_a_memo(lockstep: Lockstep) -> None:
     lockstep.pass_time(10)
     lockstep.reap(QUEUE, 1)
     [run] = claim(lockstep, lockstep.grant([QUEUE], HOUR, "kit"))
+    read_export(lockstep, QUEUE, 1)
     lockstep.report(QUEUE, *run, b"1", b"")
     settle(lockstep, run, RetryLater())
     claim(lockstep, lockstep.grant([QUEUE], HOUR, "kit"))
-    read_export(lockstep, QUEUE, 1)
 
 
 def report_a_memo_late(lockstep: Lockstep) -> None:
