@@ -234,9 +234,9 @@ def only_the_first_follow_up_is_enqueued(patch: Patch) -> None:
 @law("the fail queue: a failed fail job is kept for ever")
 def a_failed_fail_job_is_kept_like_any_other(patch: Patch) -> None:
     def mutant(queue: QueueIndex, how: Any) -> Any:
-        return replace(how, error=to_storable_error(how.error))
+        return how if how.error is None else replace(how, error=to_storable_error(how.error))
 
-    patch.setattr(settling, "_to_storable_failure", mutant)
+    patch.setattr(settling, "_to_storable_end", mutant)
 
 
 @law("finish: a revision in the outcome's range is done or lost")
