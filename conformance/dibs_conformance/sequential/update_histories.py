@@ -25,7 +25,7 @@ from dibs_conformance.sequential.lockstep import Lockstep, Reader, export_in_par
 from dibs_conformance.sequential.strategies import HOUR
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, claim, enqueue, settle
 
-#: An update-only request for id `a` that moves its run_at, and one that resets its counts.
+#: Rules of update-only requests: MOVE changes run_at, RESET sets the counts to 0.
 MOVE = Update(create=False)
 RESET = Update(create=False, run_at="never", reset_counts=True)
 
