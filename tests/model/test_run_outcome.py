@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dibs.client.calls.handler import HandlerLimits
-from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
-from dibs.model.requests import Cancelled, Complete, Fail, FollowUp, Release, RetryLater, SettleAction
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    Fail,
+    FollowUp,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+)
 from dibs.model.retry import Exponential, Fixed
 from dibs.model.run_outcome import (
     Died,
+    HandedOff,
     NotEntered,
     Raised,
     Returned,
+    Snoozed,
     StopReason,
     Verdict,
+    cancel_if_too_late,
     fail_after_refusal,
     fail_if_stalled_too_often,
     retry_delay,
@@ -27,6 +40,7 @@ LIMITS = HandlerLimits(max_retries=2, max_timeouts=1, max_stalls=3, backoff=Expo
 PERMANENT = replace(ERROR, kind="permanent")
 TIMED_OUT = replace(ERROR, kind="timeout")
 STALLED = replace(ERROR, kind="stall")
+FOLLOW_UPS = (FollowUp(queue="b", job=NewJob(id="x")),)
 
 
 def job(*, retries: int = 0, timeouts: int = 0, stalls: int = 0, error: Error | None = None) -> Job:
@@ -70,13 +84,13 @@ CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
         RetryLater(delay=4000, error=ERROR), job(retries=1), raised(), None
     ),
     "a limit n allows n comebacks": (
-        Fail(error=ERROR, handled=True), job(retries=2), raised(), None
+        Fail(error=ERROR), job(retries=2), raised(), None
     ),
     "timeouts and stalls do not count as retries": (
         RetryLater(delay=2000, error=ERROR), job(timeouts=9, stalls=9), raised(), None
     ),
     "a permanent error fails at once": (
-        Fail(error=PERMANENT, handled=True), job(), raised(permanent=True), None
+        Fail(error=PERMANENT), job(), raised(permanent=True), None
     ),
     "an error may say how long to wait": (
         RetryLater(delay=7, error=ERROR), job(retries=1), raised(delay=7), None
@@ -88,20 +102,20 @@ CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
         RetryLater(run_at=99, error=ERROR), job(), raised(run_at=99), None
     ),
     "what an error asks for is within the limit": (
-        Fail(error=ERROR, handled=True), job(retries=2), raised(delay=7), None
+        Fail(error=ERROR), job(retries=2), raised(delay=7), None
     ),
     "a stall that is permanent stays a stall": (
-        Fail(error=STALLED, handled=True), job(),
+        Fail(error=STALLED), job(),
         Raised(error=STALLED, permanent=True), None
     ),
     "a timeout is retried": (
         RetryLater(delay=2000, cause="timeout", error=TIMED_OUT), job(retries=2), raised(), "timeout"
     ),
     "timeouts have their own limit": (
-        Fail(error=TIMED_OUT, handled=True), job(timeouts=1), raised(), "timeout"
+        Fail(error=TIMED_OUT), job(timeouts=1), raised(), "timeout"
     ),
     "a permanent error counts although the time was over": (
-        Fail(error=PERMANENT, handled=True), job(), raised(permanent=True), "timeout"
+        Fail(error=PERMANENT), job(), raised(permanent=True), "timeout"
     ),
     "who was asked to stop is cancelled": (
         Cancelled(), job(), raised(), "cancel"
@@ -121,6 +135,31 @@ CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
     "a cancelled run whose handler did not begin is cancelled": (
         Cancelled(), job(), NotEntered(), "cancel"
     ),
+    "a snooze is a release with its delay": (
+        Release(delay=7), job(retries=2), Snoozed(delay=7), None
+    ),
+    "a snooze is a release until its time": (
+        Release(run_at=99), job(retries=2), Snoozed(run_at=99), None
+    ),
+    "a cancelled run that snoozes is cancelled": (
+        Cancelled(), job(), Snoozed(delay=7), "cancel"
+    ),
+    "a released run that snoozes keeps its place": (
+        Release(), job(), Snoozed(delay=7), "release"
+    ),
+    "a hand-off counts however late": (
+        HandOff(), job(), HandedOff(), "timeout"
+    ),
+    "the follow-ups of an error are those of the failure": (
+        Fail(error=ERROR, then=FOLLOW_UPS), job(retries=2), Raised(error=ERROR, follow_ups=FOLLOW_UPS), None
+    ),
+    "the follow-ups of a timeout are those of the failure": (
+        Fail(error=TIMED_OUT, then=FOLLOW_UPS), job(timeouts=1),
+        Raised(error=ERROR, follow_ups=FOLLOW_UPS), "timeout"
+    ),
+    "a retry has no follow-ups": (
+        RetryLater(delay=2000, error=ERROR), job(), Raised(error=ERROR, follow_ups=FOLLOW_UPS), None
+    ),
     "a process that was ended at the deadline is a timeout": (
         RetryLater(delay=2000, cause="timeout", error=TIMED_OUT), job(), Died(ERROR), "timeout"
     ),
@@ -129,7 +168,7 @@ CASES: dict[str, tuple[SettleAction, Job, Verdict, StopReason | None]] = {
 
 @pytest.mark.parametrize(("expected", "of", "verdict", "stop"), CASES.values(), ids=CASES)
 def test_a_run_is_settled(expected: SettleAction, of: Job, verdict: Verdict, stop: StopReason | None) -> None:
-    assert settle_action(of, LIMITS, verdict, stop=stop, handled=True) == expected
+    assert settle_action(of, LIMITS, verdict, stop=stop) == expected
 
 
 def test_no_limit_is_no_limit() -> None:
@@ -151,12 +190,9 @@ def test_a_job_runs_again_until_its_stalls_exceed_the_limit() -> None:
 
 
 def test_a_job_that_stalled_too_often_says_what_happened_last() -> None:
-    end = fail_if_stalled_too_often(
-        job(stalls=4, error=Error(type="ProcessDied", message="killed")), LIMITS, handled=True
-    )
+    end = fail_if_stalled_too_often(job(stalls=4, error=Error(type="ProcessDied", message="killed")), LIMITS)
 
     assert end is not None
-    assert end.handled
     assert "stalled 4 times, more than max_stalls=3 allows; last: killed" == end.error.message
 
 
@@ -164,8 +200,25 @@ def test_without_a_limit_stalls_never_end_a_job() -> None:
     assert fail_if_stalled_too_often(job(stalls=10_000), HandlerLimits(max_stalls=None)) is None
 
 
-def test_a_completion_that_was_refused_fails_with_the_reason() -> None:
-    end = fail_after_refusal("result has 9 bytes; the limit is 8", handled=True)
+@pytest.mark.parametrize(
+    ("start_by", "late"), [(None, False), (UNSET, False), (1001, False), (1000, True), (1, True)]
+)
+def test_a_job_that_was_claimed_at_its_deadline_is_cancelled(
+    start_by: int | UnsetType | None, *, late: bool
+) -> None:
+    run = ActiveRun(fence=1, lease="l", holder="h", claimed_at=1000)
+    claimed = replace(job(), data=JobData(overrides=Overrides(start_by=start_by)), run=run)
+    action = cancel_if_too_late(claimed)
 
-    assert end.handled
+    assert late == (action is not None)
+    assert action is None or (action.error is not None and f"start_by={start_by} " in action.error.message)
+
+
+def test_a_job_without_overrides_has_no_deadline() -> None:
+    assert cancel_if_too_late(job()) is None
+
+
+def test_a_completion_that_was_refused_fails_with_the_reason() -> None:
+    end = fail_after_refusal("result has 9 bytes; the limit is 8")
+
     assert "result has 9 bytes; the limit is 8" in end.error.message
