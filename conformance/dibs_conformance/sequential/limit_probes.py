@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, cast
 
 from dibs.errors import Refused
-from dibs.model.job import JobData, NewJob
+from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement, StartRate
-from dibs.storage.protocol import Storage
+from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.target import Locations
 
 NOW: Final = 1_767_225_600_000
@@ -23,6 +24,9 @@ MANY_KEYS: Final = 600
 #: Seconds for which a queue is watched in which no job may start, and the most wake-ups of a wait.
 IDLE_SECONDS: Final = 0.3
 MOST_WAKE_UPS: Final = 5
+#: The interval of the rate of the blocking claims in ms, and the seconds after which they give up.
+OPENING: Final = 300
+BLOCKING_SECONDS: Final = 20.0
 
 #: Values of `rate` and `key_rate` outside the limits of the contract, each with the field that is named.
 BAD_RATES: Final[dict[str, tuple[Any, str]]] = {
@@ -182,9 +186,14 @@ async def count_wake_ups(storage: Storage, queue: str, limits: dict[str, Any]) -
 
 
 async def obeys_limits(locations: Locations) -> bool:
-    """Return whether a claim obeys each of the settings `per_key`, `rate` and `key_rate`."""
+    """Return whether claims obey the settings `per_key`, `rate` and `key_rate`. Blocking claims also obey."""
     async with locations.open(locations.new(), "system") as storage:
-        return all([await obeys_limit(storage, name, value) for name, value in ONE_START.items()])
+        if not all([await obeys_limit(storage, name, value) for name, value in ONE_START.items()]):
+            return False
+        if not storage.capabilities.blocking_claim:
+            return True
+        blocking = cast("BlockingStorage", storage)
+        return await blocks_until_room(blocking) and await blocks_until_opening(blocking)
 
 
 async def obeys_limit(storage: Storage, name: str, value: Any) -> bool:
@@ -199,3 +208,50 @@ async def obeys_limit(storage: Storage, name: str, value: Any) -> bool:
         second = (await storage.claim(name, lease, 10)).jobs
         return [[job.id for job in jobs] for jobs in (first, second)] == [["a"], ["b"]]
     return False
+
+
+class BlockingStorage(Storage, BlockingClaims, Protocol):
+    """A storage with the capability `blocking_claim`."""
+
+
+async def blocks_until_room(storage: BlockingStorage) -> bool:
+    """Return whether blocking claims wait while a key is full, and take its job when it has room."""
+    queue = "blocking per_key"
+    await storage.configure(queue, SettingsPatch(per_key=1))
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=JobData(key="k"))) for id in "ab"])
+    lease = (await storage.grant([queue], 600_000, "kit")).lease
+    [job] = (await storage.claim(queue, lease, 10)).jobs
+    task = asyncio.create_task(claim_one(storage, queue, lease))
+    if (await asyncio.wait([task], timeout=0.1))[0]:
+        return False
+    done = Settlement(id=job.id, fence=job.run.fence if job.run else 0, action=Complete())
+    await storage.settle(queue, [done])
+    return [job.id for job in await task] == ["b"]
+
+
+async def blocks_until_opening(storage: BlockingStorage) -> bool:
+    """Return whether blocking claims start runs at a rate, and no later.
+
+    As a worker does, each claim waits until the `next_due` of the claim before it.
+    """
+    queue = "blocking rate"
+    await storage.configure(queue, SettingsPatch(rate=StartRate(1, OPENING)))
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in "ab"])
+    lease = (await storage.grant([queue], 600_000, "kit")).lease
+    first = await storage.claim(queue, lease, 1)
+    due_in = 0 if first.next_due is None else (first.next_due - first.now) / 1000
+    second = await claim_one(storage, queue, lease, due_in)
+    starts = [job.run.claimed_at for job in (*first.jobs, *second) if job.run is not None]
+    return due_in > 0 and len(starts) == 2 and starts[1] - starts[0] >= OPENING
+
+
+async def claim_one(
+    storage: BlockingStorage, queue: str, lease: str, seconds: float = BLOCKING_SECONDS
+) -> Sequence[Job]:
+    """Make blocking claims until one takes a job. A few of them may end early."""
+    for number in range(1 + MOST_WAKE_UPS):
+        id = f"{queue}-{number}".replace(" ", "-")
+        jobs = (await storage.claim_blocking(queue, lease, 1, claim_id=id, timeout=seconds)).jobs
+        if jobs:
+            return jobs
+    return ()
