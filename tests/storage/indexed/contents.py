@@ -36,7 +36,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
             id for run_at, seq, id, minus in queue.scheduled if queue._find_scheduled((run_at, seq, id, minus))
         },
         "next due": queue.next_due(),
-        "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes)),
+        "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes.counts)),
         "count of scheduled": queue.count_scheduled(),
         "held": {lease: set(ids) for lease, ids in queue.held.items()},
         "asked": set(queue.cancel_requested),

@@ -205,7 +205,7 @@ def test_endless_ends_do_not_grow_the_heaps() -> None:
         claim_and_settle(index)
         index.end_step()
 
-    assert 2000 > len(index.queue("q").outcome_expiries)
+    assert 2000 > len(index.queue("q").outcomes.expiries)
     assert 2000 > len(index.queue("q").due)
 
 

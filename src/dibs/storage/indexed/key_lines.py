@@ -63,6 +63,8 @@ class KeyLines:
         """
         old = None if before is None else before.data.key
         new = None if after is None else after.data.key
+        if old == new and _is_same_hold(before, after):
+            return False
         freed = before is not None and old is not None and self._leave(old, before)
         if after is not None and new is not None:
             self._enter(new, after)
@@ -170,9 +172,8 @@ class KeyLines:
             for key in list(self._closed):
                 self._update_head(key)
 
-    def undo_settings(self, settings: Settings) -> None:
-        """Obey the settings and the clocks from before a step, which may close any key again."""
-        self.apply_settings(settings)
+    def update_all_heads(self) -> None:
+        """Open and close each key by its clock and its runs, after a change that may close any of them."""
         for key in list(self.by_key):
             self._update_head(key)
 
@@ -233,3 +234,10 @@ class KeyLines:
     def _is_waiting(self, key: str, entry: Due) -> bool:
         job = find_waiting_job(self._slots, entry)
         return job is not None and job.data.key == key
+
+
+def _is_same_hold(before: Job | None, after: Job | None) -> bool:
+    """Return whether both values are active runs under the same lease, or both are handed off."""
+    if before is None or after is None or before.run is None or after.run is None:
+        return False
+    return before.run.lease == after.run.lease

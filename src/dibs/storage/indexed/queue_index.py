@@ -11,10 +11,11 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from dibs.model import rates
-from dibs.model.job import EMPTY, ActiveRun, EndKind, Job, Outcome, Slot
+from dibs.model.job import EMPTY, ActiveRun, Job, Outcome, Slot
 from dibs.model.requests import Settings
 from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job
 from dibs.storage.indexed.event_log import Entry, EventLog
+from dibs.storage.indexed.kept_outcomes import KeptOutcomes
 from dibs.storage.indexed.key_lines import KeyLines
 from dibs.storage.indexed.listing import Listing
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
@@ -60,16 +61,11 @@ class QueueIndex:
         self.active = 0
         self.handed_off = 0
         self.blocked = 0
-        self.outcomes: dict[EndKind, int] = {"completed": 0, "failed": 0, "cancelled": 0}
+        self.outcomes = KeptOutcomes(self.slots)
         self.held: dict[str, dict[str, None]] = {}
         self.cancel_requested: set[str] = set()
         self.lease_expiries: list[tuple[int, str]] = []
-        self.outcome_expiries: list[tuple[int, str]] = []
-        #: The length of outcome_expiries above which stale entries are dropped.
-        self._max_expiries = 1000
         self.key_expiries: list[tuple[int, str]] = []
-        #: Expired outcomes in the order of their expiry, until prune removes them.
-        self.expired: dict[str, Outcome] = {}
 
     # -- puts ----------------------------------------------------------------------------------------
 
@@ -92,12 +88,15 @@ class QueueIndex:
             self.slots[id] = after
             if before is EMPTY:
                 self.listing.add(id)
-        if before.current is not after.current:
-            self._put_current(id, before.current, after.current)
+        current = after.current
+        if before.current is not current:
+            self._put_current(id, before.current, current)
+            if self._lines_by_key or (current is not None and current.data.key is not None):
+                self.work_version += self.key_lines.move(before.current, current)
         if before.successor is not after.successor:
             self.blocked += (after.successor is not None) - (before.successor is not None)
         if before.outcome is not after.outcome:
-            self._put_outcome(id, before.outcome, after.outcome)
+            self.outcomes.put(id, before.outcome, after.outcome, self.now)
             changes.ended.append(id)
         elif before.dropped is not after.dropped or after.current is None:
             changes.ended.append(id)
@@ -106,27 +105,18 @@ class QueueIndex:
         if before is not None:
             if before.run is None:
                 self.waiting -= 1
-            elif (
-                after is not None
-                and after.run is not None
-                and before.run.lease == after.run.lease
-                and before.data.key == after.data.key
-            ):
+            elif after is not None and after.run is not None and before.run.lease == after.run.lease:
                 self._mark_cancel_request(id, after.run)
                 return
             else:
                 self._remove_active(id, before.run)
         if after is None:
-            pass
-        elif after.run is None:
+            return
+        run = after.run
+        if run is None:
             self.waiting += 1
             self._add_waiting(id, after)
-        else:
-            self._add_active(id, after.run)
-        if self._lines_by_key or (after is not None and after.data.key is not None):
-            self.work_version += self.key_lines.move(before, after)
-
-    def _add_active(self, id: str, run: ActiveRun) -> None:
+            return
         self.active += 1
         if run.lease is None:
             self.handed_off += 1
@@ -184,38 +174,6 @@ class QueueIndex:
         if job is None or job.data.key is None or self.key_lines.is_head(job.data.key, entry):
             return job
         return None
-
-    def _put_outcome(self, id: str, before: Outcome | None, after: Outcome | None) -> None:
-        if before is not None and self.expired.pop(id, None) is None:
-            self.outcomes[before.kind] -= 1
-        if after is None:
-            return
-        if after.expires_at is None:
-            self.outcomes[after.kind] += 1
-        elif after.expires_at <= self.now:
-            self.expired[id] = after
-        else:
-            self.outcomes[after.kind] += 1
-            heappush(self.outcome_expiries, (after.expires_at, id))
-            if len(self.outcome_expiries) > self._max_expiries:
-                self._drop_stale_expiries()
-
-    def _drop_stale_expiries(self) -> None:
-        """Drop the expiries of replaced outcomes.
-
-        Otherwise an id that ends every second, with a retention of a week, would leave 604,800 expiries.
-        """
-        self._max_expiries = 2 * sum(self.outcomes.values()) + 1000
-        if len(self.outcome_expiries) <= self._max_expiries:
-            return
-        self.outcome_expiries = [
-            (at, id) for at, id in set(self.outcome_expiries) if self._outcome_expiry(id) == at
-        ]
-        heapify(self.outcome_expiries)
-
-    def _outcome_expiry(self, id: str) -> int | None:
-        outcome = self.slots.get(id, EMPTY).outcome
-        return None if outcome is None else outcome.expires_at
 
     def put_lease(self, id: str, after: Lease | None) -> None:
         """Set a lease to `after`; None removes it."""
@@ -294,7 +252,7 @@ class QueueIndex:
             self.put_clock(key, clock)
         if changes.settings is not None:
             self._apply_settings(changes.settings)
-            self.key_lines.undo_settings(changes.settings)
+            self.key_lines.update_all_heads()
         for lease, held in changes.leases.items():
             self.put_lease(lease, held)
         for key, known in changes.keys.items():
@@ -314,9 +272,7 @@ class QueueIndex:
         self.now = now
         while self.scheduled and self.scheduled[0][0] <= now:
             self._add_fallen_due(heappop(self.scheduled))
-        ends = self.outcome_expiries
-        while ends and ends[0][0] <= now:
-            self._expire_outcome(*heappop(ends))
+        self.outcomes.advance(now)
 
     def _add_fallen_due(self, entry: Scheduled) -> None:
         run_at, seq, id, minus_priority = entry
@@ -328,13 +284,6 @@ class QueueIndex:
             self.work_version += 1
         else:
             self.work_version += self.key_lines.add_due(job.data.key, (minus_priority, run_at, seq, id))
-
-    def _expire_outcome(self, expires_at: int, id: str) -> None:
-        outcome = self.slots.get(id, EMPTY).outcome
-        if outcome is None or outcome.expires_at != expires_at or id in self.expired:
-            return
-        self.expired[id] = outcome
-        self.outcomes[outcome.kind] -= 1
 
     def pop_due(self) -> Job | None:
         """Remove the next job to claim from the claim order, and return it; None if none is admitted."""
@@ -394,6 +343,11 @@ class QueueIndex:
     def pop_key_expiry(self) -> tuple[int, str]:
         """Remove and return the earliest expiry of a request key, as (expires_at, key)."""
         return heappop(self.key_expiries)
+
+    @property
+    def expired(self) -> dict[str, Outcome]:
+        """The expired outcomes that prune has not yet removed, in the order of their expiry."""
+        return self.outcomes.expired
 
     @property
     def headroom(self) -> int | None:

@@ -49,9 +49,9 @@ def _count_queue(queue: QueueIndex) -> Counts:
         active=queue.active,
         handed_off=queue.handed_off,
         blocked=queue.blocked,
-        completed=queue.outcomes["completed"],
-        failed=queue.outcomes["failed"],
-        cancelled=queue.outcomes["cancelled"],
+        completed=queue.outcomes.counts["completed"],
+        failed=queue.outcomes.counts["failed"],
+        cancelled=queue.outcomes.counts["cancelled"],
         approximate=approximate,
     )
 
