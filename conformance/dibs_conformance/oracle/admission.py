@@ -54,6 +54,12 @@ def is_admitted(queue: OracleQueue, job: Job, now: int) -> bool:
     return has_room(queue, job.data.key) and opens_at(queue, job.data.key) <= now
 
 
+def admitted_jobs(queue: OracleQueue, now: int) -> list[Job]:
+    """Return the waiting jobs that are due and admitted."""
+    due = (job for job in queue.jobs() if job.run is None and job.run_at <= now)
+    return [job for job in due if is_admitted(queue, job, now)]
+
+
 def next_due(queue: OracleQueue, now: int) -> int | NotLater | None:
     """Return the `next_due` of a claim that has taken its jobs: the exact time, or its bounds with limits.
 

@@ -76,12 +76,24 @@ async def check_bad_limits(storage: Storage) -> tuple[int, list[str]]:
             tries += [({name: bad}, name + field) for bad, field in BAD_RATES.values()]
         else:
             tries += [({name: bad}, name) for bad, _ in BAD_RATES.values()]
-    if not storage.capabilities.limits:
-        tries += [({name: value}, name) for name, value in VALID.items()]
     wrong = [text for limits, field in tries if (text := await find_missing_refusal(storage, limits, field))]
-    accepted = AT_LIMITS if storage.capabilities.limits else AT_LIMITS[-1:]
-    wrong += [text for limits in accepted if (text := await find_wrong_settings(storage, limits))]
-    return len(tries) + len(accepted), wrong
+    if storage.capabilities.limits:
+        wrong += [text for limits in AT_LIMITS if (text := await find_wrong_settings(storage, limits))]
+    else:
+        wrong += [text for limits in VALID.items() if (text := await find_ignored_limit(storage, *limits))]
+    return len(tries) + len(AT_LIMITS), wrong
+
+
+async def find_ignored_limit(storage: Storage, name: str, value: Any) -> str | None:
+    """Return a text if a storage without the capability accepts a limit, and claims as if it had none."""
+    try:
+        await storage.configure(name, SettingsPatch(**{name: value}), now=NOW)
+    except Refused as error:
+        return None if error.field == name else f"configure with {name} named the field {error.field!r}"
+    await enqueue_keyed(storage, name, [("a", "k"), ("b", "k")])
+    lease = (await storage.grant([name], HOUR, "kit", now=NOW)).lease
+    taken = await claim_ids(storage, name, lease, 10)
+    return None if len(taken) == 1 else f"configure accepted {name}, and a claim ignores it"
 
 
 async def find_missing_refusal(storage: Storage, limits: dict[str, Any], field: str) -> str | None:
@@ -91,7 +103,7 @@ async def find_missing_refusal(storage: Storage, limits: dict[str, Any], field: 
         await storage.configure("q", patch, now=NOW)
     except Refused as error:
         after = await storage.configure("q", SettingsPatch(), now=NOW)
-        if error.field != field:
+        if error.field != field and (storage.capabilities.limits or not str(error.field).startswith(field)):
             return f"configure with {limits} named the field {error.field!r}; expected {field!r}"
         return None if after.max_active is None and not after.has_limits else f"{limits} changed {after}"
     except Exception as error:  # noqa: BLE001 - any other exception is the finding

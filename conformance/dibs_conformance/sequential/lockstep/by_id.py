@@ -9,7 +9,6 @@ from dibs.model.requests import JobPatch, SettingsPatch
 from dibs.model.results import PruneResult, State
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.sequential.lockstep.holding import LeaseVerbs
-from dibs_conformance.sequential.lockstep.standing import check_token
 
 #: A prune of n expired entries may take this number of calls more than n divided by the limit.
 MORE_PRUNES = 4
@@ -61,7 +60,7 @@ class IdVerbs(LeaseVerbs):
         answer = self.call("configure", {"queue": queue, **args}, work)
         self.check_laws("configure", queue, args, answer)
         self.compare(queue, "", self.oracle.configure(queue, patch, self.now), answer)
-        check_token(self, queue)
+        self.check_token(queue)
 
     def prune(self, queue: str, limit: int) -> PruneResult:
         args = {"limit": limit}

@@ -24,7 +24,7 @@ from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
 from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential.lockstep.interruptions import Interruptions, Kind, compact_handle
-from dibs_conformance.sequential.lockstep.standing import StandingToken, check_token
+from dibs_conformance.sequential.lockstep.standing import StandingToken
 from dibs_conformance.sequential.strategies import IDS
 from dibs_conformance.sequential.unimplemented import VERBS, check_result
 from dibs_conformance.target import OpenedStorage
@@ -226,8 +226,6 @@ class LockstepCore:
         if self.compare_each:
             for queue in queues:
                 self._compare_with_oracle(queue, self._slots_after_call(queue))
-        for queue in queues:
-            check_token(self, queue)
 
     def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
         """Return the two cursors of each part into which `split` divides a listing or an export."""

@@ -10,7 +10,6 @@ from dibs.model.job import Slot
 from dibs_conformance.oracle.holding import ForbiddenChoice
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.sequential.lockstep.running import RunVerbs
-from dibs_conformance.sequential.lockstep.standing import check_token
 
 
 class LeaseVerbs(RunVerbs):
@@ -52,7 +51,7 @@ class LeaseVerbs(RunVerbs):
             gone = [id for id in before[queue] if not is_held(slots[id], lease)]
             self._compare_drop(queue, lease, limit, gone, left[queue])
             self.compare_slots(queue)
-            check_token(self, queue)
+            self.check_token(queue)
 
     def _compare_drop(self, queue: str, lease: str, limit: int, gone: list[str], left: int) -> None:
         try:

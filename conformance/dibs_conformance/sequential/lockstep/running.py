@@ -11,11 +11,10 @@ from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import End, EnqueueRequest, Settlement
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.sequential.lockstep.core import LockstepCore
-from dibs_conformance.sequential.lockstep.standing import keep_token
+from dibs_conformance.sequential.lockstep.token_checks import TokenChecks
 
 
-class RunVerbs(LockstepCore):
+class RunVerbs(TokenChecks):
     """The verbs that enqueue jobs, claim them and end their runs, called in lockstep."""
 
     def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
@@ -59,7 +58,7 @@ class RunVerbs(LockstepCore):
             answer = replace(answer, next_due=None)
         self._compare_jobs(queue, expected, answer)
         self.compare(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
-        keep_token(self, queue, answer)
+        self.keep_token(queue, answer)
 
     def _compare_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
         ids, wanted = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
