@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PAGE_SIZE = 500
 #: Most jobs whose progress a live feed reads if it does not know which of them reported.
 MAX_FOLLOWED = 100
-#: Most runs of which a live feed remembers the latest progress, so that it returns no value twice.
+#: Most runs whose latest progress a live feed remembers, so that it returns no value twice.
 MAX_REMEMBERED = 1000
 
 #: Most characters of an offset (contract 3, Events).

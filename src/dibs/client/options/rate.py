@@ -1,4 +1,4 @@
-"""`Rate`: how often runs of a queue may start, and its conversion to ms, the unit of storages."""
+"""`Rate`, the limit on how often runs of a queue start, and its conversion to ms, the unit of storages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs.model.requests import StartRate
 
 @frozen
 class Rate:
-    """How often runs may start: `starts` in `per` seconds, evenly spread.
+    """A limit on how often runs start: `starts` in `per` seconds, evenly spread.
 
     `Rate(10, per=60)` starts a run every 6 seconds at most. With `burst=5`, five runs may start at once after
     a pause. Pass it as `rate` or `key_rate` to `@app.task` or `queue.configure`.
