@@ -5,7 +5,6 @@ A memo is MessagePack: {"version": 1, "steps": {name: result}}. The serde of the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -63,6 +62,8 @@ def step_key(queue: str, job: Job, name: str) -> str:
     `first` is the revision of the oldest enqueue that the job covers. It stays the same in all runs of the
     job, and no other job of the id has it. Another payload is other work, so it has other keys.
     """
+    import hashlib  # noqa: PLC0415 - hashlib loads OpenSSL, which only this function needs
+
     check_text("name", name, NAME_BYTES)
     parts = msgspec.msgpack.encode((queue, job.id, job.first, job.data.payload, name))
     return hashlib.blake2b(parts, digest_size=16).hexdigest()
