@@ -209,3 +209,12 @@ def test_every_entry_of_a_directory_is_explained(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
 
     assert {path.name for path in Path("jobs").iterdir()} <= set(ENTRY_MEANINGS)
+
+
+def test_the_key_of_a_job_is_stored_and_shown(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a", "--key", "ada")
+    shell.type("enqueue", "q", "2", "--id", "b")
+
+    assert ["key", "ada"] in [line.split() for line in shell.type("show", "q", "a").stdout.splitlines()]
+    assert ["ada", None] == [shell.json("show", "q", id)["current"]["key"] for id in "ab"]
+    assert any("ada" in line.split() for line in shell.type("list", "q").stdout.splitlines())

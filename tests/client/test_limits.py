@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, cast
@@ -13,6 +14,7 @@ from dibs import BadHandler, ConfigurationError, Dibs, Queue, Rate, Refused, Tas
 from dibs.errors import DibsError
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.model.requests import Settings, SettingsPatch, StartRate
+from dibs.storage.memory import MemoryStorage
 from dibs.storage.protocol import Storage
 from tests.client import handlers
 from tests.client.manual_claims import claimed
@@ -167,6 +169,12 @@ class WithoutLimits:
         return getattr(self._inside, name)
 
 
+class StorageWithoutLimits(MemoryStorage):
+    """A memory storage that declares no limits."""
+
+    capabilities = evolve(MemoryStorage.capabilities, limits=False)
+
+
 async def test_a_limit_is_refused_before_the_work_on_a_storage_without_limits(app: Dibs) -> None:
     app.task(queue="plain", max_active=3)(handlers.refresh)
     app.task(queue="q", rate=Rate(5, per=1))(handlers.take_nothing)
@@ -209,3 +217,14 @@ def test_a_failure_handler_has_no_key() -> None:
         Dibs("memory:").queue("q").on_failure(key="failure")(handlers.alert)  # type: ignore[call-overload]
 
     assert "key" == getattr(refused.value, "field", "")
+
+
+async def test_a_worker_does_not_start_with_a_limit_that_the_storage_cannot_obey() -> None:
+    app = Dibs("memory:")
+    app.task(queue="q", per_key=1)(handlers.refresh)
+    with app.override_storage(cast("Storage", StorageWithoutLimits())):
+        ticket = await app.get_task("q").enqueue()
+        with pytest.raises(ConfigurationError, match="q: per_key"):
+            await asyncio.wait_for(app.work(until="empty"), 30)
+
+        assert "waiting" == (await ticket.status()).state

@@ -285,3 +285,21 @@ def test_blocking_calls_first_and_a_loop_later(any_new_url: str) -> None:
     with app.sync:
         assert asyncio.run(count_in_block()) == 1
         assert app.queue("q").sync.counts().waiting == 1
+
+
+def test_progress_comes_to_blocking_code_until_the_job_ends(here: BlockingDibs) -> None:
+    queue = here.queue("q")
+    ticket = queue.enqueue(1)
+    received = []
+    with queue.receive(max_jobs=1, wait=0) as claims:
+        claim = next(claims)
+        claim.progress({"done": 0})
+        for value in ticket.progress():
+            received.append(value)
+            if len(received) == 1:
+                claim.progress({"done": 1})
+            else:
+                claim.complete("end")
+
+    assert [{"done": 0}, {"done": 1}] == received
+    assert "end" == ticket.result()

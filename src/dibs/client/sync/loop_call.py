@@ -18,6 +18,7 @@ T = TypeVar("T")
 _READS: Final = frozenset(
     (
         "async for",
+        "async for ... in ticket.progress(...)",
         "async with",
         "await app.close(...)",
         "await app.open(...)",
