@@ -17,7 +17,7 @@ local queue, limit, reply, count = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2
 local function reap(id, stalled)
   local job = parse_job(id, read_field(queue, 'active', id))
   local fence = job.fence
-  local kind = return_job(queue, job, stalled and 'stall' or nil, queue.now)
+  local kind = return_job(queue, job, stalled and 'stall' or nil, stalled and queue.now or nil)
   local at = 3 * count
   reply[at + 1], reply[at + 2], reply[at + 3], count = id, decimal(fence), kind, count + 1
 end
