@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dibs import Dibs, JobFailed, Refused, current_job
+from dibs import Dibs, JobFailed, Refused, Snooze, current_job
 from dibs.telemetry.tracing import trace_app
 from dibs.testing import using
 from tests import storage_urls
@@ -49,6 +49,11 @@ def inner(number: int) -> str:
 @traced.task(queue="broken", max_retries=0)
 def broken() -> None:
     raise ValueError("no")
+
+
+@traced.task(queue="sleepy")
+def sleepy() -> None:
+    raise Snooze(delay=60)
 
 
 def named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
@@ -175,3 +180,14 @@ async def test_a_trace_continues_in_worker_processes(
         assert by_name[child]["parent_id"] == by_name[parent]["context"]["span_id"], child
         assert by_name[child]["process"] != os.getpid()
     assert "ERROR" == by_name["process third"]["status"]["status_code"]
+
+
+async def test_a_snooze_is_an_event_of_the_span_and_no_error(spans: InMemorySpanExporter) -> None:
+    async with using(traced) as rehearsal:
+        await sleepy.enqueue()
+        report = await rehearsal.run_due()
+
+        assert 1 == report.queue("sleepy").released
+    span = named(spans, "process sleepy")
+    assert ["snoozed"] == [event.name for event in span.events]
+    assert trace.StatusCode.ERROR != span.status.status_code

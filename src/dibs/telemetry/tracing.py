@@ -22,6 +22,7 @@ except ImportError as _error:
 
 from dibs.client.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
+from dibs.errors import Snooze
 from dibs.model.requests import EnqueueRequest, FollowUp
 from dibs.version import VERSION
 
@@ -62,7 +63,10 @@ class JobSpans:
 
     @contextmanager
     def open_run_span(self, job: CurrentJob) -> Iterator[None]:
-        """Open the span of a run as a child of the enqueue's span; add its trace context to follow-ups."""
+        """Open the span of a run as a child of the enqueue's span; add its trace context to follow-ups.
+
+        A run that raised Snooze has the event `snoozed`, and is no error.
+        """
         attributes = messaging_attributes(job.queue, "process") | {
             "messaging.message.id": job.id,
             "dibs.attempt": job.attempt,
@@ -70,16 +74,28 @@ class JobSpans:
         }
         parent = propagate.extract(text_attributes(job.attributes))
         origin = trace.get_current_span(parent).get_span_context()
+        snoozed: Snooze | None = None
         with self._tracer.start_as_current_span(
             f"process {job.queue}",
             context=parent,
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=[Link(origin)] if origin.is_valid else (),
-        ):
-            yield
-            context = current_trace_context()
-            job.follow_ups = tuple(add_trace_context(follow_up, context) for follow_up in job.follow_ups)
+        ) as span:
+            try:
+                yield
+            except Snooze as snooze:
+                # Raised again after the span, which would record it as an error.
+                span.add_event("snoozed")
+                snoozed = snooze
+            finally:
+                context = current_trace_context()
+                job.follow_ups = tuple(add_trace_context(one, context) for one in job.follow_ups)
+                job.failure_follow_ups = tuple(
+                    add_trace_context(one, context) for one in job.failure_follow_ups
+                )
+        if snoozed is not None:
+            raise snoozed
 
 
 def messaging_attributes(queue: str, operation: str) -> dict[str, Any]:
