@@ -32,9 +32,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
     """Return the values that the index derives from slots, leases and keys."""
     return {
         "line": line(queue),
-        "scheduled": {
-            id for run_at, seq, id, minus in queue.scheduled if queue._find_scheduled((run_at, seq, id, minus))
-        },
+        "scheduled": {entry[2] for entry in queue.scheduled if queue._find_scheduled(entry)},
         "next due": queue.next_due(),
         "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes.counts)),
         "count of scheduled": queue.count_scheduled(),

@@ -237,7 +237,10 @@ class KeyLines:
 
 
 def _is_same_hold(before: Job | None, after: Job | None) -> bool:
-    """Return whether both values are active runs under the same lease, or both are handed off."""
+    """Return whether both values are the same run, under the same lease or without one.
+
+    A commit of another process may hold the end of a run and the next claim of its job.
+    """
     if before is None or after is None or before.run is None or after.run is None:
         return False
-    return before.run.lease == after.run.lease
+    return before.run.fence == after.run.fence and before.run.lease == after.run.lease
