@@ -12,6 +12,7 @@ import pytest
 
 from dibs.client.app import Dibs
 from dibs.client.calls.steps import decode_memo, encode_memo
+from dibs.worker.supervisor import workers
 from tests.worker.gate import Gate
 from tests.worker.jobs import current, event_kinds, outcome, put
 from tests.worker.scenarios.test_zombies import LEASE, take_over
@@ -35,8 +36,11 @@ def lines(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("queue", ["charges", pytest.param("charges_alone", marks=pytest.mark.chaos)])
-async def test_a_kill_at_any_point_repeats_no_stored_step(app: Dibs, folder: Path, queue: str) -> None:
+async def test_a_kill_at_any_point_repeats_no_stored_step(
+    app: Dibs, folder: Path, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nine runs are killed: before each step, between its effect and its storage, and after its storage."""
+    monkeypatch.setattr(workers, "RESTART_PAUSE", (0.0, 0.0))
     await put(app, queue, "a")
     async with working(app, queue) as task:
         await task
