@@ -1,7 +1,7 @@
 -- The steps of a claim under limits by key. Each runs under the claim's lock on the row of the queue.
 
--- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key, and
--- whether per_key closes it. One of per_key and key_rate is set.
+-- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key. `is_full`
+-- is true if per_key closes the key. One of per_key and key_rate is set.
 CREATE FUNCTION rooms(qu queues, now_ms bigint, keys text[])
 RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     SELECT k.key, least(qu.per_key - k.runs, starts_left(c.clock, qu.key_rate, now_ms)),

@@ -1,0 +1,341 @@
+"""Limits by key and by rate on Postgres: filed jobs, freed keys, and clocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dibs.model.job import Job, JobData, NewJob
+from dibs.model.requests import (
+    DEFAULT_UPDATE,
+    EnqueueRequest,
+    HandOff,
+    JobPatch,
+    OnConflict,
+    Release,
+    SettingsPatch,
+    Settlement,
+    StartRate,
+    Update,
+)
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import done, leased
+
+Connect = Callable[[], Any]
+Opening = Callable[..., PostgresStorage]
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+async def connection(connect: Connect) -> Any:
+    opened = await connect()
+    await opened.set_autocommit(True)
+    return opened
+
+
+def keyed(
+    id: str, key: str | None = "k", *, priority: int = 0, on_conflict: OnConflict = DEFAULT_UPDATE
+) -> EnqueueRequest:
+    data = JobData(payload=b"1", key=key, priority=priority)
+    return EnqueueRequest(job=NewJob(id=id, data=data), on_conflict=on_conflict)
+
+
+async def enqueue(storage: PostgresStorage, *requests: EnqueueRequest) -> None:
+    await storage.enqueue("q", requests)
+
+
+async def ids(storage: PostgresStorage, lease: str, limit: int = 10) -> list[str]:
+    return [job.id for job in (await storage.claim("q", lease, limit)).jobs]
+
+
+async def one(storage: PostgresStorage, lease: str) -> Job:
+    (job,) = (await storage.claim("q", lease, 10)).jobs
+    return job
+
+
+async def states(connection: Any) -> dict[str, str]:
+    found = await connection.execute("SELECT id, state::text FROM live WHERE q = 1")
+    return dict(await found.fetchall())
+
+
+async def rows(connection: Any, query: str) -> Sequence[Any]:
+    return list(await (await connection.execute(query)).fetchall())
+
+
+@pytest.fixture
+async def lease(storage: PostgresStorage, connection: Any) -> str:
+    """The lease of a claim that took `a`, and filed `b` and `c`, which have the same key."""
+    await storage.configure("q", SettingsPatch(per_key=1))
+    await enqueue(storage, keyed("a"), keyed("b"), keyed("c"), keyed("other", None, priority=-1))
+    lease = await leased(storage)
+    assert ["a", "other"] == await ids(storage, lease)
+    assert {"a": "a", "b": "k", "c": "k", "other": "a"} == await states(connection)
+    return lease
+
+
+# -- the first filed job of a key comes back ----------------------------------------------------------
+
+
+async def settle(storage: PostgresStorage, action: Any) -> None:
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+    assert slot.current.run is not None
+    await storage.settle("q", [Settlement(id="a", fence=slot.current.run.fence, action=action)])
+
+
+async def test_each_end_brings_back_one_job(storage: PostgresStorage, lease: str) -> None:
+    await storage.forget("q", ["a"])
+    for id in ("b", "c"):
+        job = await one(storage, lease)
+        assert id == job.id
+        await storage.settle("q", [done(job)])
+
+    assert [] == await ids(storage, lease)
+
+
+async def test_the_fast_way_to_complete_frees_the_key(
+    storage: PostgresStorage, lease: str, connection: Any
+) -> None:
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+
+    await storage.settle("q", [done(slot.current)])
+
+    assert [("k",)] == await rows(connection, "SELECT key FROM freed")
+    assert ["b"] == await ids(storage, lease)
+    assert [] == await rows(connection, "SELECT key FROM freed")
+
+
+async def test_a_run_that_was_handed_off_leaves_room(storage: PostgresStorage, lease: str) -> None:
+    await settle(storage, HandOff())
+
+    assert ["b"] == await ids(storage, lease)
+
+
+async def test_a_job_that_comes_back_keeps_its_turn_before_filed_ones(
+    storage: PostgresStorage, lease: str
+) -> None:
+    await settle(storage, Release())
+
+    assert ["a"] == await ids(storage, lease)
+
+
+async def test_a_dropped_lease_leaves_room(storage: PostgresStorage, lease: str) -> None:
+    await storage.drop(["q"], lease, 10)
+
+    assert ["a", "other"] == await ids(storage, await leased(storage))
+
+
+async def test_a_settle_and_claim_sees_the_key_that_it_frees(storage: PostgresStorage, lease: str) -> None:
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+
+    both = await storage.settle_and_claim("q", [done(slot.current)], lease, 5)
+
+    assert ["b"] == [job.id for job in both.claim.jobs]
+
+
+@pytest.fixture
+async def brought(storage: PostgresStorage, lease: str, connection: Any) -> str:
+    """A lease. A claim that max_active stopped has brought `b` back into the line, before the filed `c`."""
+    await storage.configure("q", SettingsPatch(max_active=1))
+    await storage.forget("q", ["a"])
+    assert [] == await ids(storage, lease)
+    assert {"b": "w", "c": "k", "other": "a"} == await states(connection)
+    await storage.configure("q", SettingsPatch(max_active=None))
+    return lease
+
+
+async def test_a_job_behind_a_cancelled_one_comes_back(storage: PostgresStorage, brought: str) -> None:
+    await storage.cancel("q", ["b"])
+
+    assert ["c"] == await ids(storage, brought)
+
+
+async def test_a_job_behind_a_forgotten_one_comes_back(storage: PostgresStorage, brought: str) -> None:
+    await storage.forget("q", ["b"])
+
+    assert ["c"] == await ids(storage, brought)
+
+
+async def test_a_job_behind_one_that_is_put_off_comes_back(storage: PostgresStorage, brought: str) -> None:
+    await storage.amend("q", "b", JobPatch(delay=60_000))
+
+    assert ["c"] == await ids(storage, brought)
+
+
+async def test_a_job_behind_one_that_changes_its_key_comes_back(
+    storage: PostgresStorage, brought: str
+) -> None:
+    await enqueue(storage, keyed("b", "another", on_conflict=Update(run_at="never")))
+
+    assert ["b", "c"] == await ids(storage, brought)
+
+
+async def test_a_filed_job_that_changes_its_key_is_claimed(storage: PostgresStorage, lease: str) -> None:
+    await enqueue(storage, keyed("c", "another"))
+
+    assert ["c"] == await ids(storage, lease)
+
+
+async def test_a_filed_job_that_moves_to_the_front_is_first(storage: PostgresStorage, lease: str) -> None:
+    await storage.amend("q", "c", JobPatch(priority=9))
+    await storage.forget("q", ["a"])
+
+    assert ["c"] == await ids(storage, lease)
+
+
+async def test_a_locked_job_is_brought_back_once_it_is_free(
+    storage: PostgresStorage, lease: str, connect: Connect
+) -> None:
+    """A claim waits for no lock, and must not forget the key."""
+    other = await connect()
+    await storage.forget("q", ["a", "c"])
+    await other.execute("SELECT 1 FROM live WHERE id = 'b' FOR UPDATE")
+    assert [] == await ids(storage, lease)
+    await other.rollback()
+
+    assert ["b"] == await ids(storage, lease)
+
+
+async def test_a_settle_that_commits_after_the_claim_is_not_lost(
+    storage: PostgresStorage, lease: str, connect: Connect
+) -> None:
+    """The claim still counts the run, and files a job that the settle does not see."""
+    connection = await connect()
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+    async with connection.transaction():
+        await storage.in_transaction(connection).settle("q", [done(slot.current)])
+        await enqueue(storage, keyed("new"))
+        assert [] == await ids(storage, lease)
+
+    assert ["b"] == await ids(storage, lease)
+
+
+# -- settings that change ----------------------------------------------------------------------------
+
+
+async def test_a_higher_limit_opens_the_key(storage: PostgresStorage, lease: str) -> None:
+    await storage.configure("q", SettingsPatch(per_key=3))
+
+    assert ["b", "c"] == await ids(storage, lease)
+
+
+async def test_without_limits_filed_jobs_are_claimed_in_order(
+    storage: PostgresStorage, lease: str, connection: Any
+) -> None:
+    await storage.configure("q", SettingsPatch(per_key=None))
+    await enqueue(storage, keyed("last"), keyed("first", priority=1))
+
+    assert ["first", "b"] == await ids(storage, lease, 2)
+    assert ["c", "last"] == await ids(storage, lease)
+    assert [(False,)] == await rows(connection, "SELECT has_filed FROM queues")
+
+
+async def test_the_same_rate_keeps_its_clocks(storage: PostgresStorage, lease: str, connection: Any) -> None:
+    rates = SettingsPatch(rate=StartRate(5, 60_000), key_rate=StartRate(1, 60_000))
+    await storage.configure("q", rates)
+    await enqueue(storage, keyed("x", "x"))
+    assert ["x"] == await ids(storage, lease)
+    clocks = await rows(connection, "SELECT key, clock FROM clocks ORDER BY key")
+    assert ["", "x"] == [key for key, _ in clocks]
+
+    await storage.configure("q", rates)
+    assert clocks == await rows(connection, "SELECT key, clock FROM clocks ORDER BY key")
+    await storage.configure("q", SettingsPatch(rate=StartRate(6, 60_000)))
+    assert clocks[1:] == await rows(connection, "SELECT key, clock FROM clocks")
+    await storage.configure("q", SettingsPatch(key_rate=None))
+    assert [] == await rows(connection, "SELECT key FROM clocks")
+
+
+# -- what the other verbs see ------------------------------------------------------------------------
+
+
+async def test_filed_jobs_wait(storage: PostgresStorage, lease: str) -> None:
+    assert 2 == (await storage.counts(["q"]))["q"].waiting
+    assert ["b", "c"] == [id for id, _ in (await storage.list("q", "waiting")).items]
+    assert [] == list((await storage.list("q", "scheduled")).items)
+    assert ["cancelled"] == await storage.cancel("q", ["b"])
+    assert "amended" == await storage.amend("q", "c", JobPatch(payload=b"2"))
+    (slot,) = await storage.get("q", ["c"])
+    assert slot.current is not None
+    assert (None, b"2") == (slot.current.run, slot.current.data.payload)
+
+
+async def test_prune_removes_the_freed_keys_of_a_queue_without_limits(
+    storage: PostgresStorage, connection: Any
+) -> None:
+    await enqueue(storage, keyed("a"))
+    job = await one(storage, await leased(storage))
+    await storage.settle("q", [done(job)])
+    assert [("k",)] == await rows(connection, "SELECT key FROM freed")
+
+    await storage.prune("q", 10)
+
+    assert [] == await rows(connection, "SELECT key FROM freed")
+
+
+async def test_prune_keeps_the_freed_keys_of_a_queue_with_a_limit(
+    storage: PostgresStorage, lease: str
+) -> None:
+    await storage.forget("q", ["a"])
+
+    await storage.prune("q", 10)
+
+    assert ["b"] == await ids(storage, lease)
+
+
+async def test_prune_removes_clocks_without_effect(opening: Opening, connection: Any) -> None:
+    async with opening(clock="manual") as storage:
+        await storage.configure("q", SettingsPatch(key_rate=StartRate(1, 1000)), now=NOW)
+        lease = (await storage.grant(["q"], 60_000, "test", now=NOW)).lease
+        await storage.enqueue("q", [keyed("a", "a"), keyed("b", "b"), keyed("b2", "b")], now=NOW)
+        await storage.claim("q", lease, 1, now=NOW)
+        await storage.claim("q", lease, 1, now=NOW + 500)
+
+        await storage.prune("q", 10, now=NOW + 1000)
+
+    assert [("b",)] == await rows(connection, "SELECT key FROM clocks")
+
+
+async def test_next_due_is_the_opening_of_a_filed_job(opening: Opening, connection: Any) -> None:
+    async with opening(clock="manual") as storage:
+        await storage.configure("q", SettingsPatch(key_rate=StartRate(1, 1000)), now=NOW)
+        lease = (await storage.grant(["q"], 60_000, "test", now=NOW)).lease
+        await storage.enqueue("q", [keyed("a"), keyed("b")], now=NOW)
+
+        claim = await storage.claim("q", lease, 10, now=NOW)
+        assert (["a"], NOW + 1000) == ([job.id for job in claim.jobs], claim.next_due)
+        assert {"a": "a", "b": "k"} == await states(connection)
+        early = await storage.claim("q", lease, 10, now=NOW + 999)
+        assert ((), NOW + 1000) == (early.jobs, early.next_due)
+        late = await storage.claim("q", lease, 10, now=NOW + 1000)
+        assert (["b"], None) == ([job.id for job in late.jobs], late.next_due)
+
+
+# -- waits -------------------------------------------------------------------------------------------
+
+
+async def test_jobs_of_a_full_key_do_not_end_a_wait(storage: PostgresStorage, lease: str) -> None:
+    await enqueue(storage, keyed("new"))
+    await ids(storage, lease)
+
+    assert not (await storage.wait(["q"], timeout=0.2)).woken
+
+
+async def test_room_ends_a_wait(opening: Opening, storage: PostgresStorage, lease: str) -> None:
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+    async with opening(poll=60.0) as here:
+        await here.wait(["q"], timeout=0.01)
+        token = (await here.claim("q", lease, 10)).token
+        waiting = asyncio.create_task(here.wait(["q"], since={"q": token}, timeout=30))
+        await storage.settle("q", [done(slot.current)])
+
+        assert (await waiting).woken
+        assert ["b"] == await ids(here, lease)
