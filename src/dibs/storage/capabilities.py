@@ -26,5 +26,6 @@ class Capabilities:
     server_clock: bool = False
     #: A claim can wait at the server until a job is due (protocol.BlockingClaims).
     blocking_claim: bool = False
-    #: Claims obey the settings `per_key`, `rate` and `key_rate`; without this ability `configure` refuses them.
+    #: Claims obey the settings `per_key`, `rate` and `key_rate`. Without this ability, `configure` refuses
+    #: them.
     limits: bool = False

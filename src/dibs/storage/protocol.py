@@ -9,8 +9,7 @@ Rules for all verbs:
   BatchRefused for an enqueue, and changes nothing.
 - Times are ms since the epoch by the one clock of the storage, which never steps back. `now` is allowed only
   with clock="manual"; other storages raise Refused. A manual time before an earlier one counts as that one.
-- A verb raises NotRunning before the storage is opened and after it is closed. A lost reply raises
-  OutcomeUnknown.
+- A verb raises NotRunning while the storage is not open. A lost reply raises OutcomeUnknown.
 
 Terms for one id of a queue, its slot:
 
@@ -213,8 +212,8 @@ class Storage(Protocol):
     ) -> ReportStatus:
         """Store the progress of the run with this fence, a memo for later runs of its job, or both.
 
-        `progress` is one value as JSON text, in bytes; `memo` is any bytes, and an empty one removes the
-        memo. Return `lost` if the run with this fence is no longer active.
+        `progress` is one value as JSON text, in bytes; an empty `memo` removes the memo. Return `lost` if the
+        run with this fence is no longer active.
         """
         ...
 
@@ -295,10 +294,7 @@ class Storage(Protocol):
     # -- queues --------------------------------------------------------------------------------------
 
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
-        """Return the number of ids in each state.
-
-        Above 10,000 the numbers may be inexact; `approximate` is then True.
-        """
+        """Return the number of ids in each state. Above 10,000 it may be inexact (`approximate`)."""
         ...
 
     async def queues(self) -> Sequence[QueueInfo]:
@@ -315,17 +311,14 @@ class Storage(Protocol):
     async def prune(self, queue: str, limit: int, *, now: int | None = None) -> PruneResult:
         """Remove up to `limit` expired outcomes, up to `limit` expired request keys, and old log entries.
 
-        Log entries are old beyond the settings `log_age` and `log_bytes`. Prune again while `more` is True.
+        Log entries are old beyond `log_age` and `log_bytes`. Prune again while `more` is True.
         """
         ...
 
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
-        """Return a page of ids with all their parts, after the cursor `after` and up to the cursor `until`.
-
-        `import_` restores the records in another storage. `until` is a cursor of `split`.
-        """
+        """Return a page of ids with all their parts, after `after` and up to `until`, a cursor of `split`."""
         ...
 
     async def import_(
@@ -362,10 +355,10 @@ class Storage(Protocol):
     ) -> WaitResult:
         """Wait for work, events, ids or progress, until a scheduled job falls due, or for `timeout` s.
 
-        `for_` is `work`, `events`, `ids` or `progress`. `ids` waits until a run of one of `ids` ends or its
-        enqueue is cancelled; `progress` waits also until a run of one of `ids`, or of any id if `ids` is
-        empty, reports progress. `since` maps a queue to the token of its latest claim or wait: a change after
-        that token ends the wait at once. A wait may miss a change, so callers also poll at a slow rate.
+        `ids` waits until a run of one of `ids` ends or its enqueue is cancelled; `progress` also until a run
+        of one of `ids` reports progress, or of any id if `ids` is empty. `since` maps a queue to the token of
+        its latest claim or wait: a change after that token ends the wait at once. A wait may miss a change,
+        so callers also poll at a slow rate.
         """
         ...
 
@@ -380,9 +373,9 @@ class BlockingClaims(Protocol):
 
         The result is that of a `claim` at that moment. Each change that would end a `wait` for work releases
         at least one blocking claim of the queue. A claim that reaches its limit and leaves due jobs releases
-        the next one. As with `wait`, a wake-up may be lost. `claim_id` is a name that the caller uses only
-        once: 1 to 64 printable ASCII characters. A cancelled call claims at once or never. With a manual
-        clock the claim does not wait.
+        the next one. As with `wait`, a wake-up may be lost. `claim_id` is a name that the caller uses once: 1
+        to 64 printable ASCII characters. A cancelled call claims at once or never. With a manual clock the
+        claim does not wait.
         """
         ...
 
@@ -397,10 +390,10 @@ class Transactions(Protocol):
     def in_transaction(self, connection: Any) -> Any:
         """Return an object whose `enqueue`, `settle` and `report` run inside the transaction of `connection`.
 
-        `report` takes the queue, and the id, fence and memo as one tuple. The property `is_open` says whether
-        the connection is in a transaction. For a blocking connection of the driver, the three are plain
-        functions that run on the thread of the caller. Raise
-        Refused if `connection` is not a connection of the storage's driver, or leads to another storage.
-        Errors of the transaction itself, such as a serialization failure, are those of the driver.
+        `report` takes the queue, and the id, fence and memo as one tuple. The property `is_open` is True
+        while the connection is in a transaction. For a blocking connection, the verbs are plain functions
+        that run on the thread of the caller. Raise Refused if `connection` is not a connection of the
+        storage's driver, or leads to another storage. Errors of the transaction itself, such as a
+        serialization failure, are those of the driver.
         """
         ...

@@ -43,7 +43,7 @@ from dibs.model.results import (
 from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
-from dibs.storage.postgres.codec.parameters import sendable_id
+from dibs.storage.postgres.codec.parameters import sendable_id, sendable_lease
 from dibs.storage.postgres.network.address import parse_url
 from dibs.storage.postgres.network.callers_errors import check_connection
 from dibs.storage.postgres.network.pool_settings import PoolSettings
@@ -393,9 +393,3 @@ class PostgresStorage(PostgresSession):
             return AsyncTransaction(self, connection)
         kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
         raise Refused(f"connection is a {kind}; it must be a connection of psycopg 3", field="connection")
-
-
-def sendable_lease(lease: str) -> str | None:
-    """Return a lease that Postgres can read as a uuid, or None for text that cannot be a lease."""
-    is_hex = len(lease) == 32 and all(ch in "0123456789abcdef" for ch in lease)
-    return lease if is_hex else None

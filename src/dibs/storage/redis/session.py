@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from dibs.errors import NotRunning
 from dibs.model.limits import LIMITS
+from dibs.model.requests import Settlement
 from dibs.storage import checks, clock
 from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
@@ -18,6 +19,8 @@ from dibs.storage.protocol import Clock
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec.jobs import UnreadableRecord
 from dibs.storage.redis.codec.requests import encode_id
+from dibs.storage.redis.codec.settlements import SettlementBatch
+from dibs.storage.redis.listing import RunScript
 from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import damaged_error, translate_error
@@ -230,3 +233,12 @@ class RedisSession:
 
     async def _read_state(self, queue: str) -> WatchedQueue:
         return decode_state(await self._run_script("watch", queue, None, repeatable=True))
+
+    async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
+        batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
+        batch.add(settlements)
+        await self._register(*batch.queues)
+        return batch
+
+    def _script_runner(self, queue: str) -> RunScript:
+        return lambda name, arguments: self._run_script_untimed(name, queue, arguments)

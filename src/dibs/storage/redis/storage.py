@@ -50,7 +50,7 @@ from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slots
-from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
+from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, exists, is_in_state
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
@@ -159,12 +159,6 @@ class RedisStorage(RedisSession):
         )  # fmt: skip
         claim = await self._finish_claim(queue, lease, limit, now, claimed)
         return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
-
-    async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
-        batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
-        batch.add(settlements)
-        await self._register(*batch.queues)
-        return batch
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
@@ -313,9 +307,6 @@ class RedisStorage(RedisSession):
         checks.check_split(queue, parts, state, self.limits)
         sources = ALL_SOURCES if state is None else SOURCES[state]
         return await Listing(self._script_runner(queue), sources).split(parts)
-
-    def _script_runner(self, queue: str) -> RunScript:
-        return lambda name, arguments: self._run_script_untimed(name, queue, arguments)
 
     # -- queues --------------------------------------------------------------------------------------
 

@@ -379,16 +379,8 @@ class Worker:
             return
         # The time of a handler in a child process starts later, see Executor.
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
-        invocation.current = CurrentJob(
-            self._storage,
-            queue.name,
-            job,
-            self._loop,
-            deadline,
-            self._resources,
-            serde=queue.handler.serde,
-            join=StepTransactions,
-        )
+        parts = (self._storage, queue.name, job, self._loop, deadline, self._resources)
+        invocation.current = CurrentJob(*parts, serde=queue.handler.serde, join=StepTransactions)
         self._executor.start(invocation)
 
     def _settle_run(self, invocation: Invocation, action: SettleAction) -> None:

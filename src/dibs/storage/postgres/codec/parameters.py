@@ -319,3 +319,9 @@ def highest_number(slots: Sequence[Slot]) -> int:
     Numbers drawn after an import must be higher.
     """
     return max((number for slot in slots for number in rules.numbers_in(slot)), default=0)
+
+
+def sendable_lease(lease: str) -> str | None:
+    """Return a lease that Postgres can read as a uuid, or None for text that cannot be a lease."""
+    is_hex = len(lease) == 32 and all(ch in "0123456789abcdef" for ch in lease)
+    return lease if is_hex else None
