@@ -54,6 +54,9 @@ AT_THE_LIMIT = {
     "the least overrides": job(overrides=Overrides(timeout=1, max_retries=0, max_stalls=0, lease=1)),
     "overrides without limits": job(overrides=Overrides(timeout=None, max_retries=None, max_timeouts=None)),
     "a backoff of nothing": job(overrides=Overrides(backoff=Exponential(0, 0))),
+    "key of 128 bytes": job(key="é" * 64),
+    "a deadline for the start": job(overrides=Overrides(start_by=0)),
+    "no deadline for the start": job(overrides=Overrides(start_by=None)),
     "retention of nothing and for ever": job(retention=OutcomeRetention(completed=0, failed=None)),
     "retention of 100,000 days": job(
         retention=OutcomeRetention(cancelled=8_640_000_000_000, keep_payload=())
@@ -112,6 +115,12 @@ OVER_THE_LIMIT: dict[str, tuple[NewJob, str, str]] = {
     "-1 retries": (job(overrides=Overrides(max_retries=-1)), "max_retries", "0 to"),
     "-1 timeouts": (job(overrides=Overrides(max_timeouts=-1)), "max_timeouts", "0 to"),
     "-1 stalls": (job(overrides=Overrides(max_stalls=-1)), "max_stalls", "0 to"),
+    "a key of nothing": (job(key=""), "key", "1 to 128"),
+    "a key of 129 bytes": (job(key="é" * 64 + "k"), "key", "1 to 128"),
+    "a key that is no text": (job(key=b"k"), "key", "must be text"),
+    "NUL in a key of a job": (job(key="a\0b"), "key", "remove it"),
+    "a memo": (job(memo=b"m"), "memo", "report"),
+    "a deadline before time began": (job(overrides=Overrides(start_by=-1)), "start_by", "0 to"),
     "a lease of nothing": (job(overrides=Overrides(lease=0)), "lease", "1 to"),
     "a lease of None": (job(overrides=changed(Overrides(), lease=None)), "lease", ""),
     "a backoff that is a number": (
@@ -228,12 +237,25 @@ UNKNOWN_RULES: tuple[Any, ...] = (
     changed(Update(), data=1),
     changed(Update(), reset_counts=0),
     changed(Reject(), failed=1),
+    changed(Update(), create=None),
+    Update(data=True, create=False),
 )
 
 
 @pytest.mark.parametrize("how", UNKNOWN_RULES)
 def test_an_unknown_conflict_rule_is_refused(how: Any) -> None:
     assert "on_conflict" in refusal(lambda: check_jobs.check_request(request(on_conflict=how))).field
+
+
+def test_an_update_only_request_has_no_data() -> None:
+    """It takes the time of a new job, and none of its data, not even a priority."""
+    rule = Update(create=False)
+    check_jobs.check_conflict(rule, NewJob(id="a", delay=5))
+    check_jobs.check_conflict(Update(data=False, create=False, reset_counts=True), NewJob(id="a"))
+
+    for data in ({"payload": b"1"}, {"priority": 1}, {"key": "k"}, {"attributes": {"a": b"1"}}):
+        refused = refusal(lambda data=data: check_jobs.check_conflict(rule, job(**data)))  # type: ignore[misc]
+        assert "data" == refused.field
 
 
 def test_a_refusal_names_the_limits_of_the_storage() -> None:
@@ -270,6 +292,7 @@ def test_a_batch_knows_whether_all_of_it_is_plain() -> None:
         EnqueueRequest(job=job, on_conflict=Reject()),
         EnqueueRequest(job=NewJob(id="a", delay=1)),
         EnqueueRequest(job=NewJob(id="a", data=JobData(priority=1))),
+        EnqueueRequest(job=NewJob(id="a", data=JobData(key="k"))),
         EnqueueRequest(job=NewJob(id="a", data=JobData(attributes={"a": b"1"}))),
     ):
         assert not check_jobs.check_batch([EnqueueRequest(job=job), other]).plain
@@ -283,6 +306,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "priority": (0, 1, 2000, 0.0, True, None),
     "overrides": (None, Overrides(timeout=0), Overrides(max_retries=1)),
     "retention": (None, OutcomeRetention(completed=-1)),
+    "key": (None, "k", ""),
+    "memo": (None, b"m"),
     "run_at": (None, -1, 5),
     "delay": (None, -1, 5),
     "on_conflict": (DEFAULT_UPDATE, Update(), Reject(), None),
@@ -295,9 +320,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 def test_a_request_that_passes_as_plain_passes_the_full_check(field: str, value: Any) -> None:
     """`check_request` skips the full check for plain requests."""
     values = {name: choices[0] for name, choices in VALUES.items()} | {field: value}
-    data = JobData(
-        **{name: values[name] for name in ("payload", "attributes", "priority", "overrides", "retention")}
-    )
+    data = JobData(**{name: values[name] for name in JobData.__struct_fields__})
     asked = EnqueueRequest(
         job=NewJob(id=values["id"], data=data, run_at=values["run_at"], delay=values["delay"]),
         **{name: values[name] for name in ("on_conflict", "request_key", "want_outcome")},
@@ -306,6 +329,6 @@ def test_a_request_that_passes_as_plain_passes_the_full_check(field: str, value:
     plain = check_jobs._sets_only_id_and_payload(asked, limits.LIMITS)
     if plain:
         check_jobs.check_new_job(asked.job, limits.LIMITS)
-        check_jobs.check_conflict(asked.on_conflict)
+        check_jobs.check_conflict(asked.on_conflict, asked.job)
 
     assert plain or value is not VALUES[field][0]

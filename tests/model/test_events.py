@@ -36,6 +36,18 @@ def test_the_end_of_an_attempt_tells_the_whole_run() -> None:
     assert (5, 6, 2) == (event.first, event.revision, event.enqueues)
 
 
+def test_an_event_has_the_result_only_within_the_size_of_the_setting() -> None:
+    """A longer result is left out whole. At 0 even an empty result is left out."""
+    assert b"12" == events.logged_result(b"12", 2)
+    assert b"" == events.logged_result(b"", 1)
+    assert [None] * 4 == [
+        events.logged_result(b"123", 2),
+        events.logged_result(b"1", 0),
+        events.logged_result(b"", 0),
+        events.logged_result(None, 9),
+    ]
+
+
 def test_the_end_of_a_waiting_job_is_of_attempt_0() -> None:
     """The job was claimed before, but it was cancelled while it waited."""
     event = events.attempt_event("cancelled", WAITING, 60)

@@ -7,17 +7,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dibs.model import fold
-from dibs.model.job import Error, Job, JobData, NewJob, Successor
+from dibs.model.job import NO_DATA, Error, Job, JobData, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
 AMONG = st.integers(0, 6)
 
-updates = st.builds(
-    Update,
-    data=st.booleans(),
-    run_at=st.sampled_from(RULES),
-    reset_counts=st.sampled_from((None, True, False)),
+resets = st.sampled_from((None, True, False))
+updates = st.one_of(
+    st.builds(Update, data=st.booleans(), run_at=st.sampled_from(RULES), reset_counts=resets),
+    st.builds(Update, run_at=st.sampled_from(RULES), reset_counts=resets, create=st.sampled_from((False,))),
 )
 #: One enqueue during a run: its update rule, payload, priority and run_at.
 entries = st.tuples(updates, st.binary(max_size=1), st.integers(-1, 1), AMONG)
@@ -37,8 +36,9 @@ def returned() -> Job:
 def folded(items: list[Entry], now: int = 50) -> Successor:
     how, payload, priority, at = items[0]
     successor = fold.start_successor(new_job(payload, priority), how, at, now, 100)
-    for number, (how, payload, priority, at) in enumerate(items[1:], 101):
-        successor = fold.add_update(successor, new_job(payload, priority), how, at, number)
+    for later, (how, payload, priority, at) in enumerate(items[1:], 1):
+        new = new_job(payload, priority)
+        successor = fold.add_update(successor, new, how, at, now + later, 100 + later)
     return successor
 
 
@@ -49,29 +49,42 @@ def new_job(payload: bytes, priority: int) -> NewJob:
 def naive(job: Job, item: Entry, number: int) -> Job:
     """Apply one update to a waiting job, as the contract describes it."""
     how, payload, priority, at = item
-    resets = how.data if how.reset_counts is None else how.reset_counts
+    replaces = how.data is True or (how.data is None and how.create)
+    resets = replaces if how.reset_counts is None else how.reset_counts
     times = {"always": at, "never": job.run_at, "later": max(job.run_at, at), "earlier": min(job.run_at, at)}
     job = replace(job, run_at=times[how.run_at], revision=number, enqueues=job.enqueues + 1)
-    if how.data:
+    if replaces:
         job = replace(job, data=JobData(payload=payload, priority=priority))
     return replace(job, attempts=0, retries=0, stalls=0, timeouts=0, error=None) if resets else job
 
 
-def fresh(item: Entry, now: int) -> Job:
+def fresh(item: Entry, now: int, number: int) -> Job:
     """Return the job that the first update makes of an empty id: the update is taken whole."""
     _, payload, priority, at = item
     data = JobData(payload=payload, priority=priority)
-    return Job(id="a", data=data, run_at=at, enqueued_at=now, seq=100, first=100, revision=100)
+    return Job(id="a", data=data, run_at=at, enqueued_at=now, seq=number, first=number, revision=number)
+
+
+def made_of_nothing(items: list[Entry]) -> Job | None:
+    """Return the job that the list makes of an empty id; None if no update of it creates a job."""
+    job = None
+    for later, item in enumerate(items):
+        if job is not None:
+            job = naive(job, item, 100 + later)
+        elif item[0].create:
+            job = fresh(item, 50 + later, 100 + later)
+    return job
 
 
 @given(lists)
 def test_a_run_that_ends_leaves_what_the_list_makes_of_an_empty_id(items: list[Entry]) -> None:
-    """If the run ends, the updates are applied in order to an empty id, with counts 0."""
-    expected = fresh(items[0], 50)
-    for number, item in enumerate(items[1:], 101):
-        expected = naive(expected, item, number)
+    """If the run ends, the updates are applied in order to an empty id. The job has the range of all."""
+    expected, successor = made_of_nothing(items), folded(items)
 
-    assert expected == fold.job_after_end("a", folded(items))
+    assert successor.creates == (expected is not None)
+    if expected is not None:
+        expected = replace(expected, first=100, enqueues=len(items))
+        assert expected == fold.job_after_end("a", successor)
 
 
 @given(lists)
@@ -97,16 +110,41 @@ def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], st
 
 @given(lists)
 def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
-    """A fold keeps the seq of the first update, the range of all, and their number."""
+    """A fold keeps the seq of the first update that creates, the range of all, and their number."""
     successor = folded(items)
+    creating = [later for later, item in enumerate(items) if item[0].create]
 
-    assert (100, 100, 99 + len(items), len(items), 50) == (
-        successor.seq,
-        successor.first,
-        successor.revision,
-        successor.enqueues,
-        successor.enqueued_at,
-    )
+    assert (100, 99 + len(items), len(items)) == (successor.first, successor.revision, successor.enqueues)
+    assert successor.seq == (100 + creating[0] if creating else 0)
+    assert successor.enqueued_at == 50 + (creating[0] if creating else 0)
+
+
+@given(lists)
+def test_a_list_that_creates_nothing_has_no_data_and_joins_its_run(items: list[Entry]) -> None:
+    """The time of an update-only request shows in no job of an empty id."""
+    successor = folded([(Update(run_at=how.run_at, create=False), b"", 0, at) for how, _, _, at in items])
+    ended = fold.joined_range(returned(), successor)
+
+    assert (NO_DATA, 0, 0, False) == (successor.data, successor.run_at, successor.seq, successor.creates)
+    assert (2, 99 + len(items), 2 + len(items)) == (ended.first, ended.revision, ended.enqueues)
+
+
+def test_a_successor_that_creates_keeps_its_range_at_an_end() -> None:
+    successor = fold.start_successor(new_job(b"", 0), Update(), 9, 50, 100)
+
+    assert returned() == fold.joined_range(returned(), successor)
+    assert returned() == fold.joined_range(returned(), None)
+
+
+def test_a_memo_goes_with_the_data_that_it_belongs_to() -> None:
+    """An update that replaces data drops the memo of the job that comes back; another update keeps it."""
+    job = replace(returned(), data=JobData(payload=b"old", memo=b"page 7"))
+    keeps = fold.start_successor(new_job(b"new", 0), Update(data=False), 9, 50, 100)
+    replaces = fold.add_update(keeps, new_job(b"newer", 0), Update(), 9, 51, 101)
+
+    assert b"page 7" == fold.job_after_return(job, keeps).data.memo
+    assert fold.job_after_return(job, replaces).data.memo is None
+    assert fold.job_after_end("a", keeps).data.memo is None
 
 
 def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
