@@ -34,6 +34,8 @@ from dibs.storage.protocol import Storage
 
 QUEUE: Final = "limited"
 FULL_KEY: Final = "full"
+#: Jobs of a full key that any storage sets aside in one claim, at least.
+FILED_PER_CLAIM: Final = 5_000
 
 
 @frozen
@@ -60,10 +62,11 @@ async def drain_other_keys(storage: Storage, size: Size, backlog: int) -> float:
     await fill(storage, QUEUE, keyed_requests(1 + backlog, lambda _: FULL_KEY, "full"))
     await storage.claim(QUEUE, lease, 1)
     await fill(storage, QUEUE, keyed_requests(size.keys, lambda n: f"key-{n}", "other"))
-    # The first claim on some storages sets the waiting jobs of a key without room aside, once.
-    while not (await storage.claim(QUEUE, lease, 1)).jobs:
-        pass
-    return await claim_and_complete(storage, QUEUE, size.keys - 1 - BATCH)
+    # Some storages set the waiting jobs of a key without room aside once, a part of them in each claim.
+    claims = 1 + backlog // FILED_PER_CLAIM
+    for _ in range(claims):
+        await storage.claim(QUEUE, lease, 1)
+    return await claim_and_complete(storage, QUEUE, size.keys - claims - BATCH)
 
 
 async def drain_keys(storage: Storage, size: Size, per_key: int | None) -> float:
