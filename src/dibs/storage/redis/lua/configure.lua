@@ -4,21 +4,21 @@
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2…] name, value, name, value, ...
 -- Returns  'again' if claims must first look at the closed keys of an earlier change; the caller repeats the call. Else all
---          settings, in the order of SETTINGS in storage/redis/lua/include/queue.lua; nil for a default
+--          settings, in the order of `setting_names` in storage/redis/lua/include/queue.lua; nil for a default
 
 -- @include commit
 
-local queue = open_queue(KEYS[1], ARGV[1])
-local before = call('HMGET', queue.prefix .. 'meta', unpack(SETTINGS))
+local queue, names = open_queue(KEYS[1], ARGV[1]), {setting_names()}
+local before = call('HMGET', queue.prefix .. 'meta', setting_names())
 local after, others, paused, changed = {}, false, nil, {}
-for i, name in ipairs(SETTINGS) do after[i] = before[i] end
+for i, name in ipairs(names) do after[i] = before[i] end
 for i = 2, #ARGV, 2 do
-  for n, name in ipairs(SETTINGS) do
+  for n, name in ipairs(names) do
     if name == ARGV[i] then after[n] = ARGV[i + 1] end
   end
 end
 local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000', '0', '0', '', '', ''}
-for i, name in ipairs(SETTINGS) do
+for i, name in ipairs(names) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
     changed[name] = true
     if name == 'paused' then paused = after[i] == '1' else others = true end

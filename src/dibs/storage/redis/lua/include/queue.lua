@@ -8,14 +8,13 @@
 
 local call = redis.call
 local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
-local SETTINGS = {'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age',
-  'fail_handler', 'log_results', 'per_key', 'rate', 'key_rate'}
--- The fields of the hash `meta` that each step reads. `keyed` is 1 while jobs with a key wait.
-local FIELDS = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', unpack(SETTINGS)}
-FIELDS[#FIELDS + 1] = 'keyed'
--- The settings that are no numbers.
-local TEXTS = {paused = true, retention = true, log_level = true, fail_handler = true, rate = true, key_rate = true,
-  keyed = true}
+
+-- Return the names of the settings. A table of them would cost each step more.
+local function setting_names()
+  return 'paused', 'max_active', 'retention', 'log_level', 'log_age', 'log_bytes', 'request_key_age', 'fail_handler',
+    'log_results', 'per_key', 'rate', 'key_rate'
+end
+
 -- Arguments per command: Lua's C stack limits unpack() to 8,000 values.
 local CHUNK = 2000
 -- Ms by which the clock may step back without a lead, as in src/dibs/storage/clock.py.
@@ -54,6 +53,16 @@ local function parse_rate(name, text)
   return {interval = math.ceil(tonumber(per) * 1000 / tonumber(starts)), burst = tonumber(burst)}
 end
 
+-- Raise DIBSDAMAGED for the first value in the hash `meta` that should be a number.
+local function raise_bad_number(known)
+  local texts = {keyed = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
+  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', setting_names()}
+  for i, name in ipairs(names) do
+    local is_unset = not known[i] or known[i] == '' and (name == 'max_active' or name == 'per_key')
+    if not texts[name] and not is_unset and not tonumber(known[i]) then damaged('meta', name) end
+  end
+end
+
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
 --
 -- plan           planned writes, by key name: Redis type, and members with their values
@@ -73,31 +82,24 @@ end
 -- allowances     what a claim may take of each key (storage/redis/lua/include/keyed_claim.lua); nil if it met none
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
-  local known = call('HMGET', prefix .. 'meta', unpack(FIELDS))
+  local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed',
+    setting_names())
   reading.prefix = prefix
   local queue = {
     prefix = prefix, now = tonumber(known[1] or 0), number = tonumber(known[2] or 0), work = tonumber(known[3] or 0),
     ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    lead = tonumber(known[7] or 0), paused = known[8] == '1', max_active = tonumber(known[9] or ''),
-    retention = known[10] or ',,,', log_level = known[11] or 'runs', log_age = tonumber(known[12] or 86400000),
-    log_bytes = tonumber(known[13] or 67108864), request_key_age = tonumber(known[14] or 3600000),
-    fail_handler = known[15] == '1', log_results = tonumber(known[16] or 0),
-    per_key = tonumber(known[17] or ''), rate = parse_rate('rate', known[18]),
-    key_rate = parse_rate('key_rate', known[19]), keyed = known[20] == '1',
-    plan = {}, new_records = {}, fields = {}, listed_counts = {}, checked = {}, list_entries = {}, events = {},
-    ended_ids = {},
+    lead = tonumber(known[7] or 0), keyed = known[8] == '1', paused = known[9] == '1',
+    max_active = tonumber(known[10] or ''), retention = known[11] or ',,,', log_level = known[12] or 'runs',
+    log_age = tonumber(known[13] or 86400000), log_bytes = tonumber(known[14] or 67108864),
+    request_key_age = tonumber(known[15] or 3600000), fail_handler = known[16] == '1',
+    log_results = tonumber(known[17] or 0), per_key = tonumber(known[18] or ''), rate = parse_rate('rate', known[19]),
+    key_rate = parse_rate('key_rate', known[20]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
+    checked = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
-    and (queue.max_active or known[9] == '' or not known[9])
-    and (queue.per_key or known[17] == '' or not known[17])) then
-    -- Name the first value that should be a number. Some values of `known` are text.
-    for i, name in ipairs(FIELDS) do
-      local may_be_empty = name == 'max_active' or name == 'per_key'
-      local is_number = not known[i] or tonumber(known[i]) or may_be_empty and known[i] == ''
-      if not TEXTS[name] and not is_number then damaged('meta', name) end
-    end
-  end
+    and (queue.max_active or known[10] == '' or not known[10])
+    and (queue.per_key or known[18] == '' or not known[18])) then raise_bad_number(known) end
   local now, us, lead = clock(prefix, manual, queue.now, queue.lead)
   queue.now, queue.us, queue.lead = now, math.max(us, now * 1000), lead
   opened[prefix] = queue
