@@ -95,7 +95,7 @@ async def settle_and_claim(
         *(Complete(result=b"1"),) * 6,
         RetryLater(),
         Release(),
-        Fail(error=Error(type="Oops"), handled=True),
+        Fail(error=Error(type="Oops")),
     )
     settlements = [Settlement(id=id, fence=fence, action=random.choice(actions)) for id, fence in held]
     result = await storage.settle_and_claim(QUEUE, settlements, lease, BATCH, now=now)

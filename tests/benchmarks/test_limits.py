@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks import limits
+from benchmarks.scenarios import BATCH
 
 from dibs.storage.registry import open_storage
 
@@ -18,7 +19,7 @@ async def test_the_jobs_of_the_full_key_stay_behind(url: str, tmp_path: object) 
 
     assert rate > 0
     assert counts.waiting >= SMALL.backlog
-    assert counts.completed >= SMALL.keys - 1 - limits.BATCH
+    assert counts.completed >= SMALL.keys - 1 - BATCH
 
 
 @pytest.mark.parametrize("per_key", [None, 1])

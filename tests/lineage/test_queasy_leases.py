@@ -23,7 +23,7 @@ from tests.lineage.scripted_handlers import set_handler
 
 EVERY: list[SettleAction] = [
     Complete(result=b"1"),
-    Fail(error=Error(type="Oops"), handled=True),
+    Fail(error=Error(type="Oops")),
     Cancelled(),
     RetryLater(delay=0),
     Release(),

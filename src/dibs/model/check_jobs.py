@@ -145,10 +145,10 @@ def _sets_only_id_and_payload(request: EnqueueRequest, limits: Limits) -> bool:
     )
 
 
-def check_conflict(on_conflict: OnConflict, job: NewJob) -> None:
+def check_conflict(on_conflict: OnConflict, job: NewJob | None = None) -> None:
     """Raise Refused unless `on_conflict` is an Update or a Reject with valid fields.
 
-    Raise Refused as well for an update-only request with data in its job.
+    With a `job`, raise Refused as well for an update-only request with data in its job.
     """
     if on_conflict is DEFAULT_UPDATE:
         return
@@ -173,13 +173,13 @@ def check_conflict(on_conflict: OnConflict, job: NewJob) -> None:
         _check_update_only(on_conflict, job)
 
 
-def _check_update_only(rule: Update, job: NewJob) -> None:
+def _check_update_only(rule: Update, job: NewJob | None) -> None:
     if rule.data:
         raise Refused(
             "on_conflict.data is True, but an update with create=False has no data; leave data out",
             field="on_conflict.data",
         )
-    if job.data is not NO_DATA and job.data != NO_DATA:
+    if job is not None and job.data is not NO_DATA and job.data != NO_DATA:
         raise Refused(
             "data is set, but an update with create=False changes only run_at and the counts of a live job; "
             "leave payload, attributes, priority, key, overrides and retention out",

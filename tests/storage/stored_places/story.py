@@ -152,10 +152,12 @@ async def write_outcomes(story: Story) -> None:
     await story.settle(await story.run("for-ever", lease), Complete(result=b"1", retention=forever))
     attributes = {"user": b'"\xc3\xa4"', "tags": b"[1,2]"}
     await story.settle(await story.run("failed", lease, attributes=attributes), Fail(error=ERROR))
+    await story.call("configure", JOBS, SettingsPatch(fail_handler=True))
     await story.settle(
         await story.run("failed-handled", lease, attributes=attributes, run_at=START + 7),
-        Fail(error=ERROR, handled=True),
+        Fail(error=ERROR),
     )
+    await story.call("configure", JOBS, SettingsPatch(fail_handler=False))
     bare = OutcomeRetention(failed=YEAR, keep_payload=())
     await story.settle(await story.run("failed-bare", lease), Fail(error=ERROR, retention=bare))
     await story.settle(await story.run("cancelled", lease), Cancelled())
