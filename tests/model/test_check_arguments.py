@@ -27,6 +27,7 @@ from dibs.model.requests import (
     EnqueueRequest,
     Fail,
     JobPatch,
+    Release,
     RetryLater,
     SettingsPatch,
     Settlement,
@@ -104,6 +105,16 @@ REFUSED: dict[str, tuple[str, Call]] = {
     "no progress": ("progress", lambda s: s.report("q", "a", 1, b"")),
     "progress that is NaN": ("progress", lambda s: s.report("q", "a", 1, b"NaN")),
     "progress of 1 MiB and 1": ("progress", lambda s: s.report("q", "a", 1, b"1" * (2**20 + 1))),
+    "a report of neither": ("progress", lambda s: s.report("q", "a", 1)),
+    "a memo that is text": ("memo", lambda s: s.report("q", "a", 1, None, BAD)),
+    "a memo of 1 MiB and 1": ("memo", lambda s: s.report("q", "a", 1, b"1", bytes(2**20 + 1))),
+    "a reason that is text": ("error", lambda s: s.finish("q", "a", Cancelled(error=BAD), 1)),
+    "runs of a key below 1": ("per_key", lambda s: s.configure("q", SettingsPatch(per_key=0))),
+    "a rate that is a number": ("rate", lambda s: s.configure("q", SettingsPatch(rate=HALF))),
+    "a log of results beyond the limit": (
+        "log_results",
+        lambda s: s.configure("q", SettingsPatch(log_results=4097)),
+    ),
     "a result of 1 MiB and 1": ("result", lambda s: s.finish("q", "a", Complete(result=bytes(2**20 + 1)), 1)),
     "an end kept for less than nothing": (
         "retention.completed",
@@ -147,6 +158,15 @@ REFUSED: dict[str, tuple[str, Call]] = {
     ),
     "a record of a run that was never claimed": ("current.attempts", imports(Slot(changed(JOB, run=RUN)))),
     "a record of a successor of nothing": ("successor", imports(Slot(JOB, BESIDE))),
+    "a record of a memo beyond the limit": (
+        "memo",
+        imports(Slot(changed(JOB, data=JobData(memo=bytes(2**20 + 1))))),
+    ),
+    "a record of a key beyond the limit": ("key", imports(Slot(changed(JOB, data=JobData(key="k" * 129))))),
+    "a record of attributes without JSON": (
+        "attributes['x']",
+        imports(Slot(None, None, changed(ENDED, attributes={"x": b"{"}))),
+    ),
     "a record of an outcome of no time": (
         "outcome.expires_at",
         imports(Slot(None, None, changed(ENDED, expires_at=-1))),
@@ -191,11 +211,16 @@ SETTLEMENTS = {
     "cause": RetryLater(cause=BAD),
     "delay": RetryLater(delay=-1),
     "run_at": RetryLater(delay=1, run_at=1),
+    "error": Cancelled(error=BAD),
 }
+#: Releases break the same limits as retries.
+RELEASES = {"delay": Release(delay=-1), "run_at": Release(delay=1, run_at=1)}
 
 
-@pytest.mark.parametrize("word", SETTLEMENTS)
-async def test_a_settlement_over_a_limit_is_refused_alone(storage: MemoryStorage, word: str) -> None:
+@pytest.mark.parametrize(("word", "action"), [*SETTLEMENTS.items(), *RELEASES.items()])
+async def test_a_settlement_over_a_limit_is_refused_alone(
+    storage: MemoryStorage, word: str, action: Any
+) -> None:
     """Only the bad settlement is refused: the other one is applied, and the refused run stays active."""
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in "ab"], now=10)
     lease = (await storage.grant(["q"], 1000, "h", now=10)).lease
@@ -206,7 +231,7 @@ async def test_a_settlement_over_a_limit_is_refused_alone(storage: MemoryStorage
     refused, done = await storage.settle(
         "q",
         [
-            Settlement(id=one.id, fence=one.run.fence, action=SETTLEMENTS[word]),  # type: ignore[arg-type]
+            Settlement(id=one.id, fence=one.run.fence, action=action),
             Settlement(id=two.id, fence=two.run.fence, action=Complete()),
         ],
     )

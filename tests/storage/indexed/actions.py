@@ -23,6 +23,7 @@ from dibs.model.requests import (
     SettingsPatch,
     SettleAction,
     Settlement,
+    StartRate,
     Update,
 )
 from dibs.model.results import ExportRecord
@@ -50,6 +51,7 @@ data = st.builds(
     payload=st.sampled_from((b"", b"1", b"2" * 50)),
     attributes=st.sampled_from(({}, {"k": b"1"})),
     priority=st.sampled_from((0, 0, 1, -5)),
+    key=st.sampled_from((None, None, "k", "l")),
     retention=st.sampled_from(RETENTIONS),
 )
 new_jobs = st.builds(NewJob, id=ids, data=data, delay=st.one_of(st.none(), soon))
@@ -89,6 +91,10 @@ settings = st.sampled_from(
         SettingsPatch(max_active=None, retention=OutcomeRetention(completed=15, failed=15, cancelled=15)),
         SettingsPatch(log_level="off", request_key_age=10),
         SettingsPatch(fail_handler=True, log_results=5),
+        SettingsPatch(per_key=1),
+        SettingsPatch(per_key=2, key_rate=StartRate(1, 20)),
+        SettingsPatch(rate=StartRate(2, 30, 2)),
+        SettingsPatch(per_key=None, rate=None, key_rate=None),
     )
 )
 
@@ -97,6 +103,7 @@ acts: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("claim"), st.tuples(queues, st.integers(1, 3))),
     st.tuples(st.just("settle"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2))),
     st.tuples(st.just("settle"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2))),
+    st.tuples(st.just("turn"), st.tuples(queues, st.lists(hows, min_size=1, max_size=2), st.integers(1, 3))),
     st.tuples(st.just("tick"), st.tuples(st.integers(1, 40))),
     st.tuples(st.just("grant"), st.tuples(st.integers(1, 60))),
     st.tuples(st.sampled_from(("renew", "drop", "reap", "prune")), st.tuples(queues, st.integers(1, 3))),
@@ -155,6 +162,11 @@ def _settle(index: Index, queue: str, hows: list[SettleAction]) -> object:
     return settling.settle(index, queue, named, LIMITS)
 
 
+def _turn(index: Index, queue: str, hows: list[SettleAction], limit: int) -> object:
+    """Settle and claim in one step, as `settle_and_claim` does."""
+    return _settle(index, queue, hows), _claim(index, queue, limit)
+
+
 def _report(index: Index, queue: str, progress: bytes | None, memo: bytes | None) -> object:
     for slot in list(index.find_queue(queue).slots.values()):
         if slot.current is not None and slot.current.run is not None:
@@ -173,6 +185,7 @@ ACTS: dict[str, Callable[..., object]] = {
     "enqueue": enqueueing.enqueue,
     "claim": _claim,
     "settle": _settle,
+    "turn": _turn,
     "tick": _tick,
     "grant": _grant,
     "renew": _renew,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dibs.model import rates
+from dibs.model.job import Job
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
@@ -23,6 +26,7 @@ def stored(queue: QueueIndex) -> dict[str, Any]:
         "slots": dict(queue.slots),
         "leases": dict(queue.leases),
         "keys": dict(queue.keys),
+        "clocks": dict(queue.clocks.values),
         "settings": queue.settings,
         "log": (list(queue.log.entries), queue.log.size, queue.log.trimmed, queue.log.end),
     }
@@ -34,6 +38,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
         "line": line(queue),
         "scheduled": {entry[2] for entry in queue.scheduled if queue._find_scheduled(entry)},
         "next due": queue.next_due(),
+        "lines": {key: (line.waiting, line.runs) for key, line in queue.key_lines.by_key.items()},
         "counts": (queue.waiting, queue.active, queue.handed_off, queue.blocked, dict(queue.outcomes.counts)),
         "count of scheduled": queue.count_scheduled(),
         "held": {lease: set(ids) for lease, ids in queue.held.items()},
@@ -46,7 +51,7 @@ def derived(queue: QueueIndex) -> dict[str, Any]:
 
 
 def line(queue: QueueIndex) -> list[str]:
-    """Return the ids in the order in which claims would take them."""
+    """Return the ids in the order in which claims would take them: of a key, the first job alone."""
     return [e[3] for e in sorted(set(queue.due)) if queue._find_claimable(e)]
 
 
@@ -71,14 +76,17 @@ def derived_by_scan(queue: QueueIndex) -> dict[str, Any]:
     outcomes = {id: slot.outcome for id, slot in queue.slots.items() if slot.outcome is not None}
     gone = {id for id, o in outcomes.items() if o.expires_at is not None and o.expires_at <= now}
     alive = [outcome.kind for id, outcome in outcomes.items() if id not in gone]
+    lines = count_by_key(jobs.values())
+    in_line = first_of_each_key([job for job in due if is_open(queue, lines, job.data.key)])
     held: dict[str, set[str]] = {}
     for id, run in runs.items():
         if run.lease is not None:
             held.setdefault(run.lease, set()).add(id)
     return {
-        "line": [job.id for job in sorted(due, key=lambda j: (-j.data.priority, j.run_at, j.seq))],
+        "line": [job.id for job in in_line],
         "scheduled": {job.id for job in later},
-        "next due": min((job.run_at for job in later), default=None),
+        "next due": next_due(queue, lines, due, in_line, [job.run_at for job in later]),
+        "lines": {key: counts for key, counts in lines.items() if any(counts)},
         "counts": (
             len(waiting),
             len(runs),
@@ -94,3 +102,53 @@ def derived_by_scan(queue: QueueIndex) -> dict[str, Any]:
         "leases that end": set(queue.leases),
         "keys that end": {(key.expires_at, name) for name, key in queue.keys.items()},
     }
+
+
+#: The numbers of the waiting jobs and of the runs under leases of each key.
+Lines = Mapping[str, tuple[int, int]]
+
+
+def count_by_key(jobs: Iterable[Job]) -> Lines:
+    lines: dict[str, tuple[int, int]] = {}
+    for job in jobs:
+        if job.data.key is not None:
+            waiting, runs = lines.get(job.data.key, (0, 0))
+            is_held = job.run is not None and job.run.lease is not None
+            lines[job.data.key] = (waiting + (job.run is None), runs + is_held)
+    return lines
+
+
+def is_full(queue: QueueIndex, lines: Lines, key: str) -> bool:
+    per_key = queue.settings.per_key
+    return per_key is not None and lines[key][1] >= per_key
+
+
+def opens_at(queue: QueueIndex, key: str) -> int:
+    """Return the time at which the clock of a key allows a start."""
+    rate = queue.settings.key_rate
+    return 0 if rate is None else rates.next_start(queue.clocks.values.get(key, 0), rate)
+
+
+def is_open(queue: QueueIndex, lines: Lines, key: str | None) -> bool:
+    return key is None or (not is_full(queue, lines, key) and opens_at(queue, key) <= queue.now)
+
+
+def first_of_each_key(jobs: list[Job]) -> list[Job]:
+    """Return the jobs in the order of claims, with only the first one of each key."""
+    ordered = sorted(jobs, key=lambda job: (-job.data.priority, job.run_at, job.seq))
+    keys = [job.data.key for job in ordered]
+    return [job for i, job in enumerate(ordered) if job.data.key is None or job.data.key not in keys[:i]]
+
+
+def next_due(
+    queue: QueueIndex, lines: Lines, due: list[Job], in_line: list[Job], run_ats: list[int]
+) -> int | None:
+    """Return the time at which time alone may let a claim take more."""
+    keys = {job.data.key for job in due if job.data.key is not None}
+    openings = [opens_at(queue, key) for key in keys if not is_full(queue, lines, key)]
+    at = min([*run_ats, *(at for at in openings if at > queue.now)], default=None)
+    rate = queue.settings.rate
+    start = 0 if rate is None else rates.next_start(queue.clocks.values.get("", 0), rate)
+    if start <= queue.now:
+        return at
+    return start if in_line else None if at is None else max(at, start)

@@ -1,0 +1,307 @@
+"""Keys and limits: per_key, rate and key_rate decide about claims, next_due and the waits for work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.limits import LIMITS
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    EnqueueRequest,
+    Fail,
+    HandOff,
+    Release,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+    StartRate,
+)
+from dibs.model.results import ClaimResult
+from dibs.storage.indexed import by_id, claiming, enqueueing, settling, whole_queue
+from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.waiters import Waiter, Wakeups
+from tests.storage.indexed.test_queue_index import calls
+
+NOW = 1000
+
+
+@pytest.fixture
+def index() -> Index:
+    return limited(per_key=1)
+
+
+def limited(**settings: object) -> Index:
+    """Return an index whose queue has these settings and a long lease."""
+    index = Index()
+    index.now = NOW
+    whole_queue.configure(index, "q", SettingsPatch(**settings))  # type: ignore[arg-type]
+    claiming.grant(index, ["q"], "l", 10_000_000, "h")
+    index.end_step()
+    return index
+
+
+def put(index: Index, *ids: str, key: str | None = "k", delay: int | None = None, priority: int = 0) -> None:
+    data = JobData(key=key, priority=priority)
+    jobs = [NewJob(id=id, data=data, delay=delay) for id in ids]
+    enqueueing.enqueue(index, "q", [EnqueueRequest(job=job) for job in jobs])
+    index.end_step()
+
+
+def claim(index: Index, limit: int = 9, lease: str = "l") -> ClaimResult:
+    answer = claiming.claim(index, "q", lease, limit)
+    index.end_step()
+    return answer
+
+
+def taken(index: Index, limit: int = 9) -> list[str]:
+    return [job.id for job in claim(index, limit).jobs]
+
+
+def settle(index: Index, id: str, action: SettleAction) -> None:
+    job = index.queue("q").slots[id].current
+    assert job is not None
+    assert job.run is not None
+    settling.settle(index, "q", [Settlement(id=id, fence=job.run.fence, action=action)], LIMITS)
+    index.end_step()
+
+
+def token(index: Index) -> int:
+    return index.find_queue("q").work_version
+
+
+def configure(index: Index, **settings: object) -> None:
+    whole_queue.configure(index, "q", SettingsPatch(**settings))  # type: ignore[arg-type]
+    index.end_step()
+
+
+def test_a_full_key_is_passed_over_and_keeps_its_place(index: Index) -> None:
+    """Jobs of other keys and jobs without a key go on; the passed job is the first once there is room."""
+    put(index, "a", "b", priority=5)
+    put(index, "c", key=None)
+    put(index, "d", "e", key="other")
+
+    assert ["a", "c", "d"] == taken(index)
+    assert [] == taken(index)
+    put(index, "f", key=None)
+    settle(index, "a", Complete())
+    assert ["b", "f"] == taken(index)
+
+
+def reap_later(index: Index) -> None:
+    index.now = NOW + 100
+    claiming.reap(index, "q", 9)
+
+
+FREES: dict[str, Callable[[Index], object]] = {
+    "an end": lambda index: settle(index, "a", Complete()),
+    "a failure": lambda index: settle(index, "a", Fail(error=Error(type="E"))),
+    "a retry": lambda index: settle(index, "a", RetryLater(delay=50)),
+    "a release": lambda index: settle(index, "a", Release(delay=50)),
+    "a hand-off": lambda index: settle(index, "a", HandOff()),
+    "a cancellation": lambda index: settle(index, "a", Cancelled()),
+    "a drop": lambda index: claiming.drop(index, ["q"], "short", 9),
+    "forget": lambda index: by_id.forget(index, "q", ["a"]),
+    "reap": reap_later,
+}
+
+
+@pytest.mark.parametrize("free", FREES.values(), ids=FREES)
+@pytest.mark.parametrize("delay", [None, 10_000], ids=["due", "scheduled"])
+def test_room_wakes_if_a_job_of_the_key_waits(free: Callable[[Index], object], delay: int | None) -> None:
+    """Each end and comeback of a run makes room at once."""
+    index = limited(per_key=1)
+    claiming.grant(index, ["q"], "short", 100, "h")
+    put(index, "a")
+    claim(index, lease="short")
+    put(index, "b", delay=delay)
+    before = token(index)
+    free(index)
+
+    assert token(index) > before
+    # A job that is due again at once after the drop or reap stands before or behind b.
+    assert delay is not None or taken(index) in (["b"], ["a"])
+
+
+def test_an_end_wakes_nobody_if_no_job_of_its_key_waits(index: Index) -> None:
+    put(index, "a")
+    put(index, "b", key="other")
+    claim(index)
+    before = token(index)
+    settle(index, "a", Complete())
+
+    assert before == token(index)
+
+
+def test_a_job_of_a_full_key_is_no_reason_to_wake(index: Index) -> None:
+    """Neither an arrival nor a scheduled job that falls due wakes; a wait without a token goes on, too."""
+    put(index, "a")
+    claim(index)
+    put(index, "later", delay=10)
+    before = token(index)
+    put(index, "b")
+    index.now += 20
+    queue = index.queue("q")
+
+    assert before == token(index)
+    assert not queue.has_due()
+    assert not Wakeups().has_changed(FakeWaiter(), index, {})
+    settle(index, "a", Complete())
+    assert Wakeups().has_changed(FakeWaiter(), index, {})
+
+
+class FakeWaiter(Waiter):
+    """A wait for work in the queue q, without an event loop."""
+
+    def __init__(self) -> None:
+        self.watch, self.queues = "work", ["q"]
+
+
+def test_a_handed_off_run_does_not_count(index: Index) -> None:
+    put(index, "a", "b", "c")
+    claim(index)
+    settle(index, "a", HandOff())
+    assert ["b"] == taken(index)
+    settle(index, "a", Complete())
+
+    assert [] == taken(index)
+
+
+def test_lowered_limits_stop_no_run_and_lifted_limits_free_every_key() -> None:
+    index = limited(per_key=3)
+    put(index, "a", "b", "c", "d")
+    assert ["a", "b"] == taken(index, 2)
+    configure(index, per_key=2)
+    assert [] == taken(index)
+    settle(index, "a", Complete())
+    assert ["c"] == taken(index)
+    configure(index, per_key=None)
+
+    assert ["d"] == taken(index)
+
+
+def test_a_job_that_changes_its_key_waits_under_the_new_one(index: Index) -> None:
+    put(index, "a", "b")
+    assert ["a"] == taken(index)
+    put(index, "b", key="other")
+    assert ["b"] == taken(index)
+    put(index, "c")
+    put(index, "c", key=None)
+
+    assert ["c"] == taken(index)
+
+
+def test_a_key_opens_when_its_clock_allows_and_next_due_says_when() -> None:
+    """Two starts at once, then one each 10 ms. Other keys and jobs without a key are not held back."""
+    index = limited(key_rate=StartRate(1, 10, 2))
+    put(index, "a", "b", "c")
+    put(index, "d", key="other")
+    answer = claim(index)
+
+    assert ["a", "b", "d"] == [job.id for job in answer.jobs]
+    assert NOW + 10 == answer.next_due
+    before = token(index)
+    index.now = NOW + 9
+    assert [] == taken(index)
+    assert before == token(index)
+    index.now = NOW + 10
+    assert ["c"] == taken(index)
+    assert token(index) > before
+
+
+def test_the_rate_of_the_queue_holds_back_every_job() -> None:
+    index = limited(rate=StartRate(2, 10))
+    put(index, "a", key=None)
+    put(index, "b", "c")
+    assert ["a"] == taken(index)
+    assert NOW + 5 == claim(index).next_due
+    put(index, "later", delay=2)
+    assert NOW + 5 == claim(index).next_due
+    index.now = NOW + 5
+    assert ["b"] == taken(index)
+    index.now = NOW + 100
+    answer = claim(index)
+
+    assert ["c"] == [job.id for job in answer.jobs]
+    assert NOW + 105 == answer.next_due
+
+
+def test_nothing_is_to_come_if_only_a_closed_clock_is_left() -> None:
+    """A clock that holds back no job is no reason to wake."""
+    index = limited(rate=StartRate(1, 10), key_rate=StartRate(1, 50))
+    put(index, "a")
+    answer = claim(index)
+    assert answer.next_due is None
+    index.now = NOW + 60
+    index.queue("q")
+
+    assert answer.token == str(token(index))
+
+
+def test_the_same_rate_again_changes_nothing_and_another_rate_begins_again() -> None:
+    index = limited(rate=StartRate(1, 1000), key_rate=StartRate(1, 1000))
+    put(index, "a", "b", "c", "d")
+    assert ["a"] == taken(index)
+    configure(index, rate=StartRate(1, 1000), key_rate=StartRate(1, 1000), per_key=9)
+    assert [] == taken(index)
+    configure(index, rate=StartRate(1, 999))
+    assert [] == taken(index)
+    configure(index, key_rate=StartRate(1, 999))
+    assert ["b"] == taken(index)
+    configure(index, rate=None, key_rate=None)
+
+    assert ["c", "d"] == taken(index)
+    assert {} == index.queue("q").clocks.values
+
+
+def test_prune_removes_past_clocks_alone() -> None:
+    index = limited(key_rate=StartRate(1, 10))
+    for key in ("k", "l", "m"):
+        put(index, key, key=key)
+    claim(index)
+    index.now = NOW + 5
+    put(index, "n", key="n")
+    claim(index)
+    index.now = NOW + 10
+
+    assert whole_queue.prune(index, "q", 2).more
+    assert not whole_queue.prune(index, "q", 2).more
+    assert {"n"} == set(index.queue("q").clocks.values)
+    put(index, "k2")
+    put(index, "n2", key="n")
+    assert ["k2"] == taken(index)
+
+
+def with_full_key(waiting: int) -> Index:
+    """Return an index with jobs of a full key in front of five jobs without a key."""
+    index = limited(per_key=1, key_rate=StartRate(1, 10_000))
+    put(index, *(f"k{i}" for i in range(waiting + 1)), priority=9)
+    assert ["k0"] == taken(index, 1)
+    put(index, *"abcde", key=None)
+    return index
+
+
+def test_the_jobs_of_a_full_key_cost_a_claim_nothing() -> None:
+    few, many = with_full_key(10), with_full_key(10_000)
+
+    assert calls(lambda: taken(few)) == calls(lambda: taken(many))
+    assert calls(lambda: settle(few, "a", Complete())) == calls(lambda: settle(many, "a", Complete()))
+
+
+def test_jobs_that_come_and_go_under_a_closed_key_do_not_grow_the_heaps() -> None:
+    index = limited(key_rate=StartRate(1, 10_000))
+    put(index, "a")
+    claim(index)
+    for i in range(5000):
+        put(index, "b", priority=i % 7)
+        if i % 10 == 0:
+            by_id.cancel(index, "q", ["b"], running=False)
+    lines = index.queue("q").key_lines
+
+    assert 100 > len(lines._openings) + sum(len(line.due) for line in lines.by_key.values())
+    by_id.forget(index, "q", ["a", "b"])
+    assert {} == lines.by_key
