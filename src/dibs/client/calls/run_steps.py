@@ -221,7 +221,7 @@ class Step:
         #: The encoded result; None until the function has returned.
         self.raw = stored
         #: True if an earlier run has stored the result, so that the function must not be called.
-        self.is_stored = stored is not None
+        self.is_stored: bool = stored is not None
 
     def stored_result(self) -> Any:
         """Return the stored result. Raises PayloadMismatch if it does not fit the function's return type."""

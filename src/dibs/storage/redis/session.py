@@ -20,7 +20,6 @@ from dibs.storage.redis import keys
 from dibs.storage.redis.codec.jobs import UnreadableRecord
 from dibs.storage.redis.codec.requests import encode_id
 from dibs.storage.redis.codec.settlements import SettlementBatch
-from dibs.storage.redis.listing import RunScript
 from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import damaged_error, translate_error
@@ -239,6 +238,3 @@ class RedisSession:
         batch.add(settlements)
         await self._register(*batch.queues)
         return batch
-
-    def _script_runner(self, queue: str) -> RunScript:
-        return lambda name, arguments: self._run_script_untimed(name, queue, arguments)

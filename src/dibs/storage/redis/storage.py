@@ -50,7 +50,7 @@ from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slots
-from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, exists, is_in_state
+from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
@@ -119,15 +119,15 @@ class RedisStorage(RedisSession):
         """Claim again until `limit` jobs are claimed or no job is due, and return all claimed jobs.
 
         One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
-        many stale entries; its reply is then `incomplete`.
+        many stale entries, or to look at many closed keys again; its reply is then `incomplete`.
         """
         claim, incomplete = self._decode(queue, codec.decode_claim, reply)
-        wanted = min(limit, STEP)
-        while incomplete or len(claim.jobs) == wanted < limit:
+        may_have_more = incomplete or len(claim.jobs) == STEP
+        while may_have_more and len(claim.jobs) < limit:
             step = min(limit - len(claim.jobs), STEP)
             reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
             more, incomplete = self._decode(queue, codec.decode_claim, reply)
-            wanted += step if not incomplete else len(more.jobs)
+            may_have_more = incomplete or len(more.jobs) == step
             claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
         if self._waits is not None:
             self._waits.note_time(queue, claim.now)
@@ -307,6 +307,9 @@ class RedisStorage(RedisSession):
         checks.check_split(queue, parts, state, self.limits)
         sources = ALL_SOURCES if state is None else SOURCES[state]
         return await Listing(self._script_runner(queue), sources).split(parts)
+
+    def _script_runner(self, queue: str) -> RunScript:
+        return lambda name, arguments: self._run_script_untimed(name, queue, arguments)
 
     # -- queues --------------------------------------------------------------------------------------
 
