@@ -6,6 +6,7 @@ import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.model.check_jobs import check_batch
 from dibs.model.job import (
@@ -31,7 +32,13 @@ from dibs_conformance.sequential.strategies import DATA, ERRORS, RETENTIONS
 numbers = st.integers(0, 2**53)
 counts = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
-datas = st.sampled_from(DATA)
+keys = st.none() | st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=9
+)
+memos = st.none() | st.binary(min_size=1, max_size=40)
+datas = st.builds(replace, st.sampled_from(DATA), key=keys)
+datas_with_memo = st.builds(replace, datas, memo=memos)
+attributes = st.dictionaries(texts, st.binary(max_size=40), max_size=3)
 errors = st.none() | st.sampled_from([Error(type="E", message=e.message[:100]) for e in ERRORS])
 origins = st.none() | st.builds(
     Origin, queue=texts, id=texts, revision=numbers, fence=numbers, attempts=counts, retries=counts,
@@ -43,14 +50,14 @@ runs = st.none() | st.builds(
     holder=texts, claimed_at=numbers, progress=st.none() | st.binary(), cancel_requested=st.booleans(),
 )  # fmt: skip
 jobs = st.builds(
-    Job, id=st.just("a"), data=datas, run_at=numbers, enqueued_at=numbers, seq=numbers, first=numbers,
-    revision=numbers, enqueues=counts, attempts=counts, retries=counts, stalls=counts, timeouts=counts,
-    error=errors, origin=origins, run=runs,
+    Job, id=st.just("a"), data=datas_with_memo, run_at=numbers, enqueued_at=numbers, seq=numbers,
+    first=numbers, revision=numbers, enqueues=counts, attempts=counts, retries=counts, stalls=counts,
+    timeouts=counts, error=errors, origin=origins, run=runs,
 )  # fmt: skip
 successors = st.builds(
     Successor, data=datas, replaces=st.booleans(), run_at=numbers, lo=st.none() | numbers,
     hi=st.none() | numbers, resets=st.booleans(), enqueued_at=numbers, seq=numbers, first=numbers,
-    revision=numbers, enqueues=counts,
+    revision=numbers, enqueues=counts, creates=st.booleans(),
 )  # fmt: skip
 
 
@@ -90,7 +97,7 @@ def test_a_slot_survives(job: Job, blocked: Successor | None, dropped: list[tupl
     revision=numbers, ended_at=numbers, expires_at=st.none() | st.integers(1, 2**53),
     result=st.none() | st.binary(), error=errors, enqueues=counts, enqueued_at=numbers, run_at=numbers,
     claimed_at=numbers, holder=texts, attempts=counts, retries=counts, stalls=counts, timeouts=counts,
-    data=st.none() | datas, origin=origins,
+    data=st.none() | datas_with_memo, origin=origins, attributes=attributes,
 ))  # fmt: skip
 def test_an_outcome_survives(outcome: Outcome) -> None:
     slot = Slot(None, None, outcome)

@@ -98,6 +98,15 @@ async def test_a_single_server_is_no_cluster(redis_server: RedisServer) -> None:
     assert "redis://" in await error_of(url, StorageUnavailable)
 
 
+async def test_an_older_layout_is_raised(redis_server: RedisServer) -> None:
+    """A dibs that knows only layout 1 cannot read keys and memos, so it must refuse to open the place."""
+    redis_server.execute("SET", "older:version", "1")
+    async with open_url(redis_server.url, prefix="older"):
+        pass
+
+    assert str(opening.LAYOUT) == redis_server.execute("GET", "older:version")
+
+
 async def test_a_newer_layout_is_refused(redis_server: RedisServer) -> None:
     redis_server.execute("SET", "newer:version", "999")
 
