@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Job, NewJob
+from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
 from dibs.storage.file.storage import FileStorage
 from dibs.storage.memory import MemoryStorage
@@ -31,9 +31,11 @@ async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 async def run(storage: Storage, *ids: str) -> dict[str, Job]:
-    """Enqueue and claim jobs."""
-    await storage.configure("q", SettingsPatch(max_active=9))
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids])
+    """Enqueue and claim jobs. Each has a key that is full, for which one more job waits."""
+    await storage.configure("q", SettingsPatch(max_active=9, per_key=1))
+    for id in ids:
+        jobs = [NewJob(id=name, data=JobData(key=id)) for name in (id, f"{id} waits")]
+        await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs])
     lease = (await storage.grant(["q"], 100_000, "h")).lease
     return {job.id: job for job in (await storage.claim("q", lease, 9)).jobs}
 
@@ -70,7 +72,7 @@ async def test_a_report_ends_the_wait_of_its_id_and_of_its_queue(pair: tuple[Sto
 
 @pytest.mark.parametrize("watch", ["work", "events", "ids"])
 async def test_a_report_ends_no_other_wait(pair: tuple[Storage, Storage], watch: Watch) -> None:
-    """The queue has `max_active`, whose room a report does not change."""
+    """The queue has `max_active` and `per_key`, whose room a report does not change."""
     waiting, reporting = pair
     jobs = await run(waiting, "a")
     since = (await wait(waiting, watch, "a", timeout=0)).since

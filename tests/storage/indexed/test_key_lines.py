@@ -22,9 +22,11 @@ from dibs.model.requests import (
     StartRate,
 )
 from dibs.model.results import ClaimResult
+from dibs.storage.file import commits
 from dibs.storage.indexed import by_id, claiming, enqueueing, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.waiters import Waiter, Wakeups
+from tests.storage.file.test_commits import replayed
 from tests.storage.indexed.test_queue_index import calls
 
 NOW = 1000
@@ -305,3 +307,39 @@ def test_jobs_that_come_and_go_under_a_closed_key_do_not_grow_the_heaps() -> Non
     assert 100 > len(lines._openings) + sum(len(line.due) for line in lines.by_key.values())
     by_id.forget(index, "q", ["a", "b"])
     assert {} == lines.by_key
+
+
+def test_another_process_closes_a_key_whose_job_is_claimed_again_in_one_step() -> None:
+    """The commit of a turn may return a job and claim it again: one lease and one id, but two runs."""
+    original = limited(key_rate=StartRate(1, 10, 2))
+    copy = replayed(commits.snapshot(original))
+    data = JobData(key="k")
+    enqueueing.enqueue(original, "q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in "ab"])
+    claiming.claim(original, "q", "l", 1)
+    replayed([commits.encode(original, original.end_step())], onto=copy)
+    job = original.queue("q").slots["a"].current
+    assert job is not None
+    assert job.run is not None
+    settlement = Settlement(id="a", fence=job.run.fence, action=Release())
+    settling.settle(original, "q", [settlement], LIMITS)
+    claiming.claim(original, "q", "l", 1)
+    replayed([commits.encode(original, original.end_step())], onto=copy)
+
+    assert [] == taken(original)
+    assert [] == taken(copy)
+
+
+def test_an_undone_configure_closes_the_keys_again() -> None:
+    """The clocks that it removed are back, and the keys that they close are closed."""
+    index = limited(key_rate=StartRate(1, 10))
+    put(index, "a", "b")
+    put(index, "free", key=None)
+    assert ["a"] == taken(index, 1)
+    number = index.number
+    whole_queue.configure(index, "q", SettingsPatch(key_rate=None))
+    assert index.queue("q").has_due()
+    index.undo(index.end_step(), number)
+
+    answer = claim(index)
+    assert ["free"] == [job.id for job in answer.jobs]
+    assert NOW + 10 == answer.next_due
