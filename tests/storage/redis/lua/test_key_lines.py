@@ -1,4 +1,4 @@
-"""Lines of keys: bounded steps, what is left in Redis, and damaged records of jobs with a key."""
+"""Lines of keys: bounded steps, the keys that remain in Redis, and damaged records of jobs with a key."""
 
 from __future__ import annotations
 

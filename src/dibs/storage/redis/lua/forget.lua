@@ -69,7 +69,7 @@ local function remove_from_key_lines(id, first_only)
   return found
 end
 
--- Remove an active id from the runs of each key. Nothing else names the key of a damaged record.
+-- Remove an active id from the runs of each key. A damaged record does not say its key.
 local function remove_from_runs(id)
   if not call('HGET', queue.prefix .. 'meta', 'keyed') then return end
   for _, key in ipairs(call('KEYS', queue.prefix .. 'runs:*')) do

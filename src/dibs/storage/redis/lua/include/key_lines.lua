@@ -146,7 +146,7 @@ end
 
 -- Plan the place of a touched key: its heads, or its moment in `opening`.
 local function plan_key(queue, key, touched)
-  -- The end of a run under an open key changes nothing.
+  -- The end of a run under an open key needs no write.
   if not touched.closed and not next(touched.firsts) then return end
   local closed = closed_until(queue, key)
   local waits = plan_touched_heads(queue, key, touched, closed)
@@ -197,7 +197,7 @@ function lines.reopen(queue)
   return #keys, #keys >= MAX_REOPENED
 end
 
--- Return the earliest moment later than now at which a limit may let a claim take more, or a job with a key falls due; nil
+-- Return the earliest moment later than now at which a limit may admit more jobs, or a job with a key falls due; nil
 -- if there is none.
 function lines.next_due(queue)
   local times = {}

@@ -71,7 +71,7 @@ local function head_reader(queue, priority, wanted)
     end
   end
 
-  -- Add the job after one that was taken, if it is due.
+  -- Add the job that follows a taken job in its line, if it is due.
   local function add_follower(key, read)
     local member, run_at = read()
     if not member or run_at > queue.now then return end
