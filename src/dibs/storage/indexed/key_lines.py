@@ -74,7 +74,7 @@ class KeyLines:
             return freed
         changed = self._update_head(new)
         if after.run is not None:
-            # A start makes nothing more than before possible. A hand-off does if the key was full.
+            # After a start, a claim may take only less. A hand-off makes room if the key was full.
             return freed
         return freed or changed
 
