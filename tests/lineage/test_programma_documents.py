@@ -59,15 +59,15 @@ async def test_attributes_can_be_set_in_every_live_state(protocol: ProtocolClien
 
 
 async def test_attributes_of_an_ended_job_stay(queue: Queue) -> None:
-    """An error is kept by the end itself, so it is not written into the attributes afterwards."""
+    """The end keeps the error and the attributes. An amend after the end changes the attributes, too."""
     await queue.enqueue(1, id="a", attributes={"tenant": 7})
     await (await claim_one(queue)).fail("no such address")
 
-    assert "not_found" == await queue.amend("a", attributes={"error": "no such address"})
+    assert "amended" == await queue.amend("a", attributes={"seen": True})
     status = await queue.get("a")
     assert status is not None
     assert status.error is not None
-    assert ({"tenant": 7}, "no such address") == (status.attributes, status.error.message)
+    assert ({"tenant": 7, "seen": True}, "no such address") == (status.attributes, status.error.message)
 
 
 # -- the examples ----------------------------------------------------------------------------------------

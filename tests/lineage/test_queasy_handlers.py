@@ -54,13 +54,14 @@ def test_the_defaults_of_a_handler(queue: Queue, app: Dibs) -> None:
 
 
 def test_a_failure_handler_has_limits_of_its_own(queue: Queue, app: Dibs) -> None:
-    """The limits of a failure handler have the same defaults and options as those of any handler."""
+    """A failure handler has the options of any handler. By default, it is retried for 26 hours."""
     queue.handler(max_retries=0)(scripted_handlers.scripted)
     queue.on_failure(
         max_retries=100, max_stalls=3, backoff=Exponential(10, 900), size=2, timeout=60, queue_priority=100
     )(scripted_handlers.failure_handler)
 
-    assert HandlerLimits(max_retries=100, backoff=Exponential(10, 900)) == app.handlers["q!fail"].limits
+    expected = HandlerLimits(max_retries=100, max_timeouts=110, backoff=Exponential(10, 900))
+    assert expected == app.handlers["q!fail"].limits
     assert (2, 100) == (app.handlers["q!fail"].size, app.handlers["q!fail"].queue_priority)
     assert 0 == app.handlers["q"].limits.max_retries
 
