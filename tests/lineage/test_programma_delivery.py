@@ -93,7 +93,7 @@ async def test_only_the_holder_moves_a_job(queue: Queue) -> None:
         with pytest.raises(LeaseLost):
             await late
 
-    ticket = queue.ticket("a", 0)
+    ticket = queue.ticket("a", 1)
     assert "not_kept" == (await ticket.status()).state
     status = await queue.get("a")
     assert status is not None

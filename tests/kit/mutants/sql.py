@@ -24,14 +24,14 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
-        "0005_leases",
+        "0025_claim",
         "    IF qu.paused THEN",
         "    IF false THEN",
     ),
     "sql_a_retry_keeps_its_place": (
         "seq: Retry draws a fresh one",
-        "0003_ends",
-        "seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END",
+        "0021_ends",
+        "seq = CASE WHEN back_at IS NULL THEN seq ELSE nextval('numbers') END",
         "seq = seq",
     ),
     "sql_a_dropped_range_is_not_remembered": (
@@ -42,7 +42,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
-        "0005_leases",
+        "0025_claim",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
@@ -54,19 +54,19 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_the_least_urgent_first": (
         "claims follow the order",
-        "0005_leases",
-        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED",
-        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED",
+        "0025_claim",
+        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
+        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
     ),
     "sql_a_return_ignores_the_requested_times": (
         "the fold law: a run that comes back is clamped",
-        "0003_ends",
+        "0021_ends",
         "at := least(greatest(at, s.lo), s.hi);",
         "at := at;",
     ),
     "sql_updates_never_reset_the_counts": (
         "Counts: any reset",
-        "0003_ends",
+        "0021_ends",
         "resets boolean := folds AND s.resets;",
         "resets boolean := false;",
     ),
@@ -78,25 +78,25 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_the_first_update_wins": (
         "the last update wins",
-        "0004_enqueue",
-        "        s.payload := r.payload;\n",
-        "",
+        "0020_requests",
+        "        s := set_data(s, r);\n        s.replaces := true;\n",
+        "        s.replaces := true;\n",
     ),
     "sql_the_fail_job_is_empty": (
         "a failure is handled once",
-        "0013_origins",
+        "0021_ends",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), j.payload, 0,",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), ''::bytea, 0,",
     ),
     "sql_the_origin_has_another_time": (
         "a failure is handled once",
-        "0013_origins",
+        "0021_ends",
         "        j.run_at, j.attributes));",
         "        j.enqueued_at, j.attributes));",
     ),
     "sql_finish_takes_any_revision": (
         "finish: not in the current's range -> lost",
-        "0006_settle",
+        "0018_held_ids",
         "ELSIF within NOT BETWEEN j.first AND j.revision THEN",
         "ELSIF within < 0 THEN",
     ),
