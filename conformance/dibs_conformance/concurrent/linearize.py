@@ -154,21 +154,22 @@ def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
 def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list[CallPart]:
     """Return the parts of a round's calls, each with the ids that overlapping calls touch.
 
-    Refused calls are left out, because they have no effect. `pending` holds unanswered parts of
-    earlier rounds, which may overlap these calls, too.
+    Refused calls have no parts, because they have no effect. But until its refusal a call may hold the lock
+    of an id, which an overlapping claim skips. `pending` holds unanswered parts of earlier rounds, which may
+    overlap these calls, too.
     """
     performed = [call for call in calls if call.completion != "refused"]
     unanswered = {id(part.call): part.call for part in pending}.values()
     parts: list[CallPart] = []
     for call in performed:
-        overlapping = [
-            other for other in (*performed, *unanswered) if other is not call and other.overlaps(call)
-        ]
+        overlapping = [other for other in (*calls, *unanswered) if other is not call and other.overlaps(call)]
         # The storage may or may not have kept the time of a call that was refused or changed no data.
         before = [other.now for other in calls if other.invoked <= call.returned]
         times = sorted({call.now, *(now for now in before if now > call.now)})
         ids = frozenset(id for other in overlapping for id in touched_ids(other))
-        changing = any(other.operation == "configure" for other in overlapping)
+        changing = any(
+            other.operation == "configure" and other.completion != "refused" for other in overlapping
+        )
         parts += split_call(call, tuple(times), ids, settings_change=changing)
     return parts
 
