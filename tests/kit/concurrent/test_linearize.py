@@ -99,6 +99,15 @@ def test_a_claim_may_skip_only_ids_that_another_call_touches() -> None:
     assert "skipped" in why(enqueued("bob", 1, 2, 10), claimed("cat", 3, 4))
 
 
+def test_a_claim_may_skip_the_id_of_an_overlapping_call_that_was_refused() -> None:
+    """On a full disk, an enqueue holds the lock of its id until it is refused."""
+    accepted, refused = enqueued("ann", 1, 2, 10), enqueued("bob", 3, 6, 11, first=10)
+    refused.completion, refused.answer = "refused", "the disk is full"
+
+    assert not why(accepted, refused, claimed("cat", 4, 5))
+    assert "skipped" in why(accepted, refused, claimed("cat", 7, 8))
+
+
 def test_the_reason_is_not_the_time_of_a_call_if_another_time_is_right() -> None:
     """A claim may take effect at the time of an earlier call. At this time, it skipped a job."""
     later = NOW + 11
