@@ -88,7 +88,8 @@ END $$;
 -- claim_limited(queue number, lease, most, now) -> the rows of claim() for a queue with max_active, with limits by key
 -- or rate, or with jobs that such limits have filed. One such claim runs at a time. A concurrent settle can only lower
 -- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
--- times. The last row has the number of jobs that the claim filed as its `fence`; at most 10,000 a call.
+-- times. The last row has the number of jobs that the claim filed as its `fence`; at most 10,000 a call. It is one long
+-- function, because a function that returns the rows of another one stores them all first.
 CREATE FUNCTION claim_limited(wanted integer, under uuid, most integer, manual bigint)
 RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, fence bigint,
