@@ -1,4 +1,4 @@
-"""Laws about update-only requests (`Update(create=False)`): they create nothing, and their end is told."""
+"""The laws of update-only requests, `Update(create=False)`: they create no job, and each waiter gets an end."""
 
 from __future__ import annotations
 

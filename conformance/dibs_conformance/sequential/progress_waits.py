@@ -52,7 +52,7 @@ async def report_memo(storage: Storage, runs: Runs) -> None:
     await storage.report(runs.queue, "a", runs.fence, None, b"m", now=runs.now)
 
 
-#: Waits that no report may end: the name of the report, what is waited for, the ids, and the report.
+#: Waits that no report may end: the name of the report, the watch and the ids of the wait, and the report.
 IDLE: Final[tuple[tuple[str, Watch, Sequence[str], Report], ...]] = (
     ("a report with progress", "ids", ["a"], report_progress),
     ("a report with progress", "events", [], report_progress),

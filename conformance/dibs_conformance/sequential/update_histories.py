@@ -157,7 +157,7 @@ def drop_updates(lockstep: Lockstep) -> None:
 
 
 def amend_beside_updates(lockstep: Lockstep) -> None:
-    """Amend an active job whose successor has update-only requests, before and after one that creates."""
+    """Amend an active job with update-only requests, before and after a request that creates a job."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     for action in (Complete(), RetryLater()):
         enqueue(lockstep, "a")

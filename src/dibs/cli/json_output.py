@@ -165,7 +165,7 @@ def counter_fields(value: Job | Outcome) -> dict[str, int]:
 
 
 def successor_due(value: Successor) -> str | None:
-    """Return when a successor is due; None for one that makes no job."""
+    """Return the time at which a successor is due; None if the successor makes no job."""
     return format_time(value.run_at) if value.creates else None
 
 

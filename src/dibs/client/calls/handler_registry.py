@@ -70,10 +70,10 @@ class HandlerSettings(TypedDict, total=False):
     """Jobs of one key that may be active at once over all workers; None is no limit. A worker writes it to
     the storage when it starts. Default: the setting of `queue.configure`."""
     rate: Rate | None
-    """How often runs may start over all workers, as in `Rate(5, per=1)`; None is no limit. A worker writes it
+    """The rate of starts over all workers, as in `Rate(5, per=1)`; None for no limit. A worker writes it
     to the storage when it starts. Default: the setting of `queue.configure`."""
     key_rate: Rate | None
-    """How often runs of one key may start, over all workers, as in `Rate(10, per=60)`; None is no limit. A
+    """The rate of starts of one key over all workers, as in `Rate(10, per=60)`; None for no limit. A
     worker writes it to the storage when it starts. Default: the setting of `queue.configure`."""
     log_results: int
     """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the

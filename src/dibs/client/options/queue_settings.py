@@ -24,9 +24,9 @@ class QueueSettings(TypedDict, total=False):
     per_key: int | None
     """Most jobs of one key that are active under leases at the same time; None is without limit."""
     rate: Rate | None
-    """How often runs of the queue may start, as in `Rate(5, per=1)`; None is without limit."""
+    """The rate at which runs of the queue may start, as in `Rate(5, per=1)`; None for no limit."""
     key_rate: Rate | None
-    """How often runs of one key may start, as in `Rate(10, per=60)`; None is without limit."""
+    """The rate at which runs of one key may start, as in `Rate(10, per=60)`; None for no limit."""
     retention: Retention | Seconds | None
     """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""
     log_level: LogLevel
