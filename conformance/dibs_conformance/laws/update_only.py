@@ -1,4 +1,4 @@
-"""The laws of update-only requests, `Update(create=False)`: they create no job, and each waiter gets an end."""
+"""The laws of update-only requests, `Update(create=False)`: they create no job, and each waiter ends."""
 
 from __future__ import annotations
 
