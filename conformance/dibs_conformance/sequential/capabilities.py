@@ -17,8 +17,9 @@ from typing import Any, cast
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, FollowUp, QueueStep, Settlement
 from dibs.storage.capabilities import Capabilities
+from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
@@ -185,6 +186,24 @@ async def blocks_claims(locations: Locations) -> bool:
         return [job.id for job in (await brought).jobs] == ["a"] and not nothing.jobs
 
 
+async def serves_many_queues(locations: Locations) -> bool:
+    """Return whether one `serve` claims in two queues and settles in one of them."""
+    async with locations.open(locations.new(), "system") as storage:
+        if not hasattr(storage, "serve"):
+            return False
+        serving = cast("ManyQueues", storage)
+        lease = (await storage.grant(["q", "r"], 60_000, "kit")).lease
+        for queue in ("q", "r"):
+            await storage.enqueue(queue, [JOB])
+        claimed = await serving.serve([QueueStep("r", limit=1), QueueStep("q", limit=1)], lease)
+        runs = [job.run for step in claimed for job in step.claim.jobs if job.run is not None]
+        if len(runs) != len(claimed) or not all(run.lease == lease for run in runs):
+            return False
+        done = Settlement(id="a", fence=runs[0].fence, action=Complete())
+        [step] = await serving.serve([QueueStep("r", [done])], lease)
+        return [result.status for result in step.settled] == ["done"] and not step.claim.jobs
+
+
 async def takes_manual_clock(locations: Locations) -> bool:
     """Return whether calls use `now` with a manual clock, and refuse it with the system clock."""
     async with locations.open(locations.new(), "manual") as storage:
@@ -259,6 +278,7 @@ PROBES: dict[str, Callable[[Locations], Awaitable[bool | None]]] = {
     "server_clock": keeps_server_clock,
     "blocking_claim": blocks_claims,
     "limits": obeys_limits,
+    "many_queues": serves_many_queues,
     "transactions": joins_transactions,
 }
 

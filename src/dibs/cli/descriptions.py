@@ -32,6 +32,10 @@ CAPABILITY_TEXTS = {
         "a worker's claim can wait in the storage until a job is due",
         "a worker claims a job after a wake-up or a poll",
     ),
+    "many_queues": (
+        "a worker serves all its queues in one request",
+        "a worker sends a request for each of its queues",
+    ),
     "transactions": (
         "enqueue can be part of your own database transaction",
         "each enqueue is a transaction of its own",

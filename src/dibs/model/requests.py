@@ -6,7 +6,7 @@ RetryLater, Release or HandOff.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -162,6 +162,15 @@ class Settlement(Struct, frozen=True, gc=False, kw_only=True):
     #: The number of the claim, from `ActiveRun.fence` of the claimed job.
     fence: int
     action: SettleAction
+
+
+class QueueStep(Struct, frozen=True, gc=False):
+    """The part of one queue in a `serve`: the settlements of this queue, then a claim."""
+
+    queue: str
+    settlements: Sequence[Settlement] = ()
+    #: The most jobs to claim after the settlements. 0 claims no job, and does not read the lease.
+    limit: int = 0
 
 
 class JobPatch(Struct, frozen=True, gc=False, kw_only=True):

@@ -29,3 +29,6 @@ class Capabilities:
     #: Claims obey the settings `per_key`, `rate` and `key_rate`. Without this ability, `configure` refuses
     #: them.
     limits: bool = False
+    #: One request serves several queues (many_queues.ManyQueues). `wait` then sends requests for all queues
+    #: together.
+    many_queues: bool = False

@@ -17,8 +17,8 @@ from msgspec import UNSET, UnsetType
 from dibs.errors import Refused
 from dibs.model import check_arguments, check_jobs, check_settings, check_values
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.limits import LIMITS, Limits
-from dibs.model.requests import End, EnqueueRequest, JobPatch, SettingsPatch, Settlement
+from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
+from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord, State
 from dibs.storage.protocol import Watch
 
@@ -26,6 +26,8 @@ from dibs.storage.protocol import Watch
 MOST_CLAIM_ID: Final = 64
 #: The longest timeout of a blocking claim, in seconds.
 MOST_TIMEOUT: Final = 3600
+#: The most queues of a `serve` or a `claim_blocking_any`.
+MOST_QUEUES: Final = 1000
 STATES: Final = get_args(State)
 WATCHES: Final = get_args(Watch)
 
@@ -59,6 +61,40 @@ def check_settle(queue: str, settlements: Sequence[Settlement], within: Limits =
     """Check all but the actions: the storage checks each one, and answers `refused` for a bad one."""
     check_queue(queue, within=within)
     check_arguments.check_settlements(settlements)
+
+
+def check_serve(steps: Sequence[QueueStep], lease: object, within: Limits = LIMITS) -> None:
+    """Check all but the actions, as check_settle. Raise Refused also if a queue has two steps."""
+    check_values.check_is_list("steps", steps)
+    check_values.check_is_text("lease", lease)
+    for step in steps:
+        check_values.check_is_a("steps", step, QueueStep)
+        check_settle(step.queue, step.settlements, within)
+        check_values.check_whole_number("limit", step.limit, 0, SAFE_INTEGER)
+    check_distinct_queues("steps", [step.queue for step in steps])
+
+
+def check_distinct_queues(field: str, queues: Sequence[str]) -> None:
+    """Raise Refused unless there are 1 to MOST_QUEUES queues, and each occurs once."""
+    if not 1 <= len(queues) <= MOST_QUEUES:
+        raise Refused(f"{field} has {len(queues)} queues; send 1 to {MOST_QUEUES}", field=field)
+    if len(set(queues)) < len(queues):
+        twice = next(queue for queue in queues if queues.count(queue) > 1)
+        raise Refused(f"{field} has the queue {twice!r:.60} twice; send each queue once", field=field)
+
+
+def check_claim_blocking_any(
+    queues: Sequence[str],
+    limit: int,
+    claim_id: str,
+    timeout: float,
+    within: Limits = LIMITS,
+    *,
+    lease: object = "",
+) -> None:
+    check_arguments.check_queues(queues, within)
+    check_distinct_queues("queues", queues)
+    check_claim_blocking(queues[0], limit, claim_id, timeout, within, lease=lease)
 
 
 def check_claim_blocking(
