@@ -1,4 +1,4 @@
-"""A bug that is planted in SQL must change a statement that runs: no later migration may replace its function."""
+"""A bug planted in SQL must change a statement that runs: no later migration may replace its function."""
 
 from __future__ import annotations
 
