@@ -146,6 +146,7 @@ class FileStorage(IndexedStorage):
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
+        self._lock.close()
         self._wakeups.wake_all()
 
     async def _run_on_thread(self, work: Callable[[], R]) -> R:
