@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 from dibs_conformance.concurrent.actions import (
     GRANTS,
     IDS,
+    KEYED_DATA,
     PAST_SHORT_TTL,
     START,
     UPDATE_ONLY,
@@ -37,6 +38,18 @@ P = TypeVar("P")
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 RUNNING = (*GRANTS, ENQUEUE, CLAIM)
 WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
+#: Two waiting jobs of one key, of which one may run at a time. A storage without limits refuses the setting.
+ONE_OF_TWO = (
+    *GRANTS,
+    Action(operation="configure", configure_to="one of a key"),
+    Action(operation="enqueue", ids=IDS, data=KEYED_DATA),
+)
+#: Two waiting jobs of a queue of which one may start a minute.
+ONE_START = (
+    *GRANTS,
+    Action(operation="configure", configure_to="one start"),
+    Action(operation="enqueue", ids=IDS),
+)
 #: As RUNNING, but the job is claimed under the short lease, which can expire within a scene.
 RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 
@@ -70,6 +83,14 @@ SCENES: dict[str, Scene] = {
     "settle_and_claim": Scene(WITH_SUCCESSOR, Action(operation="settle_and_claim")),
     "hand off": Scene(RUNNING, Action(operation="settle", settle_as="hand off")),
     "finish": Scene((*RUNNING, Action(operation="settle", settle_as="hand off")), Action(operation="finish")),
+    "claim one of a key": Scene(ONE_OF_TWO, CLAIM),
+    "free a key": Scene((*ONE_OF_TWO, CLAIM), Action(operation="settle", ids=IDS)),
+    "free a key and claim": Scene((*ONE_OF_TWO, CLAIM), Action(operation="settle_and_claim", ids=IDS)),
+    "close a key": Scene(
+        (*GRANTS, Action(operation="enqueue", ids=IDS, data=KEYED_DATA), Action(operation="claim", limit=1)),
+        Action(operation="configure", configure_to="one of a key"),
+    ),
+    "charge a rate": Scene(ONE_START, CLAIM),
     "grant": Scene(GRANTS, Action(operation="grant")),
     "renew": Scene(RUNNING_SHORT_LEASE, Action(operation="renew", lease=1)),
     "drop": Scene(WITH_SUCCESSOR, Action(operation="drop")),
