@@ -39,3 +39,28 @@ async def test_a_batch_costs_as_many_requests_as_a_single_job(
         await storage.settle("q", ends)
 
     assert (1000, 3) == (len(ends), len(calls))
+
+
+async def test_the_next_wait_reads_only_the_queues_that_the_last_one_has_not_read(
+    opening: Callable[..., PostgresStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opening(poll=60.0) as storage:
+        await storage.grant([f"q{n}" for n in range(10)], 600_000, "worker")
+        nine, ten = [[f"q{n}" for n in range(number)] for number in (9, 10)]
+        with counted(monkeypatch, PostgresDatabase, "fetch") as calls:
+            await storage.wait(nine, timeout=0)
+            await storage.wait(nine, timeout=0)
+            await storage.wait(ten, timeout=0)
+
+        assert [nine, ["q9"]] == [call["words"][1]["queues"] for call in calls]
+
+
+async def test_a_wait_after_a_read_ends_with_an_enqueue_in_between(
+    opening: Callable[..., PostgresStorage],
+) -> None:
+    async with opening(poll=60.0) as storage:
+        await storage.grant(["q", "r"], 600_000, "worker")
+        await storage.wait(["q", "r"], timeout=0.01)
+        await storage.enqueue("r", [asked("a")])
+
+        assert (await storage.wait(["q", "r"], timeout=30.0)).woken

@@ -51,14 +51,20 @@ class WaitState(NamedTuple):
     tokens: Mapping[str, str]
 
 
-class AfterClaim(NamedTuple):
-    """The state of a queue after a claim that took all its due jobs."""
+class NoDueJob(NamedTuple):
+    """The state of a queue in which a claim or a read has left no due job."""
 
     token: str
     #: Seconds until the next scheduled job, counted from `at`.
     due_in: float | None
-    #: Monotonic time of the claim.
+    #: Monotonic time of the claim or read.
     at: float
+
+    def to_row(self, queue: str) -> WatchRow:
+        """Return the state as a row of watch(). Its times count from now, in ms."""
+        if self.due_in is None:
+            return WatchRow(queue)
+        return WatchRow(queue, next_due=max(0, round((self.at + self.due_in - time.monotonic()) * 1000)))
 
 
 @define(eq=False)
@@ -73,7 +79,7 @@ class PostgresWaits:
     listener: NotificationListener = field(init=False)
     #: Monotonic time at which a queue was last read, by watch and queue.
     _read_at: dict[tuple[Watch, str], float] = field(factory=dict, init=False)
-    _after_claim: dict[str, AfterClaim] = field(factory=dict, init=False)
+    _no_due_job: dict[str, NoDueJob] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         server = self.server
@@ -94,26 +100,35 @@ class PostgresWaits:
     def note_claim(self, queue: str, claim: ClaimResult, limit: int) -> None:
         """Store the state of a queue after a claim. A claim that reached its limit leaves it unknown."""
         if claim.lost or len(claim.jobs) >= limit:
-            self._after_claim.pop(queue, None)
+            self._no_due_job.pop(queue, None)
             return
         due_in = None if claim.next_due is None else (claim.next_due - claim.now) / 1000
-        self._after_claim[queue] = AfterClaim(claim.token, due_in, time.monotonic())
+        self._no_due_job[queue] = NoDueJob(claim.token, due_in, time.monotonic())
 
-    def after_claim(self, queue: str, token: str | None) -> WatchRow | None:
-        """Return the state of a queue that the last claim left, if that claim had this token; else None.
+    def known_row(self, queue: str, token: str | None) -> WatchRow | None:
+        """Return the state of a queue if a claim or read made it known, else None.
 
-        Its times count from now, in ms.
+        It is known while the server sends notifications about the queue, if `token` is that of the claim or
+        read, or if no notification has arrived since then.
         """
-        after = self._after_claim.get(queue)
-        if after is None or not after.token or after.token != token:
+        known = self._no_due_job.get(queue)
+        if known is None or not known.token or self.seconds_notified("work", [queue]) <= 0:
             return None
-        if after.due_in is None:
-            return WatchRow(queue)
-        return WatchRow(queue, next_due=max(0, round((after.at + after.due_in - time.monotonic()) * 1000)))
+        if known.token != token and known.token != self.notifications.token("work", queue):
+            return None
+        return known.to_row(queue)
 
-    def note_read(self, watch: Watch, row: WatchRow) -> None:
+    def note_read(self, watch: Watch, row: WatchRow, token: str) -> None:
+        """Store a row that watch() returned. `token` is the token of the queue from before the read."""
         self.notifications.note_queue(row.number, row.name)
         self._read_at[watch, row.name] = time.monotonic()
+        if watch != "work":
+            return
+        if row.due:
+            self._no_due_job.pop(row.name, None)
+            return
+        due_in = None if row.next_due is None else (row.next_due - row.now) / 1000
+        self._no_due_job[row.name] = NoDueJob(token, due_in, time.monotonic())
 
     def seconds_notified(self, watch: Watch, queues: Iterable[str]) -> float:
         """Return the seconds for which the server will still send notifications about all of these queues.
@@ -148,6 +163,8 @@ class PostgresWait(QueueWait[WaitState]):
     ) -> None:
         super().__init__(queues, watch, ids, since)
         self._waits, self._notifications = waits, waits.notifications
+        #: The states that are known before the first read, which then leaves these queues out.
+        self._known: Sequence[WatchRow] = ()
 
     async def subscribe(self) -> bool:
         was_listening = await self._waits.listener.start()
@@ -166,22 +183,32 @@ class PostgresWait(QueueWait[WaitState]):
     def known_state(self) -> WaitState | None:
         waits = self._waits
         # A notification that has not arrived yet wakes the wait later.
-        if waits.manual or self.watch == "events" or waits.seconds_notified(self.watch, self.queues) <= 0:
+        if waits.manual or self.watch == "events":
             return None
         if self.watch in ("ids", "progress"):
-            return self._state([WatchRow(name) for name in self.queues])
-        rows = [waits.after_claim(name, self.since.get(name)) for name in self.queues]
+            notified = waits.seconds_notified(self.watch, self.queues) > 0
+            return self._state([WatchRow(name) for name in self.queues]) if notified else None
+        rows = (waits.known_row(name, self.since.get(name)) for name in self.queues)
         known = [row for row in rows if row is not None]
-        return self._state(known) if len(known) == len(rows) else None
+        if len(known) == len(self.queues):
+            return self._state(known)
+        self._known = known
+        return None
 
     async def read_state(self) -> WaitState:
+        known, self._known = self._known, ()
+        names = {row.name for row in known}
+        queues = [name for name in self.queues if name not in names]
+        return self._state([*known, *await self._read_rows(queues)])
+
+    async def _read_rows(self, queues: Sequence[str]) -> Sequence[WatchRow]:
         server = self._waits.server
-        now = 0 if self._waits.manual else None
-        params = {"queues": list(self.queues), "kind": self.watch, "now": now}
+        tokens = {name: self._notifications.token(self.watch, name) for name in queues}
+        params = {"queues": queues, "kind": self.watch, "now": 0 if self._waits.manual else None}
         rows = [WatchRow(*row) for row in await server.fetch(server.queries["watch"], params, writes=False)]
         for row in rows:
-            self._waits.note_read(self.watch, row)
-        return self._state(rows)
+            self._waits.note_read(self.watch, row, tokens[row.name])
+        return rows
 
     def _state(self, rows: Sequence[WatchRow]) -> WaitState:
         if self.watch == "events":
