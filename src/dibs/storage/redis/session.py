@@ -234,7 +234,11 @@ class RedisSession:
         return decode_state(await self._run_script("watch", queue, None, repeatable=True))
 
     async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
+        batch = self._batch_of(queue, settlements)
+        await self._register(*batch.queues)
+        return batch
+
+    def _batch_of(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
         batch = SettlementBatch(queue, self.limits, cross_queue=self.capabilities.cross_queue)
         batch.add(settlements)
-        await self._register(*batch.queues)
         return batch

@@ -7,22 +7,17 @@ documents the verbs.
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from attrs import evolve
-from msgspec.structs import replace
-
 from dibs.errors import Refused
 from dibs.model.job import Slot
-from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
+from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch
 from dibs.model.results import (
     AmendStatus,
     CancelStatus,
-    ClaimResult,
     Counts,
     EnqueueResult,
     EventPage,
@@ -38,14 +33,13 @@ from dibs.model.results import (
     RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    SettleAndClaimResult,
-    SettleResult,
     State,
     WaitResult,
 )
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
+from dibs.storage.redis.claims import RedisClaims
 from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
@@ -53,8 +47,7 @@ from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
-from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
-from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
+from dibs.storage.redis.session import SMALL_STEP, STEP
 
 
 def open_url(
@@ -69,10 +62,10 @@ def open_url(
     return RedisStorage(plain, clock=clock, client=client, **own_options)
 
 
-class RedisStorage(RedisSession):
+class RedisStorage(RedisClaims):
     """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
-    # -- enqueue, claim, settle ----------------------------------------------------------------------
+    # -- enqueue, finish ----------------------------------------------------------------------
 
     async def enqueue(
         self, queue: str, requests: Sequence[EnqueueRequest], *, now: int | None = None
@@ -83,82 +76,6 @@ class RedisStorage(RedisSession):
         await self._register(queue)
         reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
         return self._decode(queue, codec.decode_enqueued, requests, reply)
-
-    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
-        checks.check_claim(queue, lease, limit, self.limits)
-        reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
-        return await self._finish_claim(queue, lease, limit, now, reply)
-
-    async def claim_blocking(
-        self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
-    ) -> ClaimResult:
-        checks.check_claim_blocking(queue, limit, claim_id, timeout, self.limits, lease=lease)
-        if self._servers is None or not self.capabilities.blocking_claim:
-            return await self.claim(queue, lease, limit)
-        claim = ["", codec.encode_lease(lease), min(limit, STEP)]
-        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        reply, pause = await blocking_claim(self._servers, self.url, declared, claim_id, timeout, claim)
-        if pause:
-            self._allow_blocking_claims(allowed=False)
-        if 0 < pause < math.inf:
-            asyncio.get_running_loop().call_later(pause, lambda: self._allow_blocking_claims(allowed=True))
-        if reply is None:
-            return await self.claim(queue, lease, limit)
-        return await self._finish_claim(queue, lease, limit, None, reply)
-
-    def _allow_blocking_claims(self, *, allowed: bool) -> None:
-        self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
-
-    async def wake_claim(self, queue: str, claim_id: str) -> None:
-        checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
-        await self._run_script_untimed("wake_claim", queue, [claim_id])
-
-    async def _finish_claim(
-        self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
-    ) -> ClaimResult:
-        """Claim again until `limit` jobs are claimed or no job is due, and return all claimed jobs.
-
-        One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
-        many stale entries, or to look at many closed keys again; its reply is then `incomplete`.
-        """
-        claim, incomplete = self._decode(queue, codec.decode_claim, reply)
-        may_have_more = incomplete or len(claim.jobs) == STEP
-        while may_have_more and len(claim.jobs) < limit:
-            step = min(limit - len(claim.jobs), STEP)
-            reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
-            more, incomplete = self._decode(queue, codec.decode_claim, reply)
-            may_have_more = incomplete or len(more.jobs) == step
-            claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
-        if self._waits is not None:
-            self._waits.note_time(queue, claim.now)
-        return claim
-
-    async def settle(
-        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
-    ) -> list[SettleResult]:
-        checks.check_settle(queue, settlements, self.limits)
-        if not settlements:
-            self._time_argument(now)
-            return []
-        batch = await self._encode_settlements(queue, settlements)
-        reply = await self._run_script(
-            "settle", queue, now, queue, len(settlements), *batch.arguments, *batch.follow_ups,
-            more_queues=batch.targets,
-        )  # fmt: skip
-        return batch.decode(reply)
-
-    async def settle_and_claim(
-        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettleAndClaimResult:
-        checks.check_claim(queue, lease, limit, self.limits)
-        checks.check_settle(queue, settlements, self.limits)
-        batch = await self._encode_settlements(queue, settlements)
-        settled, claimed = await self._run_script(
-            "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
-            min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
-        )  # fmt: skip
-        claim = await self._finish_claim(queue, lease, limit, now, claimed)
-        return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

@@ -1,0 +1,51 @@
+-- Settle and claim in several queues. Each step is one queue: settle, then claim, two atomic steps as in
+-- storage/redis/lua/settle_and_claim.lua. One script for all queues costs half of one script for each.
+--
+-- KEYS     prefixes of the keys of all queues that the steps name
+-- ARGV[1]  now in ms, '' for the time of the server
+-- ARGV[2]  lease
+-- ARGV[3]  number of steps
+-- ARGV[4…] for each step: index of the queue's prefix in KEYS, name of the queue, index of the prefix of its fail queue,
+--          number of settlements, number of follow-ups, limit (0 claims no job), then ARGV[4…] of
+--          storage/redis/lua/settle.lua
+-- Returns  for each step {now, reply of storage/redis/lua/settle.lua or '', reply of storage/redis/lua/claim.lua or ''}.
+--          The script stops after MAX_RUNS runs, so that other clients wait for at most some ms; the caller sends the
+--          other steps again.
+
+-- @include settle_run
+-- @include claim_step
+
+local MAX_RUNS = 1000
+
+-- Return the claim of a step, and the number of its jobs. After settlements an error of the claim must not hide their
+-- answers; the next claim raises the error.
+local function claim_after(prefix, now, settled, limit)
+  if settled == 0 then return claim_step(prefix, ARGV[1], ARGV[2], limit) end
+  local claims, claimed = pcall(claim_step, prefix, ARGV[1], ARGV[2], limit)
+  return claims and claimed or {'claimed', now, '', '0', {}}
+end
+
+local function serve_step(prefix, name, fail_prefix, settlements, limit, at)
+  local queue, answers, claimed = open_queue(prefix, ARGV[1]), '', ''
+  local now = decimal(queue.now)
+  if settlements > 0 then
+    answers = settle_all(queue, name, fail_prefix, ARGV[1], settlements, at)
+    commit(true)
+  end
+  if limit > 0 then claimed = claim_after(prefix, now, settlements, limit) end
+  -- A claim that changed no job has written no plan. The next step must not commit this queue.
+  opened = {}
+  return {now, answers, claimed}
+end
+
+local replies, runs, at = {}, 0, 4
+for n = 1, tonumber(ARGV[3]) do
+  if runs >= MAX_RUNS then break end
+  local settlements, follow_ups = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local reply = serve_step(KEYS[tonumber(ARGV[at])], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], settlements,
+    tonumber(ARGV[at + 5]), at + 6)
+  replies[n] = reply
+  at = at + 6 + 2 * settlements + 3 * follow_ups
+  runs = runs + settlements + (reply[3] ~= '' and #reply[3][5] / 2 or 0)
+end
+return replies
