@@ -44,10 +44,11 @@ from dibs.storage import checks
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
 from dibs.storage.postgres.codec.parameters import sendable_id, sendable_lease
+from dibs.storage.postgres.many_queues import ManyQueuesSession
 from dibs.storage.postgres.network.address import parse_url
 from dibs.storage.postgres.network.callers_errors import check_connection
 from dibs.storage.postgres.network.pool_settings import PoolSettings
-from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
+from dibs.storage.postgres.session import MAX_LIMIT
 from dibs.storage.postgres.transactions import AsyncTransaction, BlockingTransaction
 from dibs.storage.protocol import Clock, Watch
 
@@ -62,7 +63,7 @@ def open_url(
     return PostgresStorage(evolve(parse_url(url, options), pool=pool), clock=clock)
 
 
-class PostgresStorage(PostgresSession):
+class PostgresStorage(ManyQueuesSession):
     """Jobs in one schema of a Postgres database. Any number of processes may use it at the same time."""
 
     capabilities = Capabilities(
@@ -74,6 +75,7 @@ class PostgresStorage(PostgresSession):
         manual_clock=True,
         server_clock=True,
         limits=True,
+        many_queues=True,
     )
 
     # -- enqueue, claim, settle ----------------------------------------------------------------------
@@ -91,15 +93,6 @@ class PostgresStorage(PostgresSession):
         params = {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         token = self._waits.token(queue)
         return self._decode_claim(queue, await self._run_write("claim", params), lease, limit, token)
-
-    def _decode_claim(
-        self, queue: str, found: Sequence[Sequence[Any]], lease: str, limit: int, token: str
-    ) -> ClaimResult:
-        """Decode the rows of a claim, and store what its vacuum and its waits need."""
-        claim = self.decode(queue, rows.decode_claim, found, lease, token)
-        self._vacuum.count(len(claim.jobs) + rows.count_filed(found))
-        self._waits.note_claim(queue, claim, limit)
-        return claim
 
     async def settle(
         self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None

@@ -44,6 +44,30 @@ LATERAL {schema}.claim(
     CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
     %(now)s::bigint) c
 
+-- name: serve
+-- Runs settle and claim for each step of a `serve`, in the order of `queues`. `firsts` and `lasts` are the positions of
+-- the settlements of a step in the arrays `ids`, `fences`, `kinds`, `results` and `details`. Returns the rows of claim
+-- for each step, with the number of the step and the time. The last row of a step also has the columns of settle.
+-- OFFSET 0 keeps the planner from moving the WHERE out of a subquery, so that the function does not run for a step
+-- without settlements, or without a claim.
+SELECT t.step, CASE WHEN c.id IS NULL THEN s.statuses END, CASE WHEN c.id IS NULL THEN s.revisions END,
+    c.lost, CASE WHEN t.most = 0 THEN {schema}.tick(%(now)s::bigint) ELSE c.now_ms END, c.next_due, c.holder, c.fence,
+    {claimed}
+FROM unnest(
+    %(queues)b::text[], %(firsts)b::integer[], %(lasts)b::integer[], %(plains)b::boolean[], %(limits)b::integer[])
+    WITH ORDINALITY AS t (queue, first, last, plain, most, step)
+LEFT JOIN LATERAL (
+    SELECT s.statuses, s.revisions
+    FROM {schema}.settle(
+        t.queue, %(now)s::bigint, t.plain, (%(ids)b::text[])[t.first:t.last], (%(fences)b::bigint[])[t.first:t.last],
+        (%(kinds)b::text[])[t.first:t.last], (%(results)b::bytea[])[t.first:t.last],
+        (%(details)b::text[])[t.first:t.last]) s
+    WHERE t.last >= t.first OFFSET 0) s ON true
+LEFT JOIN LATERAL (
+    SELECT c.* FROM {schema}.claim(
+        CASE WHEN s.statuses IS NULL THEN t.queue ELSE t.queue END, %(lease)s::uuid, t.most, %(now)s::bigint) c
+    WHERE t.most > 0 OFFSET 0) c ON true
+
 -- name: register_queues
 -- Inserts the rows of new queues. Sent on a connection of the storage, before a statement on the caller's.
 SELECT {schema}.know_queues(%(queues)b::text[])

@@ -1,0 +1,58 @@
+"""The parameters and rows of the query `serve`, which runs the steps of several queues in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any
+
+from dibs.model.limits import Limits
+from dibs.model.requests import QueueStep
+from dibs.storage.postgres.codec.parameters import Params, encode_settlements
+from dibs.storage.postgres.codec.rows import Row
+
+#: The columns of the query before those of settle.
+STEP_COLUMNS = 1
+#: The columns of settle.
+SETTLE_COLUMNS = 2
+
+
+def encode_steps(
+    steps: Sequence[QueueStep], most: int, limits: Limits
+) -> tuple[Params, Sequence[Sequence[str]]]:
+    """Return the parameters of serve, and for each step the reasons to refuse its settlements.
+
+    No claim returns more than `most` jobs.
+    """
+    encoded = [encode_settlements(step.settlements, limits) for step in steps]
+    batches = [params for params, _ in encoded]
+    lasts = list(accumulate(len(params["ids"]) for params in batches))
+    return {
+        "queues": [step.queue for step in steps],
+        "firsts": [last - len(params["ids"]) + 1 for last, params in zip(lasts, batches, strict=True)],
+        "lasts": lasts,
+        "plains": [params["plain"] for params in batches],
+        "limits": [min(step.limit, most) for step in steps],
+        "ids": [id for params in batches for id in params["ids"]],
+        "fences": [fence for params in batches for fence in params["fences"]],
+        "kinds": _join(batches, "kinds", "completed"),
+        "results": _join(batches, "results", None),
+        "details": _join(batches, "details", None),
+    }, [reasons for _, reasons in encoded]
+
+
+def _join(batches: Sequence[Params], field: str, default: str | None) -> list[Any] | None:
+    """Return the arrays of a field as one; None (SQL NULL) if all of them are None."""
+    if all(params[field] is None for params in batches):
+        return None
+    return [
+        value
+        for params in batches
+        for value in (params[field] if params[field] is not None else [default] * len(params["ids"]))
+    ]
+
+
+def rows_by_step(rows: Iterable[Row]) -> Mapping[int, Sequence[Row]]:
+    """Return the rows of each step, which follow each other, by the number of the step from 1."""
+    return {step: list(found) for step, found in groupby(rows, itemgetter(0))}
