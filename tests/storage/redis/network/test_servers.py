@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.servers import ServerUnavailable, find_postgres, find_redis, start_redis
+from dibs_conformance.servers import ServerUnavailable, find_postgres, find_redis, find_valkey, start_redis
 from dibs_conformance.servers.processes import wait_until
 from dibs_conformance.servers.redis import RedisError
 
@@ -22,6 +22,10 @@ def test_a_variable_comes_first(tmp_path: Path) -> None:
 
     found = find_redis({"DIBS_REDIS_SERVER": str(program)})
     assert (program, "DIBS_REDIS_SERVER", "9.9.9") == (found.path, found.origin, found.version)
+
+
+def test_valkey_takes_the_place_of_redis() -> None:
+    assert find_valkey({}) == find_redis({"DIBS_REDIS_SERVER": "valkey"})
 
 
 @pytest.mark.parametrize("find", [find_redis, find_postgres])
