@@ -10,15 +10,14 @@ from typing import Any
 from attrs import evolve
 from msgspec.structs import replace
 
-from dibs.model.requests import QueueStep, Settlement
+from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, SettleAndClaimResult, SettleResult
 from dibs.storage import checks
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import requests as codec
-from dibs.storage.redis.codec.settlements import SettlementBatch
-from dibs.storage.redis.codec.steps import StepBatch, StepReply
-from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
-from dibs.storage.redis.wakeups.blocking_claim import blocking_claim
+from dibs.storage.redis.network.servers import Servers
+from dibs.storage.redis.session import STEP, RedisSession
+from dibs.storage.redis.wakeups.blocking_claim import BlockingRequest, blocking_claim
 
 
 class RedisClaims(RedisSession):
@@ -35,23 +34,33 @@ class RedisClaims(RedisSession):
         checks.check_claim_blocking(queue, limit, claim_id, timeout, self.limits, lease=lease)
         if self._servers is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
-        claim = ["", codec.encode_lease(lease), min(limit, STEP)]
-        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        reply, pause = await blocking_claim(self._servers, self.url, declared, claim_id, timeout, claim)
+        prefix = self._queue_prefix(queue)
+        request = BlockingRequest(
+            (prefix + "parked", f"{prefix}parked:{claim_id}"), timeout, "claim",
+            keys.declared_keys([prefix], cluster=self._cluster),
+            ["", codec.encode_lease(lease), min(limit, STEP)],
+        )  # fmt: skip
+        reply = await self._send_blocking(self._servers, request)
+        if reply is None:
+            return await self.claim(queue, lease, limit)
+        return await self._finish_claim(queue, lease, limit, None, reply)
+
+    async def _send_blocking(self, servers: Servers, request: BlockingRequest) -> list[Any] | None:
+        """Send a blocking claim and return its reply; None if the server refused it."""
+        reply, pause = await blocking_claim(servers, self.url, request)
         if pause:
             self._allow_blocking_claims(allowed=False)
         if 0 < pause < math.inf:
             asyncio.get_running_loop().call_later(pause, lambda: self._allow_blocking_claims(allowed=True))
-        if reply is None:
-            return await self.claim(queue, lease, limit)
-        return await self._finish_claim(queue, lease, limit, None, reply)
+        return reply
 
     def _allow_blocking_claims(self, *, allowed: bool) -> None:
         self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
 
     async def wake_claim(self, queue: str, claim_id: str) -> None:
         checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
-        await self._run_script_untimed("wake_claim", queue, [claim_id])
+        of_many = [] if self._cluster else [keys.claim_key(self._prefix, claim_id)]
+        await self._run_script_untimed("wake_claim", queue, [claim_id, *of_many])
 
     async def _finish_claim(
         self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
@@ -98,41 +107,4 @@ class RedisClaims(RedisSession):
             min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
         )  # fmt: skip
         claim = await self._finish_claim(queue, lease, limit, now, claimed)
-        return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
-
-    # -- many queues ---------------------------------------------------------------------------------
-
-    async def serve(
-        self, steps: Sequence[QueueStep], lease: str, *, now: int | None = None
-    ) -> list[SettleAndClaimResult]:
-        checks.check_serve(steps, lease, self.limits)
-        batches = [self._batch_of(step.queue, step.settlements) for step in steps]
-        await self._register(*{queue: None for batch in batches for queue in batch.queues})
-        results: list[SettleAndClaimResult] = []
-        while len(results) < len(steps):
-            first = len(results)
-            part = StepBatch()
-            for step, batch in zip(steps[first : first + SMALL_STEP], batches[first:], strict=False):
-                part.add(step.queue, batch, min(step.limit, STEP))
-            # The script returns fewer replies than steps if it stopped after many runs.
-            replies = await self._run_serve(part, lease, now)
-            for step, batch, reply in zip(steps[first:], batches[first:], replies, strict=False):
-                results.append(await self._step_result(step, batch, reply, lease, now))
-        return results
-
-    async def _run_serve(self, part: StepBatch, lease: str, now: int | None) -> Sequence[StepReply]:
-        first, *others = part.queues
-        arguments = [codec.encode_lease(lease), part.count, *part.arguments]
-        replies: Sequence[StepReply] = await self._run_script(
-            "serve", first, now, *arguments, more_queues=others
-        )
-        return replies
-
-    async def _step_result(
-        self, step: QueueStep, batch: SettlementBatch, reply: StepReply, lease: str, now: int | None
-    ) -> SettleAndClaimResult:
-        at, settled, claimed = reply
-        claim = ClaimResult(now=int(at))
-        if step.limit:
-            claim = await self._finish_claim(step.queue, lease, step.limit, now, claimed)
         return SettleAndClaimResult(tuple(batch.decode(settled)), claim)

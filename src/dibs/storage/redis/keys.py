@@ -69,3 +69,8 @@ def registry_key(prefix: str) -> str:
 def version_key(prefix: str) -> str:
     """Return the key that holds the version of the layout of keys and records."""
     return f"{prefix}:version"
+
+
+def claim_key(prefix: str, claim_id: str) -> str:
+    """Return the key of the list whose elements end the blocking claim `claim_id` of several queues."""
+    return f"{prefix}:claim:{claim_id}"

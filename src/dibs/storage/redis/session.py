@@ -27,6 +27,7 @@ from dibs.storage.redis.network.opening import check_servers, servers_for
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
+from dibs.storage.redis.wakeups.queue_groups import QueueGroups
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
 from dibs.storage.registry import check_poll
 
@@ -84,11 +85,14 @@ class RedisSession:
             # A blocking claim runs later than it is sent, so only the server knows its time.
             blocking_claim=not self._manual,
             limits=True,
+            # All keys of one script must be on one server.
+            many_queues=not self._cluster,
         )
         self._servers: Servers | None = None
         self._waits: RedisWaits | None = None
         #: Queues whose names this session has added to the set of queue names.
         self._registered: set[str] = set()
+        self._groups = QueueGroups(self._prefix)
         self._manual_now = 0
         self._make_servers()  # raises UnknownOption for a wrong URL before `open`
 

@@ -39,12 +39,12 @@ from dibs.model.results import (
 from dibs.storage import checks
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
-from dibs.storage.redis.claims import RedisClaims
 from dibs.storage.redis.codec import event_log
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
+from dibs.storage.redis.many_queues import RedisManyQueues
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
 from dibs.storage.redis.session import SMALL_STEP, STEP
@@ -62,7 +62,7 @@ def open_url(
     return RedisStorage(plain, clock=clock, client=client, **own_options)
 
 
-class RedisStorage(RedisClaims):
+class RedisStorage(RedisManyQueues):
     """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
     # -- enqueue, finish ----------------------------------------------------------------------

@@ -10,7 +10,7 @@
 --          storage/redis/lua/settle.lua
 -- Returns  for each step {now, reply of storage/redis/lua/settle.lua or '', reply of storage/redis/lua/claim.lua or ''}.
 --          The script stops after MAX_RUNS runs, so that other clients wait for at most some ms; the caller sends the
---          other steps again.
+--          other steps again. If a step fails after other steps were applied, its reply is the error, and the last one.
 
 -- @include settle_run
 -- @include claim_step
@@ -38,14 +38,24 @@ local function serve_step(prefix, name, fail_prefix, settlements, limit, at)
   return {now, answers, claimed}
 end
 
-local replies, runs, at = {}, 0, 4
-for n = 1, tonumber(ARGV[3]) do
-  if runs >= MAX_RUNS then break end
+-- Serve the step at ARGV[at]. Return its reply, the number of its runs, and the position after it.
+local function serve_at(at)
   local settlements, follow_ups = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local reply = serve_step(KEYS[tonumber(ARGV[at])], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], settlements,
     tonumber(ARGV[at + 5]), at + 6)
-  replies[n] = reply
-  at = at + 6 + 2 * settlements + 3 * follow_ups
-  runs = runs + settlements + (reply[3] ~= '' and #reply[3][5] / 2 or 0)
+  local claimed = reply[3] ~= '' and #reply[3][5] / 2 or 0
+  return reply, settlements + claimed, at + 6 + 2 * settlements + 3 * follow_ups
+end
+
+local first, runs, at = serve_at(4)
+local replies = {first}
+for n = 2, tonumber(ARGV[3]) do
+  if runs >= MAX_RUNS then break end
+  local served, reply, more, next_at = pcall(serve_at, at)
+  if not served then
+    replies[n] = {err = type(reply) == 'table' and reply.err or reply}
+    break
+  end
+  replies[n], runs, at = reply, runs + more, next_at
 end
 return replies

@@ -3,8 +3,10 @@
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  id of the claim
--- Returns  nil. Without a waiting claim the key expires after 10 s.
+-- ARGV[2]  list of this id for a claim of several queues; absent in a cluster
+-- Returns  nil. Without a waiting claim the keys expire after 10 s.
 
-local key = KEYS[1] .. 'parked:' .. ARGV[1]
-redis.call('RPUSH', key, '')
-redis.call('PEXPIRE', key, 10000)
+for _, key in ipairs({KEYS[1] .. 'parked:' .. ARGV[1], ARGV[2]}) do
+  redis.call('RPUSH', key, '')
+  redis.call('PEXPIRE', key, 10000)
+end

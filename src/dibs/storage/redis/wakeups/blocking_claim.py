@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.exceptions import (
     AskError,
@@ -42,20 +42,31 @@ MIN_TIMEOUT: Final = 0.01
 REFUSED_PAUSE: Final = 60.0
 
 
+class BlockingRequest(NamedTuple):
+    """The two commands of a blocking claim: a BLPOP, and the script that claims when the BLPOP has ended."""
+
+    #: The lists for whose elements the BLPOP waits.
+    lists: tuple[str, str]
+    timeout: float
+    #: The name of the script.
+    name: str
+    #: The keys that the script declares.
+    keys: list[str]
+    arguments: list[Any]
+
+
 async def blocking_claim(
-    servers: Servers, url: str, keys: list[str], claim_id: str, timeout: float, arguments: list[Any]
+    servers: Servers, url: str, request: BlockingRequest
 ) -> tuple[list[Any] | None, float]:
     """Send a blocking claim. Return its reply, and a pause: seconds in which to send no other blocking claim.
 
-    `keys` are the keys that the claim declares; the first one is the prefix of the queue's keys.
     The reply is None if the claim did not run; the caller must then claim without blocking. Raise
     StorageError, or OutcomeUnknown if the reply was lost.
     """
-    prefix = keys[0]
-    blpop = ("BLPOP", prefix + "parked", f"{prefix}parked:{claim_id}", f"{max(timeout, MIN_TIMEOUT):.3f}")
-    claim = ("EVALSHA", script("claim").sha, len(keys), *keys, *arguments)
+    blpop = ("BLPOP", *request.lists, f"{max(request.timeout, MIN_TIMEOUT):.3f}")
+    claim = ("EVALSHA", script(request.name).sha, len(request.keys), *request.keys, *request.arguments)
     try:
-        popped, reply = await servers.call_blocking(prefix, blpop, claim, timeout)
+        popped, reply = await servers.call_blocking(request.lists[0], blpop, claim, request.timeout)
     except ERROR_REPLIES:
         # The claim did not run: the server has not loaded the script, or another server has the queue.
         return None, 0.0

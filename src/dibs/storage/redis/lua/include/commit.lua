@@ -2,6 +2,7 @@
 
 -- @include claim_order
 -- @include event_log
+-- @include groups
 
 local function check_plan()
   for _, queue in pairs(opened) do
@@ -49,6 +50,7 @@ local function write_meta(queue)
   if queue.work_changed then call('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
+    if queue.groups then release_groups(queue) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
   if queue.log_written then call('PUBLISH', queue.prefix .. 'told', '') end

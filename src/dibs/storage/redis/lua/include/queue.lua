@@ -55,8 +55,8 @@ end
 
 -- Raise DIBSDAMAGED for the first value in the hash `meta` that should be a number.
 local function raise_bad_number(known)
-  local texts = {keyed = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
-  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', setting_names()}
+  local texts = {keyed = 1, groups = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
+  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', 'groups', setting_names()}
   for i, name in ipairs(names) do
     local is_unset = not known[i] or known[i] == '' and (name == 'max_active' or name == 'per_key')
     if not texts[name] and not is_unset and not tonumber(known[i]) then damaged('meta', name) end
@@ -83,23 +83,23 @@ end
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed',
-    setting_names())
+    'groups', setting_names())
   reading.prefix = prefix
   local queue = {
     prefix = prefix, now = tonumber(known[1] or 0), number = tonumber(known[2] or 0), work = tonumber(known[3] or 0),
     ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    lead = tonumber(known[7] or 0), keyed = known[8] == '1', paused = known[9] == '1',
-    max_active = tonumber(known[10] or ''), retention = known[11] or ',,,', log_level = known[12] or 'runs',
-    log_age = tonumber(known[13] or 86400000), log_bytes = tonumber(known[14] or 67108864),
-    request_key_age = tonumber(known[15] or 3600000), fail_handler = known[16] == '1',
-    log_results = tonumber(known[17] or 0), per_key = tonumber(known[18] or ''), rate = parse_rate('rate', known[19]),
-    key_rate = parse_rate('key_rate', known[20]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
+    lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], paused = known[10] == '1',
+    max_active = tonumber(known[11] or ''), retention = known[12] or ',,,', log_level = known[13] or 'runs',
+    log_age = tonumber(known[14] or 86400000), log_bytes = tonumber(known[15] or 67108864),
+    request_key_age = tonumber(known[16] or 3600000), fail_handler = known[17] == '1',
+    log_results = tonumber(known[18] or 0), per_key = tonumber(known[19] or ''), rate = parse_rate('rate', known[20]),
+    key_rate = parse_rate('key_rate', known[21]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
     checked = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
-    and (queue.max_active or known[10] == '' or not known[10])
-    and (queue.per_key or known[18] == '' or not known[18])) then raise_bad_number(known) end
+    and (queue.max_active or known[11] == '' or not known[11])
+    and (queue.per_key or known[19] == '' or not known[19])) then raise_bad_number(known) end
   local now, us, lead = clock(prefix, manual, queue.now, queue.lead)
   queue.now, queue.us, queue.lead = now, math.max(us, now * 1000), lead
   opened[prefix] = queue
