@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
+from dibs.storage.redis.codec import requests
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.scripts import script
 from tests.storage.exchange import begun, counted, exchange
@@ -45,3 +48,22 @@ async def test_a_batch_costs_as_many_requests_as_a_single_job(
         await storage.settle("q", ends)
 
     assert (1000, 3) == (len(ends), len(calls))
+
+
+async def test_new_jobs_are_answered_with_one_string(
+    storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis 6.2 sends each table in a reply with a system call of its own."""
+    replies: list[Any] = []
+    decode = requests.decode_enqueued
+
+    def noted(sent: Sequence[EnqueueRequest], reply: bytes | list[Any]) -> list[EnqueueResult]:
+        replies.append(reply)
+        return decode(sent, reply)
+
+    monkeypatch.setattr(requests, "decode_enqueued", noted)
+    one = await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="one"))])
+    more = await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(3)])
+
+    assert [b"%d" % one[0].revision, b"%d" % more[0].revision] == replies
+    assert [more[0].revision + n for n in range(3)] == [result.revision for result in more]

@@ -98,11 +98,12 @@ def encode_request(
     return head + raw_key + jobs.encode_data(data)
 
 
-def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> list[EnqueueResult]:
+def decode_enqueued(requests: Sequence[EnqueueRequest], reply: bytes | list[Any]) -> list[EnqueueResult]:
+    if isinstance(reply, bytes):
+        return _new_jobs(int(reply), len(requests))
     answers, now, outcomes, first, first_ids = reply
     if first:
-        number = int(first)
-        return [EnqueueResult("queued", "nothing", n, n) for n in range(number, number + len(requests))]
+        return _new_jobs(int(first), len(requests))
     outcomes_left, first_ids_left = iter(outcomes), iter(first_ids)
     results = []
     for request, (status, found, repeated, first, last) in zip(
@@ -123,6 +124,10 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: list[Any]) -> lis
             )
         )
     return results
+
+
+def _new_jobs(first: int, count: int) -> list[EnqueueResult]:
+    return [EnqueueResult("queued", "nothing", n, n) for n in range(first, first + count)]
 
 
 def _decode_outcome(id: str, raw: bytes | None, now: int) -> Outcome | None:
