@@ -9,6 +9,9 @@ project. Each command is a line of JSON: the name of a function below and its ar
 from __future__ import annotations
 
 import asyncio
+
+# asyncio imports this module at the first use of a thread. The user of `become` may not read it then.
+import concurrent.futures.thread  # noqa: F401
 import json
 import os
 import pwd

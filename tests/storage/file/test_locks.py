@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -65,3 +68,52 @@ async def test_a_storage_says_for_how_long_it_has_waited_for_the_lock(tmp_path: 
         assert "lock, which another process has held for " in reason
         assert 60 > float(reason.partition("has held for ")[2].partition(" s")[0])
         assert "the step before it" in mine._lock.waits_for
+
+
+async def test_the_lock_file_is_locked_under_its_name(tmp_path: Path) -> None:
+    """A program that restores a backup may replace the file while a storage has it open."""
+    async with opened(tmp_path) as mine, opened(tmp_path) as others:
+        await mine.enqueue("q", [request("a")])
+        (tmp_path / "lock").unlink()
+        await others.enqueue("q", [request("b")])
+        with FileLock(tmp_path / "lock", thread_local=False):
+            waiting = asyncio.create_task(mine.enqueue("q", [request("c")]))
+            done, _ = await asyncio.wait([waiting], timeout=0.3)
+            assert not done
+        await waiting
+
+    assert ["a", "b", "c"] == await ids_in(tmp_path)
+
+
+async def test_a_step_opens_one_file(tmp_path: Path) -> None:
+    """It writes its commit. Before, it also opened the lock file, and tried to open the next commit."""
+    opens: list[str] = []
+    recording = False
+
+    def record(event: str, args: tuple[Any, ...]) -> None:
+        if recording and event == "open" and str(args[0]).startswith(str(tmp_path)):
+            opens.append(Path(args[0]).parent.name)
+
+    sys.addaudithook(record)
+    async with opened(tmp_path) as storage:
+        await storage.enqueue("q", [request("a")])
+        recording = True
+        await storage.enqueue("q", [request("b")])
+        recording = False
+
+    assert ["tmp"] == opens
+
+
+async def test_a_forked_child_closes_the_lock_file(tmp_path: Path) -> None:
+    """A lock that the parent holds at the fork would outlive the parent if the child had the file open."""
+    async with opened(tmp_path) as storage:
+        await storage.enqueue("q", [request("a")])
+        lock = storage._lock._file
+        assert lock is not None
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lock.closed else 1)
+        _, status = os.waitpid(child, 0)  # noqa: ASYNC222 - the child ends at once
+
+        assert 0 == os.waitstatus_to_exitcode(status)
+        assert not lock.closed

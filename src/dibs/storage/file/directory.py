@@ -66,9 +66,10 @@ class Directory:
         self.commits = self.root / "commits"
         self.checkpoint = self.root / "checkpoint"
         self.tmp = self.root / "tmp"
+        self._commit_prefix = f"{self.commits}/"
 
     def commit_path(self, number: int) -> str:
-        return f"{self.commits}/{number:016x}"
+        return f"{self._commit_prefix}{number:016x}"
 
     def commit_numbers(self) -> Iterator[int]:
         """Yield the numbers of the existing commits, in any order. Skip files with other names."""

@@ -58,12 +58,14 @@ class Replay:
         another process may just have replaced them by valid commits of the same names.
         """
         while True:
-            try:
-                body = self._read_commit(self.number + 1, locked=locked)
-            except FileNotFoundError:
+            if not _exists(self._directory.commit_path(self.number + 1)):
                 if not self._load_newer_checkpoint():
                     return False
                 continue
+            try:
+                body = self._read_commit(self.number + 1, locked=locked)
+            except FileNotFoundError:
+                continue  # another process has just replaced the commit by a checkpoint
             if body is None:
                 return True
             yield self._apply_commit(body)
@@ -146,3 +148,12 @@ class Replay:
             path,
             aside,
         )
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file exists. Most steps find no new commit; a failing open() takes 3 times as long."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -12,7 +12,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged
@@ -26,6 +25,7 @@ from dibs.storage.file.frames import encode_frame, write_atomically
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock, Turn
 from dibs.storage.file.replay import Replay
+from dibs.storage.file.step_thread import StepThread
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.session import P, T, Verb
 from dibs.storage.indexed.storage import IndexedStorage
@@ -101,7 +101,7 @@ class FileStorage(IndexedStorage):
         self._replay = Replay(self._directory, fsync=self._fsync)
         self._wakeups = Wakeups()
         self._watch: CommitWatch | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: StepThread | None = None
         self._last_catch_up = 0.0
 
     # -- open and close ------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class FileStorage(IndexedStorage):
         if self._is_forked:
             # The parent's thread does not exist in this process, and its state may be half changed.
             self._reset_state()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dibs-file")
+        self._thread = StepThread("dibs-file")
         self._open, self._process = True, os.getpid()
         try:
             await self._run_on_thread(self._load_directory)
@@ -139,8 +139,8 @@ class FileStorage(IndexedStorage):
         thread, self._thread = self._thread, None
         if thread is None or self._is_forked:
             return
-        await _run_on_executor(thread, self._stop_watch)
-        thread.shutdown(wait=False)
+        await thread.run(self._stop_watch)
+        thread.stop()
 
     def _stop_watch(self) -> None:
         if self._watch is not None:
@@ -153,7 +153,7 @@ class FileStorage(IndexedStorage):
         self._check_open()
         if self._thread is None:
             raise NotRunning(f"{self.url} is not open")
-        return await _run_on_executor(self._thread, work)
+        return await self._thread.run(work)
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class FileStorage(IndexedStorage):
             # The caller may be cancelled while `_add_waiter` runs on the thread. The thread runs its work in
             # order, so this `remove` follows the `add` of `_add_waiter`.
             if self._thread is not None:
-                self._thread.submit(self._wakeups.remove, waiter)
+                self._thread.submit(lambda: self._wakeups.remove(waiter))
         if not self._open:
             raise NotRunning(f"{self.url} was closed")
         return await self._run_on_thread(
@@ -318,20 +318,8 @@ class FileStorage(IndexedStorage):
         """Read a new commit that the watch reports, unless this process has applied or written it already."""
         thread = self._thread
         if number > self._replay.number and thread is not None:
-            try:
-                thread.submit(self._catch_up_to, number)
-            except RuntimeError:
-                log.debug("a commit was reported while %s was closing", self.url)
+            thread.submit(lambda: self._catch_up_to(number))
 
     def _catch_up_to(self, number: int) -> None:
         if number > self._replay.number:
             self._catch_up()
-
-
-async def _run_on_executor(thread: ThreadPoolExecutor, work: Callable[[], R]) -> R:
-    try:
-        done = asyncio.get_running_loop().run_in_executor(thread, work)
-    except RuntimeError:
-        # The interpreter shuts down, and its executors take no more work. Run the work on this thread.
-        return work()
-    return await done
