@@ -7,7 +7,6 @@ queues.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -39,7 +38,10 @@ MAX_CLOCKS: Final = 4096
 
 
 class WatchedQueue(NamedTuple):
-    """The state of one queue that waits compare, as storage/redis/lua/watch.lua returns it."""
+    """The state of one queue that waits compare, as storage/redis/lua/watch.lua returns it.
+
+    The values that the kind of the wait does not need have their defaults.
+    """
 
     #: Time of the server, ms.
     now: int
@@ -89,8 +91,8 @@ class RedisWaits:
     """The state that all waits of one open storage share: subscription, clock of the server, and options."""
 
     subscription: Subscription
-    #: Reads the state of a queue from the server.
-    read_state: Callable[[str], Awaitable[WatchedQueue]]
+    #: Reads the states of queues from the server, as far as this kind of wait needs them.
+    read_states: Callable[[Sequence[str], Watch], Awaitable[list[WatchedQueue]]]
     #: Returns the prefix of the keys of a queue.
     queue_prefix: Callable[[str], str]
     #: Seconds between two reads of a queue without messages.
@@ -159,8 +161,8 @@ class RedisWait(Wait):
         # Take the dictionary before the read. If the connection is lost during the read, the result belongs
         # into this old dictionary, not into its replacement.
         latest = self._subscription.latest if self._subscription.is_confirmed(self._channels) else {}
-        queues = dict.fromkeys(self.queues)
-        states = dict(zip(queues, await asyncio.gather(*map(self._waits.read_state, queues)), strict=True))
+        queues = list(dict.fromkeys(self.queues))
+        states = dict(zip(queues, await self._waits.read_states(queues, self.watch), strict=True))
         for queue, state in states.items():
             self._waits.note_time(queue, state.now)
         if self.watch != "events":

@@ -21,14 +21,16 @@ local CHUNK = 2000
 local TOLERANCE = 1000
 
 local opened = {}
+-- The time of the server; one for all queues of a script.
+local server_time
 
 -- Return the time in ms and in µs, and the lead: the ms by which this time is ahead of the server's clock.
 -- src/dibs/storage/clock.py has the same rule. `manual` is a manual time, '' for the server's clock; `highest` is the
 -- highest time of the queue, and `stored` its stored lead.
 local function clock(prefix, manual, highest, stored)
   if manual ~= '' then return math.max(tonumber(manual), highest), tonumber(manual) * 1000, 0 end
-  local time = call('TIME')
-  local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  server_time = server_time or call('TIME')
+  local us = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
   local now, lead = math.floor(us / 1000), stored
   if now >= highest - TOLERANCE then
     lead = 0
