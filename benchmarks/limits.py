@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -29,13 +30,15 @@ from benchmarks import report
 from benchmarks.scenarios import BATCH, LEASE, PAYLOAD, claim_and_complete, fill
 from benchmarks.storages import empty_storage, private_servers
 from dibs.model.job import JobData, NewJob
-from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 
 QUEUE: Final = "limited"
 FULL_KEY: Final = "full"
 #: Jobs of a full key that any storage sets aside in one claim, at least.
 FILED_PER_CLAIM: Final = 5_000
+#: Requests of a drain before the other drain has its turn.
+CALLS_PER_TURN: Final = 5
 
 
 @frozen
@@ -55,8 +58,38 @@ def keyed_requests(count: int, key: Callable[[int], str], prefix: str) -> list[E
     ]
 
 
-async def drain_other_keys(storage: Storage, size: Size, backlog: int) -> float:
-    """Drain jobs of many keys behind `backlog` jobs of a key whose only run stays active."""
+@define
+class Drain:
+    """A drain of one storage that other drains may interrupt, and its seconds so far."""
+
+    storage: Storage
+    jobs: int
+    lease: str
+    settlements: list[Settlement] = field(factory=list)
+    settled: int = 0
+    seconds: float = 0.0
+
+    async def take_turn(self) -> None:
+        """Send CALLS_PER_TURN requests. Each settles the jobs of the one before, and claims BATCH more."""
+        started = time.perf_counter()
+        for _ in range(CALLS_PER_TURN):
+            result = await self.storage.settle_and_claim(QUEUE, self.settlements, self.lease, BATCH)
+            self.settlements = [
+                Settlement(id=job.id, fence=job.run.fence, action=Complete(result=b"null"))
+                for job in result.claim.jobs
+                if job.run is not None
+            ]
+            self.settled += len(result.settled)
+        self.seconds += time.perf_counter() - started
+
+    @property
+    def rate(self) -> float:
+        """Jobs settled a second."""
+        return self.settled / self.seconds
+
+
+async def prepare_drain(storage: Storage, size: Size, backlog: int) -> Drain:
+    """Fill a storage with jobs of many keys, behind `backlog` jobs of a key whose only run stays active."""
     await storage.configure(QUEUE, SettingsPatch(per_key=1))
     lease = (await storage.grant([QUEUE], LEASE, "holder of the full key")).lease
     await fill(storage, QUEUE, keyed_requests(1 + backlog, lambda _: FULL_KEY, "full"))
@@ -66,7 +99,14 @@ async def drain_other_keys(storage: Storage, size: Size, backlog: int) -> float:
     claims = 1 + backlog // FILED_PER_CLAIM
     for _ in range(claims):
         await storage.claim(QUEUE, lease, 1)
-    return await claim_and_complete(storage, QUEUE, size.keys - claims - BATCH)
+    return Drain(storage, size.keys - claims - (CALLS_PER_TURN + 1) * BATCH, lease)
+
+
+async def drain_in_turns(drains: Sequence[Drain]) -> None:
+    """Drain several storages in turns, so that a change of the machine's speed affects all of them."""
+    while all(drain.settled < drain.jobs for drain in drains):
+        for drain in drains:
+            await drain.take_turn()
 
 
 async def drain_keys(storage: Storage, size: Size, per_key: int | None) -> float:
@@ -77,16 +117,16 @@ async def drain_keys(storage: Storage, size: Size, per_key: int | None) -> float
 
 
 async def measure_round(url: str, size: Size) -> dict[str, float]:
-    """Return the four rates of one storage, each on a storage of its own."""
-    async with empty_storage(url) as storage:
-        alone = await drain_other_keys(storage, size, 0)
-    async with empty_storage(url) as storage:
-        behind = await drain_other_keys(storage, size, size.backlog)
+    """Return the four rates, each on a storage of its own. The first two drains take turns."""
+    async with empty_storage(url) as first, empty_storage(url) as second:
+        alone = await prepare_drain(first, size, 0)
+        behind = await prepare_drain(second, size, size.backlog)
+        await drain_in_turns([alone, behind])
     async with empty_storage(url) as storage:
         no_limit = await drain_keys(storage, size, None)
     async with empty_storage(url) as storage:
         keys = await drain_keys(storage, size, 1)
-    return {"alone": alone, "behind": behind, "no_limit": no_limit, "keys": keys}
+    return {"alone": alone.rate, "behind": behind.rate, "no_limit": no_limit, "keys": keys}
 
 
 def measure(urls: list[str], size: Size, rounds: int) -> dict[str, list[dict[str, float]]]:
