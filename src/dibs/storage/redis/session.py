@@ -242,8 +242,10 @@ class RedisSession:
         parts = [queues[first : first + step] for first in range(0, len(queues), step)]
         replies = await asyncio.gather(
             *(
-                self._run_script("watch", first, None, watch, more_queues=others, repeatable=True)
-                for first, *others in parts
+                self._run_script(
+                    "watch", part[0], None, watch, len(part), more_queues=part[1:], repeatable=True
+                )
+                for part in parts
             )
         )
         return [decode_state(state) for states in replies for state in states]

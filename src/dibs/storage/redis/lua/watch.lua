@@ -1,8 +1,9 @@
 -- Read the states of queues for a wait (storage/redis/wakeups/wait.py).
 --
--- KEYS     prefixes of the queues' keys
+-- KEYS     prefixes of the queues' keys; in a cluster, one more key
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  what the wait is for: work, events, ids or progress. It decides which of the values are read
+-- ARGV[3]  number of queues
 -- Returns  for each queue {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0,
 --          reported}
 
@@ -41,5 +42,5 @@ local function read_state(queue)
 end
 
 local states = {}
-for i, prefix in ipairs(KEYS) do states[i] = read_state(open_queue(prefix, ARGV[1])) end
+for i = 1, tonumber(ARGV[3]) do states[i] = read_state(open_queue(KEYS[i], ARGV[1])) end
 return states
