@@ -111,7 +111,7 @@ class Queries:
             "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
             "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
             "o.dropped, j.dropped",
-            "claimed": re.sub(r"\bj\.", "c.", job),
+            "claimed": columns["claimed"],
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
             "settings": columns["settings"],
         }

@@ -25,7 +25,7 @@ from dibs.model.job import (
     Successor,
 )
 from dibs.model.requests import EnqueueRequest, Settings, StartRate
-from dibs.model.results import ClaimResult, EnqueueResult, QueueInfo, SettleResult
+from dibs.model.results import EnqueueResult, QueueInfo, SettleResult
 from dibs.model.rules import REASON_CAN_ONLY_END
 
 Row = Sequence[Any]
@@ -37,6 +37,8 @@ _rate: Final = msgspec.json.Decoder(StartRate).decode
 _error: Final = msgspec.json.Decoder(Error).decode
 _origin: Final = msgspec.json.Decoder(Origin).decode
 _origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
+#: The JSON of a column that is NULL.
+NULL: Final = b"null"
 #: Position of the attributes in the JSON array of an origin, the order of the fields of Origin.
 _ORIGIN_ATTRIBUTES: Final = Origin.__struct_fields__.index("attributes")
 
@@ -79,7 +81,11 @@ def decode_data(
 
 def decode_attributes(text: str) -> dict[str, bytes]:
     """Return attributes from a JSON object. The value of each is its JSON text, not parsed."""
-    return {name: bytes(value) for name, value in _attributes(text).items()}
+    return raw_to_bytes(_attributes(text))
+
+
+def raw_to_bytes(attributes: dict[str, Raw]) -> dict[str, bytes]:
+    return {name: bytes(value) for name, value in attributes.items()}
 
 
 def decode_job(row: Row, run: ActiveRun | None) -> Job:
@@ -114,7 +120,7 @@ def decode_origin(text: str) -> Origin:
     attributes = NO_ATTRIBUTES
     if len(parts) > _ORIGIN_ATTRIBUTES:
         raw = bytes(parts.pop())
-        attributes = NO_ATTRIBUTES if raw == b"null" else decode_attributes(raw.decode())
+        attributes = NO_ATTRIBUTES if raw == NULL else decode_attributes(raw.decode())
     return replace(_origin(b"[" + b",".join(parts) + b"]"), attributes=attributes)
 
 
@@ -211,11 +217,11 @@ def decode_slots(rows: Iterable[Row]) -> list[tuple[str, Slot]]:
         try:
             slots.append((row[0], decode_slot(row[1:])))
         except DECODE_ERRORS:
-            raise _unreadable_job(row[0]) from None
+            raise unreadable_job(row[0]) from None
     return slots
 
 
-def _unreadable_job(id: str) -> UnreadableRow:
+def unreadable_job(id: str) -> UnreadableRow:
     return UnreadableRow(f"the record of job {id!r}")
 
 
@@ -245,7 +251,7 @@ def decode_enqueued(rows: Sequence[Row], requests: Sequence[EnqueueRequest]) -> 
         try:
             results[number - 1] = replace(results[number - 1], outcome=decode_outcome(outcome))
         except DECODE_ERRORS:
-            raise _unreadable_job(requests[number - 1].job.id) from None
+            raise unreadable_job(requests[number - 1].job.id) from None
     return results
 
 
@@ -264,24 +270,6 @@ def decode_settled(
         revision = revisions[i] if revisions is not None and i < len(revisions) else None
         results.append(SettleResult(status, reason, revision or 0))
     return results
-
-
-def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
-    """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
-    lost, now, next_due, holder, *_ = rows[-1]
-    jobs = []
-    for row in rows[:-1]:
-        run = ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now)
-        try:
-            jobs.append(decode_job(row[5:], run))
-        except DECODE_ERRORS:
-            raise _unreadable_job(row[5]) from None
-    return ClaimResult(jobs=tuple(jobs), now=now, next_due=next_due, token=token, lost=lost)
-
-
-def count_filed(rows: Sequence[Row]) -> int:
-    """Return the number of jobs that a claim filed because their keys are closed."""
-    return rows[-1][4] or 0
 
 
 def decode_settings(row: Row) -> QueueInfo:

@@ -1,12 +1,16 @@
 -- The columns of a job (j) and its run, a successor (j.next) and an outcome (o). Queries insert them as {job}, {run},
--- {successor},
--- {outcome} and {settings}; postgres/codec/rows.py reads them in this order.
+-- {successor}, {outcome} and {settings}, and those of a claimed job (c) as {claimed}; postgres/codec/rows.py reads them in
+-- this order.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
 j.run_at, j.enqueued_at, j.seq, j.first, j.revision, j.enqueues,
 j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
 j.key, j.memo
+
+-- name: claimed
+-- `rest` has the other columns of a job, see rest_of() in 0028_claim.sql.
+c.id, c.payload, c.priority, c.run_at, c.enqueued_at, c.seq, c.attempts, c.memo, c.rest
 
 -- name: run
 j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::text

@@ -1,0 +1,105 @@
+"""Decoding of the rows of a claim. sql/columns.sql has the order of the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from dibs.model.job import NO_ATTRIBUTES, ActiveRun, Error, Job, JobData, OutcomeRetention, Overrides
+from dibs.model.results import ClaimResult
+from dibs.storage.postgres.codec.rows import (
+    DECODE_ERRORS,
+    NULL,
+    decode_origin,
+    raw_to_bytes,
+    unreadable_job,
+)
+
+Row = Sequence[Any]
+
+
+class _Rest(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The columns of a claimed job that rest_of() in 0028_claim.sql packs into one."""
+
+    attributes: dict[str, Raw] | None
+    overrides: Overrides | None
+    retention: OutcomeRetention | None
+    first: int
+    revision: int
+    enqueues: int
+    retries: int
+    stalls: int
+    timeouts: int
+    error: Error | None
+    origin: Raw
+    key: str | None
+
+
+_decode_rest: Final = msgspec.json.Decoder(_Rest).decode
+
+
+def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
+    """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
+    lost, now, next_due, holder, *_ = rows[-1]
+    jobs = []
+    for row in rows[:-1]:
+        run = ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now)
+        try:
+            jobs.append(_decode_claimed_job(row[5:], run))
+        except DECODE_ERRORS:
+            raise unreadable_job(row[5]) from None
+    return ClaimResult(jobs=tuple(jobs), now=now, next_due=next_due, token=token, lost=lost)
+
+
+def _decode_claimed_job(row: Row, run: ActiveRun) -> Job:
+    """Return a claimed job from its columns. `rest` is None for a job with payload and priority alone."""
+    id, payload, priority, run_at, enqueued_at, seq, attempts, memo, rest = row
+    if rest is None:
+        data = JobData(payload=payload, priority=priority, memo=memo)
+        return Job(
+            id=id,
+            data=data,
+            run_at=run_at,
+            enqueued_at=enqueued_at,
+            seq=seq,
+            first=seq,
+            revision=seq,
+            attempts=attempts,
+            run=run,
+        )
+    more = _decode_rest(rest)
+    origin = bytes(more.origin)
+    data = JobData(
+        payload=payload,
+        attributes=NO_ATTRIBUTES if more.attributes is None else raw_to_bytes(more.attributes),
+        priority=priority,
+        overrides=more.overrides,
+        retention=more.retention,
+        key=more.key,
+        memo=memo,
+    )
+    return Job(
+        id=id,
+        data=data,
+        run_at=run_at,
+        enqueued_at=enqueued_at,
+        seq=seq,
+        first=more.first,
+        revision=more.revision,
+        enqueues=more.enqueues,
+        attempts=attempts,
+        retries=more.retries,
+        stalls=more.stalls,
+        timeouts=more.timeouts,
+        error=more.error,
+        origin=None if origin == NULL else decode_origin(origin.decode()),
+        run=run,
+    )
+
+
+def count_filed(rows: Sequence[Row]) -> int:
+    """Return the number of jobs that a claim filed because their keys are closed."""
+    return rows[-1][4] or 0
