@@ -25,7 +25,7 @@ SOURCES: Final[dict[State, tuple[str, ...]]] = {
     "active": ("hash", "active"),
     "handed_off": ("set", "away"),
     "blocked": ("hash", "successors"),
-    "completed": ("zset", "completed"),
+    "completed": ("zset", "completed", "hash", "outcomes"),
     "failed": ("zset", "failed"),
     "cancelled": ("zset", "cancelled"),
 }

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dibs.storage.redis.codec import event_log, jobs, requests, settlements
+from dibs.storage.redis.codec import data, event_log, requests, settlements
 from tests.source import PROJECT
 
 INCLUDE = PROJECT / "src/dibs/storage/redis/lua/include"
@@ -56,4 +56,4 @@ def test_kinds_of_outcomes_have_the_same_order() -> None:
     table = re.search(r"OUTCOME_KINDS = \{(.*?)\}", text)
 
     assert table is not None
-    assert list(jobs.OUTCOME_KINDS) == re.findall(r"'(\w+)'", table[1])
+    assert list(data.OUTCOME_KINDS) == re.findall(r"'(\w+)'", table[1])

@@ -128,11 +128,11 @@ async def test_the_parts_of_a_split_share_one_sorted_set(
 
 
 async def test_the_fast_paths_write_the_same_as_the_general_path(storage: RedisStorage) -> None:
-    """max_active and the log level `all` need the general path: it writes the same slots and outcomes."""
+    """log_results and the log level `all` need the general path: it writes the same slots and outcomes."""
     slots = []
     for queue, settings in (
         ("quick", SettingsPatch()),
-        ("general", SettingsPatch(max_active=9, log_level="all")),
+        ("general", SettingsPatch(log_results=4096, log_level="all")),
     ):
         await storage.configure(queue, settings)
         await storage.enqueue(queue, [request("a", priority=3)])
@@ -154,24 +154,24 @@ async def test_the_fast_paths_write_the_same_as_the_general_path(storage: RedisS
     assert slots[0] == slots[1]
 
 
-async def test_an_outcome_that_is_not_kept_has_the_same_size_on_both_paths(
+async def test_an_end_with_a_retention_of_none_leaves_no_key_that_lasts(
     storage: RedisStorage, redis_server: RedisServer, prefix: str
 ) -> None:
-    """With retention 0 the fence and the range stay until prune, without the result."""
-    sizes = []
-    for queue, settings in (("quick", SettingsPatch()), ("general", SettingsPatch(max_active=9))):
-        await storage.configure(queue, replace(settings, retention=OutcomeRetention(completed=0)))
-        await storage.enqueue(queue, [request("a")])
+    """Both paths write no outcome and no expiry, and remove the outcome of an earlier run."""
+    for queue, settings in (("quick", SettingsPatch()), ("general", SettingsPatch(log_results=4096))):
         lease = (await storage.grant([queue], 60_000, "me")).lease
-        (job,) = (await storage.claim(queue, lease, 1)).jobs
-        assert job.run is not None
-        end = Settlement(id="a", fence=job.run.fence, action=Complete(result=b'"' + b"x" * 1000 + b'"'))
-        assert ["done"] * 2 == [(await storage.settle(queue, [end]))[0].status for _ in range(2)]
+        for completed in (3_600_000, 0):
+            patch = replace(settings, retention=OutcomeRetention(completed=completed), log_level="off")
+            await storage.configure(queue, patch)
+            await storage.enqueue(queue, [request("a")])
+            (job,) = (await storage.claim(queue, lease, 1)).jobs
+            assert job.run is not None
+            end = Settlement(id="a", fence=job.run.fence, action=Complete(result=b"1"))
+            assert ["done"] == [one.status for one in await storage.settle(queue, [end])]
         assert (await storage.get(queue, ["a"]))[0].outcome is None
-        sizes.append(redis_server.execute("HSTRLEN", f"{prefix}:{{{queue}}}:outcomes", "a"))
-
-    assert sizes[0] == sizes[1]
-    assert 0 < int(str(sizes[0])) < 1000
+        start = f"{prefix}:{{{queue}}}:"
+        left = {key.removeprefix(start) for key in redis_server.execute("KEYS", f"{start}*")}
+        assert {"meta", "leases", "lease_ends", "parked"} >= left - {"classes", "class_ends"}
 
 
 async def test_a_batch_takes_the_fast_path_except_for_known_ids(storage: RedisStorage) -> None:

@@ -13,6 +13,7 @@ from dibs.model.results import EventPage
 from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
 from dibs.storage.protocol import LATEST
 from dibs.storage.redis.codec import jobs
+from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.codec.requests import Argument
 
 #: The kinds of events, in the order of EVENT_KINDS in storage/redis/lua/include/event_log.lua. An entry has
@@ -26,6 +27,11 @@ KINDS: Final[tuple[EventKind, ...]] = (
 ATTEMPT_KINDS: Final = 7
 _ENTRY: Final = Layout(">QI")
 _EVENT: Final = Layout(">BBH")
+#: Added to the kind of a group of events: events of the same kind of the jobs of one claim.
+_GROUP: Final = 128
+_GROUP_RUN: Final = Layout(">QQh")
+#: Bytes of each event of a group: the last 7 bytes of its seq, and its run_at.
+_GROUP_HEAD: Final = 15
 
 
 def encode_page_request(after: str | None, limit: int) -> list[Argument]:
@@ -81,22 +87,46 @@ def _with_offsets(number: int, events: list[LogEvent], skip: int) -> list[tuple[
 def decode_events(raw: bytes) -> list[LogEvent]:
     """Unpack the events of one entry. storage/redis/lua/include/event_log.lua documents the layout."""
     now, count = _ENTRY.unpack_from(raw)
-    at, events = _ENTRY.size, []
-    for _ in range(count):
+    at, events = _ENTRY.size, list[LogEvent]()
+    while len(events) < count:
         kind, has, size = _EVENT.unpack_from(raw, at)
         start = at + _EVENT.size
+        if kind >= _GROUP:
+            grouped, at = _decode_group(raw, start, KINDS[kind - _GROUP - 1], size, now)
+            events += grouped
+            continue
         at = start + size
         head = jobs.Head(raw, at) if has & 1 else None
         at = head.end if head else at
         error = None
         if has & 2:
-            part, at = jobs.read_sized(raw, at)
+            part, at = read_sized(raw, at)
             error = jobs.decode_error(part)
         result = None
         if has & 4:
-            result, at = jobs.read_sized(raw, at)
+            result, at = read_sized(raw, at)
         events.append(_decode_event(kind, raw[start : start + size].decode(), now, head, error, result))
     return events
+
+
+def _decode_group(raw: bytes, at: int, kind: EventKind, count: int, now: int) -> tuple[list[LogEvent], int]:
+    joined, at = read_sized(raw, at)
+    fence, claimed_at, _ = _GROUP_RUN.unpack_from(raw, at)
+    holder, at = read_sized(raw, at + _GROUP_RUN.size)
+    end = at + count * _GROUP_HEAD
+    events = []
+    for id, start in zip(joined.decode().split("\0"), range(at, end, _GROUP_HEAD), strict=True):
+        seq, run_at = int.from_bytes(raw[start : start + 7]), int.from_bytes(raw[start + 7 : start + 15])
+        events.append(
+            LogEvent(
+                kind=kind, id=id, at=now, attempt=1, fence=fence, enqueued_at=run_at, run_at=run_at,
+                claimed_at=claimed_at, finished_at=now, holder=holder.decode(), first=seq, revision=seq,
+                enqueues=1,
+            )
+        )  # fmt: skip
+    if end > len(raw):
+        raise ValueError("the group of events is cut")
+    return events, end
 
 
 def _decode_event(

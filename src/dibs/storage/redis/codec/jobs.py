@@ -6,32 +6,26 @@ layouts. Each function `encode_...` returns bytes, and `decode_...` converts the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError  # noqa: N812 - it is an exception class
 from typing import Final
 
-from msgspec import UNSET, UnsetType
 from msgspec.msgpack import Decoder, Encoder
 
-from dibs.model.job import (
-    NO_ATTRIBUTES,
-    ActiveRun,
-    EndKind,
-    Error,
-    Job,
-    JobData,
-    Origin,
-    Outcome,
-    OutcomeRetention,
-    Overrides,
+from dibs.model.job import ActiveRun, Error, Job, Origin, Outcome
+from dibs.storage.redis.codec.data import (
+    decode_attributes,
+    decode_data,
+    encode_attributes,
+    encode_data,
+    read_sized,
+    with_size,
 )
-from dibs.model.plain_values import to_plain
 
 LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
-OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
-KIND_LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
-KIND_OF_LETTER: Final = {letter: kind for kind, letter in KIND_LETTERS.items()}
+#: The flags of the form `claimed` (storage/redis/lua/include/job_record.lua).
+CLAIMED: Final = ACTIVE | LISTED
 
 _HEAD: Final = Layout(">BhQQ")
 _TIME: Final = Layout(">Q")
@@ -40,6 +34,8 @@ _RUN: Final = Layout(">QQ32s")
 #: Head, run and size of the holder: the first bytes of most claimed jobs.
 _CLAIMED: Final = Layout(">BhQQQQQIIIIIQQ32sI")
 _SIZE: Final = Layout(">I")
+#: Position of the holder in the form `claimed`.
+_RUN_SIZE: Final = 1 + _RUN.size + _SIZE.size
 _ORIGIN: Final = Layout(">QQQIIII")
 #: Flag in the size of the name at the start of an origin: run_at and attributes follow the numbers. An origin
 #: that an earlier version of dibs has stored has neither.
@@ -47,8 +43,6 @@ _ORIGIN_HAS_TIME: Final = 0x8000
 
 encode_error: Final = Encoder().encode
 decode_error: Final = Decoder(Error).decode
-_encode_overrides: Final = Encoder(enc_hook=to_plain).encode
-_decode_overrides: Final = Decoder(Overrides).decode
 
 
 class UnreadableRecord(Exception):
@@ -61,124 +55,6 @@ class UnreadableRecord(Exception):
 
 #: The errors that the decoding of a damaged record may raise. The errors of struct are no ValueErrors.
 DECODE_ERRORS: Final = (LayoutError, ValueError, LookupError, TypeError, AssertionError)
-
-
-def with_size(raw: bytes) -> bytes:
-    """Return bytes with their size in front, as 4 bytes."""
-    return _SIZE.pack(len(raw)) + raw
-
-
-def read_sized(raw: bytes, at: int) -> tuple[bytes, int]:
-    """Return the bytes whose size is at position `at`, and the position after them."""
-    start = at + 4
-    end = start + int.from_bytes(raw[at:start])
-    if end > len(raw):
-        raise ValueError("a section of the record is cut")
-    return raw[start:end], end
-
-
-# -- data --------------------------------------------------------------------------------------------
-
-
-def encode_data(data: JobData) -> bytes:
-    """Pack the data of a job, without its priority: the head of the record has the priority."""
-    if (
-        not data.attributes
-        and data.overrides is None
-        and data.retention is None
-        and (data.key is None and data.memo is None)
-    ):
-        return b"\0" + data.payload
-    flags, parts = 0, []
-    if data.attributes:
-        flags |= 1
-        parts.append(with_size(encode_attributes(data.attributes)))
-    if data.overrides is not None:
-        flags |= 2
-        parts.append(with_size(_encode_overrides(data.overrides)))
-    if data.retention is not None:
-        flags |= 4
-        parts.append(with_size(encode_retention(data.retention).encode()))
-    if data.memo is not None:
-        flags |= 8
-        parts.append(with_size(data.memo))
-    if data.key is not None:
-        flags |= 16
-        parts.append(with_size(data.key.encode()))
-    return b"".join((bytes((flags,)), *parts, data.payload))
-
-
-def decode_data(raw: bytes, priority: int) -> JobData:
-    flags, at = raw[0], 1
-    if not flags:
-        # Pass NO_ATTRIBUTES, because msgspec would create a new default mapping for each Struct.
-        return JobData(payload=raw[1:], attributes=NO_ATTRIBUTES, priority=priority)
-    if flags > 31:
-        raise ValueError("the record has unknown data")
-    attributes, overrides, retention, memo, key = NO_ATTRIBUTES, None, None, None, None
-    if flags & 1:
-        part, at = read_sized(raw, at)
-        attributes = decode_attributes(part)
-    if flags & 2:
-        part, at = read_sized(raw, at)
-        overrides = _decode_overrides(part)
-    if flags & 4:
-        part, at = read_sized(raw, at)
-        retention = decode_retention(part.decode())
-    if flags & 8:
-        memo, at = read_sized(raw, at)
-    if flags & 16:
-        part, at = read_sized(raw, at)
-        key = part.decode()
-    return JobData(
-        payload=raw[at:],
-        attributes=attributes,
-        priority=priority,
-        overrides=overrides,
-        retention=retention,
-        key=key,
-        memo=memo,
-    )
-
-
-def encode_attributes(attributes: Mapping[str, bytes]) -> bytes:
-    return b"".join(with_size(name.encode()) + with_size(value) for name, value in attributes.items())
-
-
-def decode_attributes(raw: bytes) -> dict[str, bytes]:
-    attributes, at = {}, 0
-    while at < len(raw):
-        name, at = read_sized(raw, at)
-        attributes[name.decode()], at = read_sized(raw, at)
-    return attributes
-
-
-def encode_retention(retention: OutcomeRetention) -> str:
-    """Encode a retention as `completed,failed,cancelled,keep`, as in `3600000,*,,f`.
-
-    An age is in ms, "" for UNSET, or "*" for ever. `keep` has the first letters of the kinds whose payload is
-    kept ("x" for cancelled), "" for UNSET, or "-" for no kind.
-    """
-    parts = [_encode_age(getattr(retention, kind)) for kind in OUTCOME_KINDS]
-    keep = retention.keep_payload
-    parts.append("" if isinstance(keep, UnsetType) else "".join(KIND_LETTERS[kind] for kind in keep) or "-")
-    return ",".join(parts)
-
-
-def _encode_age(age: int | UnsetType | None) -> str:
-    return "" if age is UNSET else "*" if age is None else str(age)
-
-
-def decode_retention(text: str) -> OutcomeRetention:
-    *ages, keep = text.split(",")
-    completed, failed, cancelled = (UNSET if not age else None if age == "*" else int(age) for age in ages)
-    kept = tuple(KIND_OF_LETTER[letter] for letter in keep.strip("-"))
-    return OutcomeRetention(
-        completed=completed, failed=failed, cancelled=cancelled, keep_payload=kept if keep else UNSET
-    )
-
-
-# -- jobs --------------------------------------------------------------------------------------------
 
 
 def encode_job(job: Job) -> bytes:
@@ -256,8 +132,10 @@ class Head:
 
 
 def decode_job(id: str, raw: bytes) -> Job:
-    if raw[0] == LONG | ACTIVE:
+    if raw[0] == CLAIMED:
         return _decode_claimed(id, raw)
+    if raw[0] == LONG | ACTIVE:
+        return _decode_active(id, raw)
     head = Head(raw)
     _check_head(head)
     flags, at = head.flags, head.end
@@ -302,6 +180,33 @@ def _check_head(head: Head) -> None:
 
 
 def _decode_claimed(id: str, raw: bytes) -> Job:
+    """Decode the form `claimed`: the bytes of the run, then the record of the job as it waited."""
+    at = _RUN_SIZE + int.from_bytes(raw[_RUN_SIZE - 4 : _RUN_SIZE])
+    flags, priority, seq, run_at = _HEAD.unpack_from(raw, at)
+    if flags != LISTED:
+        raise ValueError("the record has no waiting job")
+    return Job(
+        id=id,
+        data=decode_data(raw[at + 19 :], priority),
+        run_at=run_at,
+        enqueued_at=run_at,
+        seq=seq,
+        first=seq,
+        revision=seq,
+        attempts=1,
+        run=_decode_run(raw[1:at]),
+    )
+
+
+@lru_cache(256)
+def _decode_run(raw: bytes) -> ActiveRun:
+    """Decode the bytes of a run. All jobs of one claim have the same bytes, and so share one ActiveRun."""
+    fence, claimed_at, lease = _RUN.unpack_from(raw)
+    holder = raw[_RUN.size + _SIZE.size :].decode()
+    return ActiveRun(fence=fence, lease=lease.decode(), holder=holder, claimed_at=claimed_at)
+
+
+def _decode_active(id: str, raw: bytes) -> Job:
     """Decode an active job without error, origin and progress, in half the time of the general code."""
     (
         _, priority, seq, run_at, enqueued_at, first, revision, enqueues,

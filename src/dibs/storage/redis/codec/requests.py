@@ -31,6 +31,12 @@ from dibs.model.results import (
     RenewResult,
 )
 from dibs.storage.redis.codec import jobs, slots
+from dibs.storage.redis.codec.data import (
+    decode_retention,
+    encode_attributes,
+    encode_data,
+    encode_retention,
+)
 
 #: An argument of a script.
 Argument = bytes | str | int
@@ -95,7 +101,7 @@ def encode_request(
         time, at = 2, job.delay
     data, raw_key = job.data, b"" if key is None else key.encode()
     head = _REQUEST.pack(mode, time | (4 if want_outcome else 0), data.priority, at, len(raw_key))
-    return head + raw_key + jobs.encode_data(data)
+    return head + raw_key + encode_data(data)
 
 
 def decode_enqueued(requests: Sequence[EnqueueRequest], reply: bytes | list[Any]) -> list[EnqueueResult]:
@@ -228,7 +234,7 @@ def encode_settings(patch: SettingsPatch) -> list[Argument]:
 
 def _encode_setting(name: str, value: Any) -> str:
     if name == "retention":
-        return jobs.encode_retention(value)
+        return encode_retention(value)
     if value is None:
         return ""
     if isinstance(value, StartRate):
@@ -254,7 +260,7 @@ def _decode_setting(name: str, text: str) -> Any:
     if name in ("rate", "key_rate"):
         return StartRate(*map(int, text.split(","))) if text else None
     if name == "retention":
-        return jobs.decode_retention(text)
+        return decode_retention(text)
     if name == "log_level":
         return text
     return int(text) if text else None
@@ -267,7 +273,7 @@ def encode_patch(patch: JobPatch) -> list[Argument]:
         if value is not UNSET:
             arguments += [name, value if type(value) is bytes else to_plain(value)]
     if patch.retention is not UNSET:
-        arguments += ["retention", jobs.encode_retention(patch.retention)]
+        arguments += ["retention", encode_retention(patch.retention)]
     if patch.attributes is not UNSET:
-        arguments += ["attributes", jobs.encode_attributes(patch.attributes)]
+        arguments += ["attributes", encode_attributes(patch.attributes)]
     return arguments

@@ -30,6 +30,7 @@ from dibs.model.requests import (
 from dibs.model.results import SettleResult, SettleStatus
 from dibs.model.rules import REASON_CAN_ONLY_END
 from dibs.storage.redis.codec import jobs
+from dibs.storage.redis.codec.data import encode_retention, with_size
 from dibs.storage.redis.codec.requests import Argument, encode_id, encode_request
 
 SETTLE_STATUSES: Final[tuple[SettleStatus, ...]] = (
@@ -103,10 +104,10 @@ class SettlementBatch:
             return None
         result = action.result
         if result is None:
-            return _SETTLEMENT.pack(one.fence, 1, 0, 0, 0)
+            return one.fence.to_bytes(8)
         if not isinstance(result, bytes) or len(result) > self.limits.result:
             return None
-        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + jobs.with_size(result)
+        return _SETTLEMENT.pack(one.fence, 1, 16, 0, 0) + with_size(result)
 
     def _refusal_reason(self, action: SettleAction) -> str:
         try:
@@ -141,17 +142,17 @@ class SettlementBatch:
         has, at, follow_up_count, parts = 0, 0, 0, []
         if isinstance(action, Complete | Fail | Cancelled) and action.retention is not None:
             has |= 4
-            parts.append(jobs.with_size(jobs.encode_retention(action.retention).encode()))
+            parts.append(with_size(encode_retention(action.retention).encode()))
         if isinstance(action, Complete | Fail):
             follow_up_count = self._add_follow_ups(action.then)
         if isinstance(action, Fail | Cancelled | RetryLater) and action.error is not None:
             has |= 8
-            parts.append(jobs.with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
+            parts.append(with_size(jobs.encode_error(to_storable_error(action.error, self.limits))))
         if isinstance(action, Fail) and self.is_fail_queue:
             has |= 64
         elif isinstance(action, Complete) and action.result is not None:
             has |= 16
-            parts.append(jobs.with_size(action.result))
+            parts.append(with_size(action.result))
         elif isinstance(action, RetryLater | Release):
             time, at = _encode_time(action)
             has |= time

@@ -11,27 +11,29 @@ from struct import Struct as Layout
 from typing import Any, Final
 
 from dibs.model.job import EMPTY, NO_ATTRIBUTES, Outcome, Slot, Successor
+from dibs.storage.redis.codec.data import (
+    OUTCOME_KINDS,
+    decode_attributes,
+    decode_data,
+    encode_attributes,
+    encode_data,
+    read_sized,
+    with_size,
+)
 from dibs.storage.redis.codec.jobs import (
     ACTIVE,
     DECODE_ERRORS,
     LONG,
-    OUTCOME_KINDS,
     Head,
     UnreadableRecord,
-    decode_attributes,
-    decode_data,
     decode_error,
     decode_job,
     decode_origin,
-    encode_attributes,
-    encode_data,
     encode_error,
     encode_head,
     encode_job,
     encode_origin,
     encode_run,
-    read_sized,
-    with_size,
 )
 
 FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA, KEEPS_ATTRIBUTES = 4, 8, 16, 32, 64, 128

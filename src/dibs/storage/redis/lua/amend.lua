@@ -65,7 +65,7 @@ end
 local function amend_outcome()
   if patch.retention then amend_expiry() end
   if patch.attributes and not (waiting or active) then amend_outcome_attributes() end
-  local head = sub(read_field(queue, 'outcomes', id), 18, outcome.head_end)
+  local head = sub(expand_outcome(queue, id, read_field(queue, 'outcomes', id)), 18, outcome.head_end)
   store_outcome(queue, id, outcome.kind, pack_outcome(head, outcome))
 end
 

@@ -20,8 +20,7 @@ end
 local function end_cancelled(job, successor)
   local found = successor ~= '' and parse_successor(job.id, successor)
   if found and not found.creates then join_range(job, found) end
-  local text, score = encode_outcome(queue, job, 3, {})
-  store_outcome(queue, job.id, 3, text, score)
+  store_end(queue, job, {kind = 3}, found and found.creates)
   if found and found.creates then add_to_order(queue, promoted_job(job.id, found), false) end
 end
 

@@ -12,6 +12,9 @@
 
 local queue, limit = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])
 
+-- The most ids in the index of ends, and the most classes, that one step reads.
+local MAX_READ, MAX_CLASSES = 4000, 100
+
 local function expired(name, most)
   return call('ZRANGEBYSCORE', queue.prefix .. name, '-inf', decimal(queue.now), 'LIMIT', 0, most)
 end
@@ -30,6 +33,21 @@ for _, name in ipairs(OUTCOME_KINDS) do
   end
   outcomes = outcomes + #ids
 end
+-- Outcomes in the short form (storage/redis/lua/include/kept_outcomes.lua).
+local kept, unread, passed = each_expired_kept(queue, limit - outcomes, MAX_READ, function(id, text)
+  uncount_kept(queue, id, text)
+  set_field(queue, 'outcomes', id, false)
+  if not read_field(queue, 'waiting', id) and not read_field(queue, 'active', id) then
+    set_field(queue, 'dropped', id, false)
+  end
+end)
+outcomes = outcomes + kept
+for _, class in ipairs(unread and {} or expired('class_ends', MAX_CLASSES)) do
+  local text = read_field(queue, 'classes', class)
+  set_field(queue, 'classes', class, false)
+  if text then set_field(queue, 'classes', text, false) end
+  plan(queue, 'zset', 'class_ends', class, false)
+end
 local keys = expired('key_ends', limit)
 for _, key in ipairs(keys) do
   set_field(queue, 'keys', key, false)
@@ -42,5 +60,12 @@ expect_type(queue.prefix .. 'log', 'stream')
 check_plan()
 local oldest = queue.now - queue.log_age
 local events, left = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
+local prefix = queue.prefix
+for _, one in ipairs(passed) do expect_type(prefix .. 'ends:' .. one[1], 'list') end
 commit(true)
-return {outcomes, #keys, events, #clocks == limit and 1 or left}
+for _, one in ipairs(passed) do
+  local key, rest = prefix .. 'ends:' .. one[1], one[3]
+  if one[2] > 0 then call('LTRIM', key, one[2], -1) end
+  if rest and call('EXISTS', key) == 1 then call('LSET', key, 0, rest) end
+end
+return {outcomes, #keys, events, (#clocks == limit or unread) and 1 or left}

@@ -37,9 +37,9 @@ OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
 CHECKED: Final = {"max_connections", "address_map"}
 MIN_VERSION: Final = (6, 2)
 #: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
-LAYOUT: Final = 2
-#: Writes the version ARGV[1] unless a newer dibs has written a higher one meanwhile. No record changes: a
-#: place of layout 1 has no keys, memos and attributes of outcomes, and its records stay readable.
+LAYOUT: Final = 3
+#: Writes the version ARGV[1] unless a newer dibs has written a higher one meanwhile. No record changes:
+#: layouts 1 and 2 lack some forms of records, and all their records stay readable.
 _RAISE_LAYOUT: Final = """
 if tonumber(redis.call('GET', KEYS[1])) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 """

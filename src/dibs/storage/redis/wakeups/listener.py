@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
-from dibs.storage.redis.codec.jobs import read_sized
+from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.wait_loop import QueueWait
@@ -36,6 +36,8 @@ PING_TIMEOUT: Final = 5.0
 LINGER: Final = 10.0
 #: Latest messages about ended ids that are kept for each queue, for waits that begin after the end of a run.
 KEPT_MESSAGES: Final = 64
+#: Stands before the ids of a message that has no outcomes; NUL separates the ids.
+NO_OUTCOMES: Final = b"\xff" * 4
 
 
 class Wait(QueueWait[Any], ABC):
@@ -61,6 +63,9 @@ class NamingMessage:
         #: them.
         self.ids: dict[str, bytes] = {}
         at = 16
+        if raw[at : at + 4] == NO_OUTCOMES:
+            self.ids = dict.fromkeys(raw[at + 4 :].decode().split("\0"), b"")
+            return
         while at < len(raw):
             id, at = read_sized(raw, at)
             self.ids[id.decode()], at = read_sized(raw, at)

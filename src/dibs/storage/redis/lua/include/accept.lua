@@ -81,7 +81,7 @@ local function enqueue_new(queue, request, number)
 end
 
 local read_head = guarded('job', function(id, text)
-  local job, at = parse_head(id, text, 1)
+  local job, at = parse_head(id, expand_claimed(text), 1)
   check_head(job)
   return job, at
 end)

@@ -1,6 +1,6 @@
 -- Attributes of a job as one string: I4 + name, I4 + value for each attribute.
 --
--- Python packs the same string in storage/redis/codec/jobs.py (encode_attributes). No script reads the values.
+-- Python packs the same string in storage/redis/codec/data.py (encode_attributes). No script reads the values.
 
 -- @include job_record
 

@@ -150,8 +150,6 @@ local function select_due(queue, limit)
   return selected, gave_up
 end
 
--- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.
-local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
 local FIRST_CLAIM_FLAGS = string.char(LONG + ACTIVE)
 
 -- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
@@ -188,9 +186,13 @@ local function encode_active(queue, id, text, lease_and_holder)
       next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
 end
 
+-- @include claim_listed
+
 -- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
 -- search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
+  local listed = claim_listed(queue, lease, holder, limit)
+  if listed then return listed, false end
   local selected, gave_up = select_due(queue, limit)
   reading.prefix = queue.prefix
   if #selected == 0 then return {}, gave_up end

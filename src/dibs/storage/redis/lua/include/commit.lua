@@ -7,24 +7,46 @@
 local function check_plan()
   for _, queue in pairs(opened) do
     for name, planned in pairs(queue.plan) do expect_type(queue.prefix .. name, planned.kind) end
+    for _, batch in ipairs(queue.batches) do expect_type(queue.prefix .. batch.name, batch.kind) end
     if #queue.new_records > 0 then expect_type(queue.prefix .. 'waiting', 'hash') end
     check_order_types(queue)
     if queue.touched then limits().check_types(queue) end
+    if queue.kept_counts then expect_type(queue.prefix .. 'ends', 'hash') end
     check_log_type(queue)
+  end
+end
+
+local function write_batches(queue, removes)
+  for _, batch in ipairs(queue.batches) do
+    if batch.removes == removes then
+      send_chunked((removes and REMOVE or ADD)[batch.kind], queue.prefix .. batch.name, batch.args)
+    end
   end
 end
 
 -- Remove members first, because that frees memory for the additions.
 local function write_plan()
   for _, queue in pairs(opened) do
+    write_batches(queue, true)
     for name, planned in pairs(queue.plan) do
       send_chunked(REMOVE[planned.kind], queue.prefix .. name, removals(planned))
     end
   end
   for _, queue in pairs(opened) do
     send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records)
+    write_batches(queue, false)
     for name, planned in pairs(queue.plan) do
       send_chunked(ADD[planned.kind], queue.prefix .. name, additions(planned))
+    end
+  end
+end
+
+-- Write the changes of the number of outcomes in the short form. Without such outcomes each entry of `ends:AGE` is stale.
+local function write_kept_counts(queue)
+  for age, count in pairs(queue.kept_counts or {}) do
+    if call('HINCRBY', queue.prefix .. 'ends', age, count) <= 0 then
+      call('HDEL', queue.prefix .. 'ends', age)
+      call('DEL', queue.prefix .. 'ends:' .. age)
     end
   end
 end
@@ -67,6 +89,7 @@ local function commit(even_if_full)
   for _, queue in pairs(opened) do
     write_order(queue)
     if queue.touched then limits().write(queue) end
+    write_kept_counts(queue)
     write_log(queue)
     write_meta(queue)
   end

@@ -1,8 +1,11 @@
 -- The event log of a queue: a Redis stream with one entry per step. The id of an entry is the last number of its step.
 --
 -- entry     I8 at, I4 count, then the events
--- event     B kind, B has (1 head, 2 error, 4 result), I2 + id, the head of the job at the event, I4 + error,
+-- event     one event, or a group: completed events of the jobs of one claim
+-- one       B kind, B has (1 head, 2 error, 4 result), I2 + id, the head of the job at the event, I4 + error,
 --           I4 + result
+-- group     B 128 + kind, B 0, I2 count, I4 + ids, separated by NUL, I8 fence, I8 claimed_at, h priority, I4 + holder, then
+--           for each event the last 7 bytes of seq, and I8 run_at. Such jobs were enqueued once, at their run_at
 -- kind      EVENT_KINDS below; KINDS in storage/redis/codec/event_log.py has the same order
 -- A head has first, revision, times, attempts, fence and holder.
 
@@ -18,9 +21,11 @@ local EVENT_KINDS = {
 local MAX_NAMED_IDS = 400
 -- A message that names at most this many ids includes their outcomes, except those with more bytes than the second
 -- number. A wait that gets an outcome in a message need not read it from the server.
-local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES = 8, 1024
+local MAX_PUBLISHED_OUTCOMES, MAX_PUBLISHED_BYTES, NO_OUTCOMES = 8, 1024, '\255\255\255\255'
 -- The number of entries that trim_log reads at once, and the most reads in one step.
 local TRIM_READ, TRIM_ROUNDS = 64, 16
+
+local GROUP = 128
 
 local function append_event(queue, kind, id, head, error, result)
   local has = (head and 1 or 0) + (error and 2 or 0) + (result and 4 or 0)
@@ -34,6 +39,14 @@ local function log_attempt(queue, kind, id, head, error, result)
   if queue.log_level == 'off' then return end
   local logged = result and queue.log_results > 0 and #result <= queue.log_results and result
   append_event(queue, kind, id, head, error, logged)
+end
+
+-- Log completions as a group. `ids` and `heads` are joined; `run` is the first part of a record of the form `claimed`.
+local function log_completions(queue, count, ids, run, priority, heads)
+  if queue.log_level == 'off' then return end
+  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, 0, count, #ids) .. ids .. sub(run, 2, 17)
+    .. priority .. sub(run, 50) .. heads
+  queue.grouped_events = (queue.grouped_events or 0) + count - 1
 end
 
 -- Log a change that only the level `all` keeps.
@@ -72,7 +85,7 @@ end
 
 local function write_log(queue)
   if #queue.events == 0 then return end
-  local text = pack('>I8I4', queue.now, #queue.events) .. table.concat(queue.events)
+  local text = pack('>I8I4', queue.now, #queue.events + (queue.grouped_events or 0)) .. table.concat(queue.events)
   call('XADD', queue.prefix .. 'log', decimal(next_number(queue)) .. '-0', 'e', text)
   queue.log_size, queue.log_written = queue.log_size + #text, true
   if queue.log_size > queue.log_bytes then
@@ -81,17 +94,19 @@ local function write_log(queue)
 end
 
 -- Publish the ids whose run ended or whose outcome changed in this step. storage/redis/wakeups/listener.py reads the
--- message: I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. With more than
--- MAX_NAMED_IDS ids no id follows. An outcome is empty if it does not exist or exceeds the limits above.
+-- message: I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. An outcome is empty if it
+-- does not exist or exceeds the limits above. With more than MAX_PUBLISHED_OUTCOMES ids, NO_OUTCOMES and the ids follow,
+-- separated by NUL; with more than MAX_NAMED_IDS no id follows.
 local function publish_ended(queue, before)
   local parts, count = {pack('>I8I8', before, queue.ended)}, #queue.ended_ids
   if count <= MAX_PUBLISHED_OUTCOMES then
     for i, id in ipairs(queue.ended_ids) do
       local text = queue.fields.outcomes and queue.fields.outcomes[id] or ''
+      if queue.expand_outcome then text = queue.expand_outcome(queue, id, text) end
       parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
     end
   elseif count <= MAX_NAMED_IDS then
-    for i, id in ipairs(queue.ended_ids) do parts[i + 1] = pack('>I4c0I4', #id, id, 0) end
+    parts[2] = NO_OUTCOMES .. table.concat(queue.ended_ids, '\0')
   end
   call('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
 end

@@ -8,13 +8,22 @@
 --           set), payload
 -- flags of data  1 attributes, 2 overrides, 4 retention, 8 memo, 16 key
 --
+-- claimed   B CLAIMED, I8 fence, I8 claimed_at, c32 lease, I4 + holder, then the record of the job as it waited, with the
+--           one flag LISTED. Most active jobs have this form: they were enqueued once, and this is their first claim.
+--           The jobs of one claim share the bytes before the waiting record. `expand_claimed` in
+--           storage/redis/lua/include/parse_record.lua returns the general form.
+--
 -- A job without LONG has first = revision = seq, enqueues = 1 and counters 0. A LISTED job without LONG was enqueued
 -- at its run_at. So the head of most waiting jobs has 19 bytes.
 
 local LONG, ACTIVE, ERROR, ORIGIN, PROGRESS, LISTED, CANCEL_REQUESTED, HANDED_OFF = 1, 2, 4, 8, 16, 32, 64, 128
+local CLAIMED = ACTIVE + LISTED
 local HAS_ATTRIBUTES, HAS_OVERRIDES, HAS_RETENTION, HAS_MEMO, HAS_KEY = 1, 2, 4, 8, 16
 local band, bor, sub = bit.band, bit.bor, string.sub
 local pack, unpack_from = struct.pack, struct.unpack
+
+-- enqueues, attempts, retries, stalls and timeouts of a job that was enqueued once, at its first claim.
+local FIRST_CLAIM_COUNTS = pack('>I4I4I4I4I4', 1, 1, 0, 0, 0)
 
 -- The prefix of the keys from which this step read last. An error about a damaged record names this queue.
 local reading = {prefix = KEYS[1]}

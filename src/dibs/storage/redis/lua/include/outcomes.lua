@@ -11,6 +11,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include fold
+-- @include kept_outcomes
 
 local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
 local KIND_LETTERS = {'c', 'f', 'x'}
@@ -65,18 +66,17 @@ local function kept_data(kind, data)
   return join_data(parts)
 end
 
--- Return the record of the outcome of a job that ends now, and its score.
+-- Return the record of the outcome of a job that ends now, and its score; nil with a retention of none.
 local function encode_outcome(queue, job, kind, settlement)
   local retention = cached_retention(queue, kind, settlement, job)
+  if retention.age == 0 then return nil end
   local expires_at = retention.age and queue.now + retention.age
   local outcome = {kind = kind, ended_at = queue.now, expires_at = expires_at, origin = job.origin}
-  if not expires_at or expires_at > queue.now then
-    outcome.error, outcome.result = settlement.error, settlement.result
-    if retention.keeps then
-      outcome.data = kept_data(kind, job.data)
-    elseif band(string.byte(job.data), HAS_ATTRIBUTES) ~= 0 then
-      outcome.attributes = split_data(job.data).attributes
-    end
+  outcome.error, outcome.result = settlement.error, settlement.result
+  if retention.keeps then
+    outcome.data = kept_data(kind, job.data)
+  elseif band(string.byte(job.data), HAS_ATTRIBUTES) ~= 0 then
+    outcome.attributes = split_data(job.data).attributes
   end
   return pack_outcome(original_head(job), outcome)
 end
@@ -102,7 +102,7 @@ local parse_outcome = guarded('outcome', function(id, text)
 end)
 
 local function read_outcome(queue, id)
-  local text = read_field(queue, 'outcomes', id)
+  local text = expand_outcome(queue, id, read_field(queue, 'outcomes', id))
   return text and parse_outcome(id, text) or nil
 end
 
@@ -118,9 +118,15 @@ local function may_have_members(queue, name)
   return queue.checked[name] or queue.plan[name] ~= nil
 end
 
+local function uncount_if_kept(queue, id)
+  local old = read_field(queue, 'outcomes', id)
+  if old and is_kept(old) then uncount_kept(queue, id, old) end
+end
+
 -- Plan the write of an outcome and of its id in the ordered set of its kind. `score` is its expires_at as text, '+inf'
 -- for ever.
 local function store_outcome(queue, id, kind, text, score)
+  uncount_if_kept(queue, id)
   set_field(queue, 'outcomes', id, text)
   for i, name in ipairs(OUTCOME_KINDS) do
     if i == kind then
@@ -133,9 +139,21 @@ local function store_outcome(queue, id, kind, text, score)
 end
 
 local function remove_outcome(queue, id)
-  set_field(queue, 'outcomes', id, false)
-  for _, name in ipairs(OUTCOME_KINDS) do plan(queue, 'zset', name, id, false) end
+  if read_field(queue, 'outcomes', id) then
+    uncount_if_kept(queue, id)
+    set_field(queue, 'outcomes', id, false)
+    for _, name in ipairs(OUTCOME_KINDS) do plan(queue, 'zset', name, id, false) end
+  end
   queue.ended_ids[#queue.ended_ids + 1] = id
+end
+
+-- Plan the write of the outcome of a job that ends now. With a retention of none, only the older outcome
+-- goes, and the dropped ranges of an id without a new current job.
+local function store_end(queue, job, settlement, is_promoted)
+  local text, score = encode_outcome(queue, job, settlement.kind, settlement)
+  if text then return store_outcome(queue, job.id, settlement.kind, text, score) end
+  remove_outcome(queue, job.id)
+  if not is_promoted and call('EXISTS', queue.prefix .. 'dropped') == 1 then set_field(queue, 'dropped', job.id, false) end
 end
 
 -- Plan the removal of an active job from the hash `active` and from the sets of its lease, key, cancels and hand-offs.
@@ -169,8 +187,7 @@ local function end_job(queue, job, settlement)
   end
   local successor = read_successor(queue, job.id)
   if successor and not successor.creates then join_range(job, successor) end
-  local text, score = encode_outcome(queue, job, settlement.kind, settlement)
-  store_outcome(queue, job.id, settlement.kind, text, score)
+  store_end(queue, job, settlement, successor and successor.creates)
   log_attempt(queue, OUTCOME_KINDS[settlement.kind], job.id, original_head(job), settlement.error, settlement.result)
   if not successor then return end
   set_field(queue, 'successors', job.id, false)

@@ -14,6 +14,25 @@ local function guarded(part, parse)
   end
 end
 
+-- Positions (1 is the first byte) of the size of the holder, and of the holder, in the form `claimed`.
+local HOLDER_SIZE, HOLDER = 50, 54
+
+-- Return the position of the waiting record in a record of the form `claimed`; nil for another record.
+local function waiting_record_at(text)
+  if string.byte(text) ~= CLAIMED or #text < HOLDER then return nil end
+  local at = HOLDER + unpack_from('>I4', text, HOLDER_SIZE)
+  return string.byte(text, at) == LISTED and #text >= at + 19 and at or nil
+end
+
+-- Return the general form of the record of a job; only the form `claimed` differs from it.
+local function expand_claimed(text)
+  if string.byte(text) ~= CLAIMED then return text end
+  local at = waiting_record_at(text) or error('no job')
+  local seq, run_at = sub(text, at + 3, at + 10), sub(text, at + 11, at + 18)
+  return string.char(LONG + ACTIVE) .. sub(text, at + 1, at + 18) .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
+    .. sub(text, 2, at - 1) .. sub(text, at + 19)
+end
+
 -- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
 local function check_data(text, at)
   local flags = string.byte(text, at)
@@ -60,6 +79,7 @@ local function check_head(job)
 end
 
 local parse_job = guarded('job', function(id, text)
+  text = expand_claimed(text)
   local job, at = parse_head(id, text, 1)
   check_head(job)
   local flags = job.flags

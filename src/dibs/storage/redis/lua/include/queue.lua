@@ -68,6 +68,7 @@ end
 -- Open a queue by the prefix of its keys. Its time and its numbers never step back. Fields of one step:
 --
 -- plan           planned writes, by key name: Redis type, and members with their values
+-- batches        planned writes of many members of one key (plan_many)
 -- new_records    id, record, id, record, ... of new waiting jobs
 -- fields         read or planned values of hashes, by key name and id
 -- listed_counts  changes of the number of listed jobs, by priority
@@ -96,7 +97,7 @@ local function open_queue(prefix, manual)
     request_key_age = tonumber(known[16] or 3600000), fail_handler = known[17] == '1',
     log_results = tonumber(known[18] or 0), per_key = tonumber(known[19] or ''), rate = parse_rate('rate', known[20]),
     key_rate = parse_rate('key_rate', known[21]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
-    checked = {}, list_entries = {}, events = {}, ended_ids = {},
+    checked = {}, batches = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
@@ -133,6 +134,12 @@ local function plan(queue, kind, name, member, value)
   planned_members(queue, kind, name)[member] = value
 end
 
+-- Plan the write of many members of one key. `args` are the arguments of the command after the key; with `removes` they
+-- are the members to remove.
+local function plan_many(queue, kind, name, removes, args)
+  queue.batches[#queue.batches + 1] = {kind = kind, name = name, removes = removes, args = args}
+end
+
 -- Return the values of a hash that this step has read or planned, by id.
 local function known_values(queue, name)
   local values = queue.fields[name]
@@ -164,6 +171,14 @@ local function prefetch(queue, name, ids)
   end
 end
 
+local FALSE_BY_DEFAULT = {__index = function() return false end}
+
+-- Read the values of many ids in a hash that often does not exist, with one command if it does not.
+local function prefetch_if_any(queue, name, ids)
+  if call('EXISTS', queue.prefix .. name) == 1 then return prefetch(queue, name, ids) end
+  queue.fields[name] = setmetatable({}, FALSE_BY_DEFAULT)
+end
+
 -- Plan to set the value of an id in a hash; `value` false removes the id.
 local function set_field(queue, name, id, value)
   known_values(queue, name)[id] = value
@@ -176,7 +191,7 @@ local function send_chunked(command, key, args)
   end
 end
 
-local ADD = {hash = 'HSET', zset = 'ZADD', set = 'SADD'}
+local ADD = {hash = 'HSET', zset = 'ZADD', set = 'SADD', list = 'RPUSH'}
 local REMOVE = {hash = 'HDEL', zset = 'ZREM', set = 'SREM'}
 
 local function removals(planned)

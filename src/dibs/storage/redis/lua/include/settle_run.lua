@@ -2,7 +2,7 @@
 --
 -- storage/redis/codec/settlements.py packs settlements and unpacks answers.
 --
--- settlement  I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
+-- settlement  a plain completion without a result: I8 fence; others: I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
 -- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off
 -- has         1 breaks a limit, 2 `at` is a time in ms (else a delay), 4 + retention, 8 + error, 16 + result,
 --             32 a release with a time, 64 ends in a fail queue
@@ -12,15 +12,18 @@
 -- status      STATUS_... below; SETTLE_STATUSES in storage/redis/codec/settlements.py has the same order
 
 -- @include accept
--- @include fast_complete
+-- @include complete_claimed
 
 local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
 local RETURN_CAUSES = {[4] = 'error', [5] = 'timeout', [6] = 'stall'}
 local KIND_RELEASE, KIND_HAND_OFF = 7, 8
+-- The bytes after the fence of a completion without a result.
+local PLAIN_COMPLETION = pack('>BBI8I2', 1, 0, 0, 0)
 local DONE_ANSWER = pack('>BI8', STATUS_DONE, 0)
 
 local function parse_settlement(text)
+  if #text == 8 then text = text .. PLAIN_COMPLETION end
   local fence, kind, has, time, follows, at = unpack_from('>I8BBI8I2', text)
   local settlement = {
     fence = fence, kind = kind, time = time, follow_up_count = follows, breaks_limit = band(has, 1) ~= 0,
@@ -110,18 +113,17 @@ local function settle_all(queue, name, fail_prefix, manual, count, at)
   local ids, answers = {}, {}
   for i = 1, count do ids[i] = ARGV[at + 2 * i - 2] end
   prefetch(queue, 'active', ids)
-  if call('EXISTS', queue.prefix .. 'successors') == 1 then
-    prefetch(queue, 'successors', ids)
-  else
-    queue.fields.successors = setmetatable({}, {__index = function() return false end})
-  end
+  prefetch_if_any(queue, 'successors', ids)
+  prefetch_if_any(queue, 'outcomes', ids)
+  local complete, finish = completer(queue)
   local then_at = at + 2 * count
   local fail_queue = {name = name, open = function() return open_queue(fail_prefix, manual) end}
   for i = 1, count do
     local id, text = ids[i], ARGV[at + 2 * i - 1]
-    if fast_complete(queue, id, text) then
+    if complete and complete(id, text) then
       answers[i] = DONE_ANSWER
     else
+      if complete then finish() end
       local settlement, first = parse_settlement(text), then_at
       then_at = then_at + 3 * settlement.follow_up_count
       answers[i] = pack('>BI8', settle_run(queue, id, settlement, fail_queue, function()
@@ -132,5 +134,6 @@ local function settle_all(queue, name, fail_prefix, manual, count, at)
       end))
     end
   end
+  if complete then finish() end
   return table.concat(answers)
 end

@@ -1,0 +1,139 @@
+-- Fast path of settle: plain completions of jobs in the form `claimed`, without parsing them. The jobs of one claim form a
+-- group: they share the bytes of their run, so they share one event in the log, and most bytes of their outcomes.
+-- tests/storage/redis/lua/test_claim_order.py compares it with the general path (end_run).
+
+-- @include outcomes
+
+local find, byte = string.find, string.byte
+
+-- Return the age of a completed outcome in this queue as text ('*' for ever, '0' for none), and whether it keeps the data.
+local function completed_age(queue)
+  local age, keep = string.match(queue.retention, '^([^,]*),[^,]*,[^,]*,([^,]*)$')
+  return age ~= '' and age or string.match(DEFAULT_RETENTION, '^%d+'), find(keep, KIND_LETTERS[1], 1, true) ~= nil
+end
+
+-- Return the number of a class, and note that an outcome of it is kept until `expires_at`.
+local function use_class(queue, age, holder)
+  local text = age .. ',' .. holder
+  local class = read_field(queue, 'classes', text)
+  if not class then
+    class = decimal(tonumber(read_field(queue, 'classes', '#') or 0) + 1)
+    for field, value in pairs({['#'] = class, [text] = class, [class] = text}) do
+      set_field(queue, 'classes', field, value)
+    end
+  end
+  plan(queue, 'zset', 'class_ends', class, age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
+  return tonumber(class)
+end
+
+-- Return the bytes that the outcomes of a group share; nil if they need the general form.
+local function shared_outcome(queue, age, run, priority)
+  local fence, claimed_at = unpack_from('>I8I8', run, 2)
+  local lead, duration = math.floor(fence / 1000) - claimed_at, queue.now - claimed_at
+  if lead < 0 or lead > MAX_LEAD or duration < 0 or duration > MAX_DURATION then return nil end
+  local class, plain = use_class(queue, age, sub(run, HOLDER)), priority == NO_PRIORITY
+  if class > MAX_CLASS then return nil end
+  return pack('>BI3', plain and 0 or KEEPS_PRIORITY, class) .. sub(run, 3, 9) .. pack('>BI3', lead, duration)
+    .. (plain and '' or priority)
+end
+
+-- Note the end of the outcomes in the short form of this step.
+local function index_ends(queue, age, ids, joined)
+  if #ids == 0 then return end
+  count_kept(queue, age, #ids)
+  if age ~= '*' then plan_many(queue, 'list', 'ends:' .. age, false, {pack('>I6', queue.now) .. joined}) end
+end
+
+-- Return the list of arguments of a planned write of many members.
+local function planned_list(queue, kind, name, removes)
+  local args = {}
+  plan_many(queue, kind, name, removes, args)
+  return args
+end
+
+-- Return two functions; nil if completions of this queue need the general path. complete(id, settlement) ends a run, or
+-- returns false without a change if it needs the general path. finish() plans what the completions before it share; the
+-- caller calls it before other changes and at the end. The caller has prefetched `active`, `successors` and `outcomes`.
+local function completer(queue)
+  local age, keeps_data = completed_age(queue)
+  local keeps = age ~= '0'
+  if keeps_data or queue.log_results > 0 then return nil end
+  local general = HAS_RETENTION + HAS_KEY + (keeps and HAS_ATTRIBUTES or 0)
+  local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
+  local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
+  local ended, stored, gone, held = queue.ended_ids, {}, nil, {}
+  -- The open group: the bytes that all its records begin with, and what follows from them.
+  local start, run, fence, priority, seq_at, shared, leased = '\255', '', '', '', 0, nil, nil
+  local ids, heads, count, indexed = {}, {}, 0, {}
+
+  local function finish()
+    if count == 0 then return end
+    local joined = table.concat(ids, '\0')
+    log_completions(queue, count, joined, run, priority, table.concat(heads))
+    if keeps then
+      queue.expand_outcome = expand_outcome
+      index_ends(queue, age, indexed, #indexed == count and joined or table.concat(indexed, '\0'))
+    end
+    ids, heads, count, indexed = {}, {}, 0, {}
+  end
+
+  -- Begin the group of a record. Return false if such records need the general path.
+  local function begin(text)
+    finish()
+    start = '\255'
+    local at = waiting_record_at(text)
+    if not at then return false end
+    run, priority, fence, seq_at = sub(text, 1, at - 1), sub(text, at + 1, at + 2), sub(text, 2, 9), at + 4
+    shared = keeps and shared_outcome(queue, age, run, priority)
+    if keeps and not shared then return false end
+    if not gone then
+      gone = planned_list(queue, 'hash', 'active', true)
+      if keeps then stored = planned_list(queue, 'hash', 'outcomes', false) end
+    end
+    local name = 'held:' .. sub(text, HOLDER_SIZE - 32, HOLDER_SIZE - 1)
+    held[name] = held[name] or planned_list(queue, 'set', name, true)
+    start, leased = sub(text, 1, at + 3), held[name]
+    return true
+  end
+
+  -- Plan the write of an outcome. An id that had one before gets the general form: in `ends:AGE`, each of its runs would
+  -- leave a stale entry.
+  local function keep(id, outcome)
+    if outcomes[id] then
+      return store_outcome(queue, id, 1, expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
+    end
+    local n = #stored
+    stored[n + 1], stored[n + 2], outcomes[id] = id, outcome, outcome
+    indexed[#indexed + 1], ended[#ended + 1] = id, id
+  end
+
+  local function complete(id, settlement)
+    local text, result = active[id], nil
+    if not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
+    if settlement ~= fence then
+      local kind, has = byte(settlement, 9, 10)
+      if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= fence or sub(settlement, 19, 20) ~= '\0\0' then
+        return false
+      end
+      result = has == 16 and sub(settlement, 21)
+    end
+    local data_flags = byte(text, seq_at + 15)
+    if not data_flags or band(data_flags, general) ~= 0 then return false end
+    local head = sub(text, seq_at, seq_at + 14)
+    count = count + 1
+    ids[count], heads[count], active[id] = id, head, false
+    gone[#gone + 1], leased[#leased + 1] = id, id
+    if drops_ranges then set_field(queue, 'dropped', id, false) end
+    if keeps then
+      keep(id, result and string.char(byte(shared) + KEEPS_RESULT) .. sub(shared, 2) .. head .. result or shared .. head)
+    elseif outcomes[id] then
+      remove_outcome(queue, id)
+    else
+      ended[#ended + 1] = id
+    end
+    if queue.max_active then queue.work_changed = true end
+    return true
+  end
+
+  return complete, finish
+end
