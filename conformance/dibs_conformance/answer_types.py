@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from dibs.storage.protocol import Storage
+from dibs.storage.many_queues import ManyQueues
+from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.report.story import format_value
 
 #: Entries of an answer that are checked; a longer list has entries of one type.
@@ -19,15 +20,20 @@ def wrong_answer(verb: str, answer: object) -> str | None:
     declared = declared_type(verb)
     if declared is None or has_type(answer, declared):
         return None
-    expected = str(inspect.signature(getattr(Storage, verb)).return_annotation)
+    expected = str(inspect.signature(find_verb(verb)).return_annotation)
     return f"{verb}() returned {format_value(answer)[:200]}, a {type(answer).__name__}; expected {expected}"
 
 
 @cache
 def declared_type(verb: str) -> Any:
     """Return the type of the answer of a verb, or None for a name that is no verb."""
-    method = getattr(Storage, verb, None)
+    method = find_verb(verb)
     return None if method is None else get_type_hints(method).get("return")
+
+
+def find_verb(verb: str) -> Any:
+    """Return the declaration of a verb, or None for a name that is no verb."""
+    return next((vars(one)[verb] for one in (Storage, BlockingClaims, ManyQueues) if verb in vars(one)), None)
 
 
 def has_type(value: object, declared: Any) -> bool:

@@ -113,10 +113,10 @@ LISTED_STATES: tuple[State, ...] = ("waiting", "active", "blocked", "completed")
 #: Relative frequency of each operation.
 # fmt: off
 WEIGHTS = {
-    "enqueue": 10, "claim": 9, "settle": 10, "settle_and_claim": 3, "finish": 2, "renew": 2, "drop": 2,
-    "reap": 4, "cancel": 4, "amend": 2, "retry_failed": 2, "forget": 2, "report": 1, "get": 2, "grant": 1,
-    "configure": 2, "prune": 2, "import_": 2, "export": 1, "split": 1, "list": 1, "counts": 1, "events": 3,
-    "compact": 1,
+    "enqueue": 10, "claim": 9, "settle": 10, "settle_and_claim": 2, "serve": 2, "finish": 2, "renew": 2,
+    "drop": 2, "reap": 4, "cancel": 4, "amend": 2, "retry_failed": 2, "forget": 2, "report": 1, "get": 2,
+    "grant": 1, "configure": 2, "prune": 2, "import_": 2, "export": 1, "split": 1, "list": 1, "counts": 1,
+    "events": 3, "compact": 1,
 }
 # fmt: on
 
@@ -187,7 +187,7 @@ class ClientState:
             ids = (request.job.id for request in call.args["requests"])
             answers = zip(ids, call.answer, strict=True)
             self.revisions += [(id, answer.revision) for id, answer in answers if not answer.repeated]
-        elif call.operation in ("claim", "settle_and_claim"):
+        elif call.operation in ("claim", "settle_and_claim", "serve"):
             self._record_claim(
                 call.answer.claim if isinstance(call.answer, SettleAndClaimResult) else call.answer
             )

@@ -120,6 +120,14 @@ def _imported_slot(id: str, action: Action) -> Slot:
     return Slot(current=job)
 
 
+def _settle_and_claim(action: Action, queue: str, state: ClientState, _: int) -> dict[str, Any]:
+    return {
+        "settlements": _settlements(action, queue, state),
+        "lease": _lease(action, state),
+        "limit": action.limit,
+    }
+
+
 def _events(action: Action, _: str, state: ClientState, __: int) -> dict[str, Any]:
     """Read from the start of the log, or from an offset that a client received."""
     offsets = [None, *state.offsets]
@@ -132,11 +140,8 @@ ARGUMENTS: dict[str, ArgumentBuilder] = {
     "enqueue": lambda action, _, __, ___: {"requests": build_requests(action)},
     "claim": lambda action, _, state, __: {"lease": _lease(action, state), "limit": action.limit},
     "settle": lambda action, queue, state, _: {"settlements": _settlements(action, queue, state)},
-    "settle_and_claim": lambda action, queue, state, _: {
-        "settlements": _settlements(action, queue, state),
-        "lease": _lease(action, state),
-        "limit": action.limit,
-    },
+    "settle_and_claim": _settle_and_claim,
+    "serve": _settle_and_claim,
     "finish": _finish,
     "report": _report,
     "grant": lambda action, _, __, ___: {"ttl": SHORT_TTL if action.lease else LONG_TTL, "holder": "ann"},

@@ -20,11 +20,14 @@ READS = frozenset({"get", "list", "export", "split", "counts", "events"})
 UNORDERED = frozenset({"prune", "compact", "events"})
 #: Readings of single ids, whose parts may take effect in any order.
 READS_OF_IDS = frozenset({"get", "list", "export", "split"})
+#: Operations that settle, and then claim.
+SETTLE_AND_CLAIM = frozenset({"settle_and_claim", "serve"})
 #: For each batch operation, the argument that holds the items.
 BATCH_ARGUMENTS = {
     "enqueue": "requests",
     "settle": "settlements",
     "settle_and_claim": "settlements",
+    "serve": "settlements",
     "cancel": "ids",
     "retry_failed": "ids",
     "forget": "ids",
@@ -82,16 +85,16 @@ def split_items(call: Call, *, answered: bool) -> Iterator[tuple[str, Any, Any]]
         yield call.operation, call.args, call.answer
         return
     answers = call.answer
-    if call.operation == "settle_and_claim":
+    if call.operation in SETTLE_AND_CLAIM:
         answers = call.answer.settled if answered else None
     request = call.args[batch]
     for index, item in enumerate(request):
         yield (
-            "settle" if call.operation == "settle_and_claim" else call.operation,
+            "settle" if call.operation in SETTLE_AND_CLAIM else call.operation,
             item,
             answers[index] if answered else None,
         )
-    if call.operation == "settle_and_claim":
+    if call.operation in SETTLE_AND_CLAIM:
         yield "claim", call.args, call.answer.claim if answered else None
 
 

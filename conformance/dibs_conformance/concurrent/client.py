@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dibs.errors import OutcomeUnknown, Refused, StorageError
 from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import QueueStep, Settlement
+from dibs.model.results import SettleAndClaimResult
+from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import Storage
 from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.concurrent.actions import Program
@@ -19,6 +22,8 @@ from dibs_conformance.report.exceptions import raised_text
 TAKES_QUEUES = frozenset({"grant", "renew", "drop", "counts"})
 #: Operations without the argument `now`.
 WITHOUT_NOW = frozenset({"export", "split"})
+#: A queue without jobs and leases, for the second step of a `serve`.
+BESIDE = "beside"
 Clock = Callable[[], float]
 OnCall = Callable[[Call], None]
 
@@ -61,7 +66,7 @@ async def make_call(storage: Storage, call: Call) -> None:
     try:
         call.answer = await _start_call(storage, call)
         call.completion = "answered"
-        if call.operation not in PAGE_READS and (wrong := wrong_answer(call.operation, call.answer)):
+        if call.operation not in COMPOSED and (wrong := wrong_answer(call.operation, call.answer)):
             call.completion, call.answer = "raised", wrong
     except OutcomeUnknown as error:
         call.answer = str(error)
@@ -71,10 +76,33 @@ async def make_call(storage: Storage, call: Call) -> None:
         call.completion, call.answer = "raised", raised_text(error)
 
 
+async def serve_two(
+    storage: Storage, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, now: int | None
+) -> SettleAndClaimResult:
+    """Serve a queue, and a second one that has no jobs. Return the result of the first.
+
+    A storage without the capability `many_queues` gets a settle_and_claim.
+    """
+    if not storage.capabilities.many_queues:
+        return await storage.settle_and_claim(queue, settlements, lease, limit, now=now)
+    steps = [QueueStep(BESIDE, limit=1), QueueStep(queue, settlements, limit)]
+    answer = await cast("ManyQueues", storage).serve(steps, lease, now=now)
+    if wrong := wrong_answer("serve", answer):
+        raise TypeError(wrong)
+    beside, served = answer
+    if not beside.claim.lost:
+        raise ValueError(f"a claim in a queue without leases returned {beside.claim}")
+    return served
+
+
+#: Operations that make several calls, or more than one step. Each returns one answer.
+COMPOSED: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {**PAGE_READS, "serve": serve_two}
+
+
 def _start_call(storage: Storage, call: Call) -> Coroutine[Any, Any, Any]:
     named = dict(call.args) if call.operation in WITHOUT_NOW else {**call.args, "now": call.now}
-    if call.operation in PAGE_READS:
-        work: Coroutine[Any, Any, Any] = PAGE_READS[call.operation](storage, call.queue, **named)
+    if call.operation in COMPOSED:
+        work: Coroutine[Any, Any, Any] = COMPOSED[call.operation](storage, call.queue, **named)
     else:
         queue = [call.queue] if call.operation in TAKES_QUEUES else call.queue
         work = getattr(storage, call.operation)(queue, **named)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from attrs import define, evolve
 
 from dibs_conformance.concurrent.apply import apply_part
-from dibs_conformance.concurrent.call_parts import ANY_ID, READS, CallPart, split_call
+from dibs_conformance.concurrent.call_parts import ANY_ID, READS, SETTLE_AND_CLAIM, CallPart, split_call
 from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.check_snapshot import check_snapshot
 from dibs_conformance.concurrent.possible_world import PossibleWorld
@@ -195,7 +195,7 @@ def touched_ids(call: Call) -> Iterator[str]:
 
 
 #: Operations that choose the ids themselves.
-CHOOSES_IDS = frozenset({"claim", "settle_and_claim", "reap"})
+CHOOSES_IDS = SETTLE_AND_CLAIM | {"claim", "reap"}
 
 
 def chosen_ids(call: Call) -> Iterator[str]:
@@ -203,5 +203,5 @@ def chosen_ids(call: Call) -> Iterator[str]:
     if call.operation == "reap":
         yield from (reaped.id for reaped in call.answer)
     else:
-        claim = call.answer.claim if call.operation == "settle_and_claim" else call.answer
+        claim = call.answer.claim if call.operation in SETTLE_AND_CLAIM else call.answer
         yield from (job.id for job in claim.jobs)

@@ -33,6 +33,7 @@ REAP = Action(operation="reap", clock_offset=PAST_SHORT_TTL)
 COMPLETE = Action(operation="settle", clock_offset=PAST_SHORT_TTL)
 SETTLE = Action(operation="settle")
 TURN = Action(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL)
+SERVE = Action(operation="serve", clock_offset=PAST_SHORT_TTL)
 READ_LOG = Action(operation="events")
 ALL_EVENTS = Action(operation="configure", configure_to="all events")
 #: An outcome of `a` that expires as soon as a client adds `PAST_SHORT_TTL` to its time.
@@ -112,6 +113,11 @@ RACES: Final = (
     race("settle", "reap", "3, leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
     race("report", "reap", "3, leases", second_actions=(REAP, CLAIM)),
     race("settle_and_claim", "reap", "3, leases", first_action=TURN, second_actions=(REAP, CLAIM)),
+    race("serve", "reap", "3, leases", first_action=SERVE, second_actions=(REAP, CLAIM)),
+    race(
+        "serve", "serve", first_action=Action(operation="serve"), second_actions=(Action(operation="serve"),)
+    ),
+    race("serve", "claim", setup=(*GRANTS, ENQUEUE_BOTH), first_action=Action(operation="serve", limit=1)),
     race("renew", "reap", "3, leases"),
     race(
         "renew",

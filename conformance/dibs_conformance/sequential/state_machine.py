@@ -8,12 +8,13 @@ lease expires. Rules are synchronous; the runner of the session owns the event l
 from __future__ import annotations
 
 import sys
+from operator import itemgetter
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import Complete, Fail, LogLevel, SettingsPatch, Settlement
+from dibs.model.requests import Complete, Fail, LogLevel, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import State
 from dibs_conformance.oracle.storage import STATES
 from dibs_conformance.sequential import strategies as some
@@ -31,6 +32,8 @@ LEVELS: tuple[LogLevel, ...] = ("runs", "runs", "all", "off")
 picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
 levels = st.sampled_from(LEVELS)
 every_queue = st.sampled_from((*some.QUEUES[:1] * 4, some.QUEUES[1], EVERYWHERE[2]))
+#: The limit of the step of each queue in a `serve`; None for no step.
+step_limits = st.sampled_from((10, 0, None, 1, 3))
 #: True: the next claim uses a live lease. False: it uses any lease, also an expired or unknown one.
 mostly_true = st.sampled_from((True, True, True, True, False))
 
@@ -161,6 +164,27 @@ class LockstepMachine(RuleBasedStateMachine):
         self.issued.add_claim(
             queue, self.lockstep.settle_and_claim(queue, settlements, self.live_lease(queue), limit)
         )
+
+    @precondition(has_runs)
+    @rule(
+        picked=st.lists(picks, min_size=1, max_size=3),
+        data=st.data(),
+        limits=st.tuples(*[step_limits] * len(EVERYWHERE)),
+        alive=mostly_true,
+    )
+    def serve(
+        self, picked: list[int], data: st.DataObject, limits: tuple[int | None, ...], *, alive: bool
+    ) -> None:
+        lease = self.live_lease(EVERYWHERE[0]) if alive else self.issued_lease(picked[0])
+        steps = [
+            QueueStep(queue, self.settlements(data, picked, queue), limit)
+            for queue, limit in sorted(zip(EVERYWHERE, limits, strict=True), key=itemgetter(0))
+            if limit is not None
+        ]
+        if not steps:
+            return
+        for step, claim in zip(steps, self.lockstep.serve(steps, lease), strict=True):
+            self.issued.add_claim(step.queue, claim)
 
     @precondition(has_runs)
     @rule(pick=picks, data=st.data())

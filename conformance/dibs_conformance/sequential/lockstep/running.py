@@ -1,15 +1,16 @@
-"""The verbs of a run (enqueue, claim, settle, settle_and_claim, finish), called in lockstep."""
+"""The verbs of a run (enqueue, claim, settle, settle_and_claim, serve, finish), called in lockstep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from dibs.model.job import FAIL_SUFFIX
-from dibs.model.requests import End, EnqueueRequest, Settlement
+from dibs.model.requests import End, EnqueueRequest, QueueStep, Settlement
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
+from dibs.storage.many_queues import ManyQueues
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.sequential.lockstep.token_checks import TokenChecks
 
@@ -106,6 +107,35 @@ class RunVerbs(TokenChecks):
         self.compare_each = compare_each
         self.after_write(*self._changed_queues(queue, settlements))
         return answer.claim
+
+    def serve(self, steps: Sequence[QueueStep], lease: str) -> Sequence[ClaimResult]:
+        """Serve the steps, whose queues are in the order of their names. Return the claims.
+
+        A storage may apply the steps in any order; the oracle applies them in this one. Storages without the
+        capability `many_queues` get one call for each step.
+        """
+        storage = self.storage
+        if not storage.capabilities.many_queues:
+            return [self._serve_alone(step, lease) for step in steps]
+        work = cast("ManyQueues", storage).serve(steps, lease, now=self.now)
+        compare_each, self.compare_each = self.compare_each, False
+        answers = self.call("serve", {"steps": steps, "lease": lease}, work)
+        for step, answer in zip(steps, answers, strict=True):
+            self._compare_settlements(step.queue, step.settlements, answer.settled)
+            if step.limit:
+                self._compare_claim(step.queue, {"lease": lease, "limit": step.limit}, answer.claim)
+            else:
+                self.compare(step.queue, "", ClaimResult(now=self.now), answer.claim)
+        self.compare_each = compare_each
+        changed = [queue for step in steps for queue in self._changed_queues(step.queue, step.settlements)]
+        self.after_write(*dict.fromkeys(changed))
+        return [answer.claim for answer in answers]
+
+    def _serve_alone(self, step: QueueStep, lease: str) -> ClaimResult:
+        if step.limit:
+            return self.settle_and_claim(step.queue, step.settlements, lease, step.limit)
+        self.settle(step.queue, step.settlements)
+        return ClaimResult(now=self.now)
 
     def finish(self, queue: str, id: str, end: End, revision: int) -> None:
         args = {"id": id, "end": end, "revision": revision}
