@@ -16,6 +16,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.peers.publish.rows import rows as peer_rows
+from benchmarks.peers.results import Results
+
 DIBS_COLOUR: Final = "#0b7a75"
 OTHER_COLOUR: Final = "#9aa5b1"
 TITLES: Final = {"redis": "Redis", "postgresql": "Postgres", "file": "files", "memory": "memory"}
@@ -57,6 +60,7 @@ def _panels(
 ) -> Figure:
     measured = [row for row in rows if row["kind"] == kind and "not_run" not in row]
     shown = [(key, title) for key, title in columns if any(row[key] is not None for row in measured)]
+    shown = shown or list(columns)  # empty panels, if no system of this kind was measured
     figure = Figure(figsize=(9, 0.7 + 0.32 * len(measured)), layout="constrained")
     axes = figure.subplots(1, len(shown), squeeze=False)[0]
     for (key, title), one in zip(shown, axes, strict=True):
@@ -108,7 +112,7 @@ def backlog(rows: list[dict[str, Any]]) -> Figure:
 
 def charts(peers: dict[str, Any], conditions: dict[str, Any]) -> dict[str, Figure]:
     """Return the charts by the names of their files, without suffix."""
-    rows = peers["rows"]
+    rows = peer_rows(Results(peers["about"], peers["rounds"]))
     figures = {f"throughput-{kind}": throughput(rows, kind) for kind in TITLES}
     figures |= {f"pickup-{kind}": latency(rows, kind) for kind in ("redis", "postgresql")}
     figures["cpu"] = cpu(rows)
@@ -119,6 +123,18 @@ def charts(peers: dict[str, Any], conditions: dict[str, Any]) -> dict[str, Figur
     return figures
 
 
+def save(figures: dict[str, Figure], folder: Path) -> None:
+    """Write the charts as SVG files, and print their paths."""
+    mpl.rcParams["svg.fonttype"] = "none"
+    # A fixed salt: the same data gives the same file.
+    mpl.rcParams["svg.hashsalt"] = "dibs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        path = folder / f"{name}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        print(path)
+
+
 def main() -> None:
     """Read the files, draw all charts, and print the paths of the pictures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
@@ -126,14 +142,10 @@ def main() -> None:
     parser.add_argument("--conditions", type=Path, required=True, help="JSON of benchmarks.conditions")
     parser.add_argument("--into", type=Path, required=True, help="folder of the SVG files")
     options = parser.parse_args()
-    mpl.rcParams["svg.fonttype"] = "none"
-    # A fixed salt: the same data gives the same file.
-    mpl.rcParams["svg.hashsalt"] = "dibs"
-    options.into.mkdir(parents=True, exist_ok=True)
-    figures = charts(json.loads(options.peers.read_text()), json.loads(options.conditions.read_text()))
-    for name, figure in figures.items():
-        figure.savefig(options.into / f"{name}.svg", metadata={"Date": None})
-        print(options.into / f"{name}.svg")
+    save(
+        charts(json.loads(options.peers.read_text()), json.loads(options.conditions.read_text())),
+        options.into,
+    )
 
 
 if __name__ == "__main__":

@@ -6,22 +6,27 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.peers.systems import PEERS as PEERS_OF_RACE
 from benchmarks.plots import main
 
 
-def row(name: str, kind: str, drain: float) -> dict[str, object]:
-    """Return a row as benchmarks.peers writes it. In memory only the drain is measured."""
-    unless_in_memory = None if kind == "memory" else 0.4
-    return {
-        "name": name, "kind": kind, "enqueue": unless_in_memory, "drain": drain, "worker_us": 10.0,
-        "server_us": 5.0 if kind == "redis" else None, "pickup_p50_ms": unless_in_memory,
-        "pickup_p99_ms": unless_in_memory,
+def figures(kind: str, drain: float) -> dict[str, object]:
+    """Return figures as benchmarks.peers writes them. In memory only the drain is measured."""
+    drained: dict[str, object] = {"drain_jobs": 100, "drain_seconds": 100 / drain, "worker_us": 10.0}
+    if kind == "memory":
+        return drained
+    return drained | {
+        "enqueue_jobs": 4, "enqueue_seconds": 10.0, "pickup_ms": [0.4, 0.4],
+        "drain_server": {"cpu_us": 5.0} if kind == "redis" else None,
     }  # fmt: skip
 
 
-KINDS = ("redis", "postgresql", "file", "memory")
-ROWS = [row(name, kind, rate) for kind in KINDS for name, rate in (("dibs", 4321.0), ("other", 1234.0))]
-PEERS = {"rows": [*ROWS, {"name": "absent", "kind": "redis", "not_run": "needs Node"}]}
+MEASURED = [peer for peer in PEERS_OF_RACE if peer.name in ("dibs", "dibs, 1 h")]
+SYSTEMS = {peer.key: figures(peer.kind, 4321.0) for peer in MEASURED}
+PEERS = {
+    "about": {},
+    "rounds": [{"baselines": {}, "systems": {**SYSTEMS, "redis: bullmq": {"not_run": "needs Node"}}}],
+}
 CONDITIONS = {
     "far": [{"kind": "redis", "added_ms": ms, "enqueue": 10.0, "drain": 10.0 - ms} for ms in (0, 1, 2)],
     "line": [{"kind": "file", "waiting": n, "scheduled": 0, "per_second": n} for n in (1000, 10_000)],
@@ -54,7 +59,7 @@ def test_each_chart_shows_its_figures(tmp_path: Path, monkeypatch: pytest.Monkey
         drawn
     )
     assert "4,321" in drawn["throughput-redis"]
-    assert "absent" not in drawn["throughput-redis"]
+    assert "bullmq" not in drawn["throughput-redis"]
     assert "enqueued" in drawn["throughput-file"]
     assert "enqueued" not in drawn["throughput-memory"]
     assert drawn == {path.stem: path.read_text() for path in (tmp_path / "two").iterdir()}

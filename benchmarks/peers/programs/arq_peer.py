@@ -22,16 +22,21 @@ async def enqueue_all():
         await asyncio.gather(*(pool.enqueue_job("job", n, 22) for n in numbers))
 
 
+async def single():
+    pool = await create_pool(settings)
+    await harness.time_single_async(lambda n: pool.enqueue_job("job", n, 22))
+
+
 async def send():
     pool = await create_pool(settings)
-    for sent in harness.send_times():
+    async for sent, _ in harness.send_times_async():
         await pool.enqueue_job("job", sent, 22)
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(lambda: asyncio.run(enqueue_all()))
-elif harness.STEP == "send":
-    asyncio.run(send())
+elif harness.STEP in ("send", "single"):
+    asyncio.run(send() if harness.STEP == "send" else single())
 else:
 
     async def work():
@@ -43,7 +48,6 @@ else:
             queue_read_limit=1000,
             keep_result=0,
         )
-        harness.ready()
         await worker.async_run()
 
     import uvloop

@@ -1,23 +1,32 @@
-// BullMQ: concurrency 100, finished jobs are removed.
-import { Queue, Worker } from "bullmq";
-import IORedis from "ioredis";
+// BullMQ: concurrency 100, finished jobs are removed unless PEER_KEEP is set.
+import { Queue, QueueEvents, Worker } from "bullmq";
+import { Redis } from "ioredis";
 import * as harness from "./harness.mjs";
 
-const connection = new IORedis(harness.URL_, { maxRetriesPerRequest: null });
-const options = { removeOnComplete: true };
-if (harness.STEP === "enqueue") {
-  const queue = new Queue("peers", { connection });
-  await queue.waitUntilReady();
+const connection = new Redis(harness.URL_, { maxRetriesPerRequest: null });
+const opts = { removeOnComplete: harness.KEEP === 0 };
+const queues = new Map();
+if (!harness.isWorker)
+  for (const name of harness.QUEUES) {
+    queues.set(name, new Queue(name, { connection }));
+    await queues.get(name).waitUntilReady();
+  }
+const queue = queues.get(harness.QUEUES[0]);
+const add = (x, name) => queues.get(name).add("job", { x, y: 22 }, opts);
+if (harness.STEP === "enqueue")
   await harness.timeEnqueue(async () => {
-    for (const numbers of harness.chunks(500))
-      await queue.addBulk(numbers.map((n) => ({ name: "job", data: { x: n, y: 22 }, opts: options })));
+    for (const [name, numbers] of harness.chunks(500))
+      await queues.get(name).addBulk(numbers.map((n) => ({ name: "job", data: { x: n, y: 22 }, opts })));
   });
-} else if (harness.STEP === "send") {
-  const queue = new Queue("peers", { connection });
-  await queue.waitUntilReady();
-  await harness.sendAll((sent) => queue.add("job", { x: sent, y: 22 }, options));
-} else {
-  const worker = new Worker("peers", async (job) => harness.count(job.data.x), { connection, concurrency: 100 });
-  await worker.waitUntilReady();
-  harness.ready();
-}
+else if (harness.STEP === "single") await harness.timeSingle((n) => add(n, harness.QUEUES[0]));
+else if (harness.STEP === "send") await harness.sendAll(add);
+else if (harness.STEP === "result") {
+  const events = new QueueEvents(harness.QUEUES[0], { connection });
+  await events.waitUntilReady();
+  await harness.timeResults(async (n) => {
+    const job = await queue.add("job", { x: n, y: 22 }, {});
+    await job.waitUntilFinished(events);
+  });
+} else
+  for (const name of harness.QUEUES)
+    new Worker(name, async (job) => harness.count(job.data.x), { connection, concurrency: 100 });

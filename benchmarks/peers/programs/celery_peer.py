@@ -28,11 +28,12 @@ def enqueue_all():
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
+elif harness.STEP == "single":
+    harness.time_single(lambda n: job.apply_async((n, 22)))
 elif harness.STEP == "send":
-    for sent in harness.send_times():
+    for sent, _ in harness.send_times():
         job.apply_async((sent, 22))
 else:
-    harness.ready()
     app.worker_main(
         [
             "worker",

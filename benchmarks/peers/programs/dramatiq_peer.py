@@ -29,12 +29,13 @@ def enqueue_all():
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
+elif harness.STEP == "single":
+    harness.time_single(lambda n: job.send(n, 22))
 elif harness.STEP == "send":
-    for sent in harness.send_times():
+    for sent, _ in harness.send_times():
         job.send(sent, 22)
 else:
     worker = dramatiq.Worker(broker, worker_threads=32)
     worker.start()
-    harness.ready()
     worker.join()
     threading.Event().wait()

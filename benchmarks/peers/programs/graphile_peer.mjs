@@ -1,36 +1,38 @@
-// graphile-worker: concurrency 10, a local queue of 500, jobs are completed in batches.
-import { makeWorkerUtils, run } from "graphile-worker";
+// graphile-worker with the settings of its own performance test: 24 jobs at a time, a local queue of 500 jobs,
+// completions in batches, no log. NO_LOG_SUCCESS=1 is set in the environment.
+import { Logger, makeWorkerUtils, run } from "graphile-worker";
 import * as harness from "./harness.mjs";
 
 const connectionString = harness.URL_;
-if (harness.STEP === "drain" || harness.STEP === "receive") {
+const logger = new Logger(() => () => {});
+if (harness.isWorker) {
   const runner = await run({
-    connectionString,
-    concurrency: 10,
     noHandleSignals: true,
-    logger: undefined,
     taskList: { job: (payload) => harness.count(payload.x) },
     preset: {
       worker: {
         connectionString,
+        logger,
+        concurrentJobs: 24,
+        maxPoolSize: 25,
         localQueue: { size: 500, refetchDelay: { durationMs: 10 } },
         completeJobBatchDelay: 0,
         failJobBatchDelay: 0,
       },
     },
   });
-  harness.ready();
   await runner.promise;
 } else {
-  const client = await makeWorkerUtils({ connectionString });
+  const client = await makeWorkerUtils({ connectionString, logger });
+  const add = (x) => client.addJob("job", { x, y: 22 });
   if (harness.STEP === "prepare") {
     await client.migrate();
-    process.exit(0);
-  }
-  if (harness.STEP === "send") await harness.sendAll((sent) => client.addJob("job", { x: sent, y: 22 }));
+    harness.finish({});
+  } else if (harness.STEP === "send") await harness.sendAll(add);
+  else if (harness.STEP === "single") await harness.timeSingle(add);
   else
     await harness.timeEnqueue(async () => {
-      for (const numbers of harness.chunks(500))
+      for (const [, numbers] of harness.chunks(500))
         await client.addJobs(numbers.map((n) => ({ identifier: "job", payload: { x: n, y: 22 } })));
     });
 }

@@ -1,13 +1,20 @@
-"""huey: one thread, no results, polls at least every 5 ms; on Redis, or in memory if PEER_URL is empty."""
+"""huey: one thread, polls at least every 5 ms; on Redis, or in memory if PEER_URL is empty.
 
+It keeps results only for the step `result`. It acknowledges no job: a job is gone when a worker takes it.
+"""
+
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import harness
 from huey import MemoryHuey, RedisHuey
 
+RESULTS = harness.STEP == "result" or os.environ.get("PEER_RESULTS") == "1"
 huey = (
-    RedisHuey("peers", url=harness.URL, results=False) if harness.URL else MemoryHuey("peers", results=False)
+    RedisHuey("peers", url=harness.URL, results=RESULTS)
+    if harness.URL
+    else MemoryHuey("peers", results=False)
 )
 counter = harness.JobCounter()
 
@@ -16,6 +23,7 @@ counter = harness.JobCounter()
 def job(x, y):
     del y
     counter.count(x)
+    return x if RESULTS else None
 
 
 def enqueue_all():
@@ -30,15 +38,18 @@ def enqueue_all():
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
+elif harness.STEP == "single":
+    harness.time_single(lambda n: job(n, 22))
 elif harness.STEP == "send":
-    for sent in harness.send_times():
+    for sent, _ in harness.send_times():
         job(sent, 22)
+elif harness.STEP == "result":
+    harness.time_results(lambda n: job(n, 22).get(blocking=True, backoff=1, max_delay=0.0005))
 else:
     if not harness.URL:
         enqueue_all()
     consumer = huey.create_consumer(
         workers=1, periodic=False, initial_delay=0.001, max_delay=0.005, backoff=1, check_worker_health=False
     )
-    harness.ready()
     consumer.start()
     threading.Event().wait()

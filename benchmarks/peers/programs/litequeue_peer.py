@@ -10,13 +10,17 @@ queue = LiteQueue(harness.URL.removeprefix("file:") + "/litequeue.db")
 counter = harness.JobCounter()
 
 
+def put(n):
+    queue.put(json.dumps({"x": n, "y": 22}))
+
+
 def enqueue_all():
     for n in range(harness.COUNT):
-        queue.put(json.dumps({"x": n, "y": 22}))
+        put(n)
 
 
 def work():
-    harness.ready()
+    done = 0
     while True:
         message = queue.pop()
         if message is None:
@@ -24,12 +28,17 @@ def work():
             continue
         counter.count(json.loads(message.data)["x"])
         queue.done(message.message_id)
+        done += 1
+        if harness.STEP == "work" and done == harness.COUNT:
+            harness.report(settled=harness.now())
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
+elif harness.STEP == "single":
+    harness.time_single(put)
 elif harness.STEP == "send":
-    for sent in harness.send_times():
-        queue.put(json.dumps({"x": sent, "y": 22}))
+    for sent, _ in harness.send_times():
+        put(sent)
 else:
     work()

@@ -1,4 +1,4 @@
-"""procrastinate: concurrency 10, its default LISTEN, finished jobs are deleted."""
+"""procrastinate: concurrency 10, its default LISTEN; finished jobs are deleted unless PEER_KEEP is set."""
 
 import asyncio
 
@@ -25,13 +25,17 @@ async def main():
     async with app.open_async():
         if harness.STEP == "prepare":
             await app.schema_manager.apply_schema_async()
+        elif harness.STEP == "single":
+            await harness.time_single_async(lambda n: job.defer_async(x=n, y=22))
         elif harness.STEP == "send":
-            for sent in harness.send_times():
+            async for sent, _ in harness.send_times_async():
                 await job.defer_async(x=sent, y=22)
         else:
-            harness.ready()
             await app.run_worker_async(
-                queues=["peers"], concurrency=10, install_signal_handlers=False, delete_jobs="always"
+                queues=["peers"],
+                concurrency=10,
+                install_signal_handlers=False,
+                delete_jobs="never" if harness.KEEP else "always",
             )
 
 

@@ -20,8 +20,10 @@ def enqueue_all():
 queue = Queue("peers", connection=Redis.from_url(harness.URL))
 if harness.STEP == "enqueue":
     harness.time_enqueue(enqueue_all)
+elif harness.STEP == "single":
+    harness.time_single(lambda n: queue.enqueue("rq_peer.job", n, 22, result_ttl=0))
 elif harness.STEP == "send":
-    for sent in harness.send_times():
+    for sent, _ in harness.send_times():
         queue.enqueue("rq_peer.job", sent, 22, result_ttl=0)
 else:
     import sys
@@ -29,5 +31,4 @@ else:
     # The worker imports the job by name. Without this line it would import a second copy of this module,
     # with a second counter.
     sys.modules["rq_peer"] = sys.modules["__main__"]
-    harness.ready()
     SimpleWorker([queue], connection=queue.connection).work(logging_level="ERROR")

@@ -21,20 +21,25 @@ async def enqueue_all():
         await asyncio.gather(*(queue.enqueue("job", x=n, y=22, ttl=-1) for n in numbers))
 
 
+async def single():
+    queue = Queue.from_url(harness.URL, name="peers")
+    await queue.connect()
+    await harness.time_single_async(lambda n: queue.enqueue("job", x=n, y=22, ttl=-1))
+
+
 async def send():
     queue = Queue.from_url(harness.URL, name="peers")
     await queue.connect()
-    for sent in harness.send_times():
+    async for sent, _ in harness.send_times_async():
         await queue.enqueue("job", x=sent, y=22, ttl=-1)
 
 
 async def work():
     worker = Worker(Queue.from_url(harness.URL, name="peers"), [job], concurrency=100)
-    harness.ready()
     await worker.start()
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
 else:
-    uvloop.run(send() if harness.STEP == "send" else work())
+    uvloop.run({"send": send, "single": single}.get(harness.STEP, work)())

@@ -20,16 +20,20 @@ async def enqueue_all():
             await worker.enqueue_many([job.enqueue(n, 22) for n in numbers])
 
 
+async def single():
+    async with worker:
+        await harness.time_single_async(lambda n: job.enqueue(n, 22))
+
+
 async def send():
     async with worker:
-        for sent in harness.send_times():
+        async for sent, _ in harness.send_times_async():
             await job.enqueue(sent, 22)
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
-elif harness.STEP == "send":
-    uvloop.run(send())
+elif harness.STEP in ("send", "single"):
+    uvloop.run(send() if harness.STEP == "send" else single())
 else:
-    harness.ready()
     uvloop.run(worker.run_async())

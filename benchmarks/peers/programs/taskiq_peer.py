@@ -23,19 +23,23 @@ async def enqueue_all():
         await asyncio.gather(*(job.kiq(n, 22) for n in numbers))
 
 
+async def single():
+    await broker.startup()
+    await harness.time_single_async(lambda n: job.kiq(n, 22))
+
+
 async def send():
     await broker.startup()
-    for sent in harness.send_times():
+    async for sent, _ in harness.send_times_async():
         await job.kiq(sent, 22)
 
 
 async def work():
     await broker.startup()
-    harness.ready()
     await run_receiver_task(broker, validate_params=False, max_prefetch=10, max_async_tasks=10)
 
 
 if harness.STEP == "enqueue":
     harness.time_enqueue(lambda: uvloop.run(enqueue_all()))
 else:
-    uvloop.run(send() if harness.STEP == "send" else work())
+    uvloop.run({"send": send, "single": single}.get(harness.STEP, work)())
