@@ -79,7 +79,7 @@ async def make_call(storage: Storage, call: Call) -> None:
 async def serve_two(
     storage: Storage, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, now: int | None
 ) -> SettleAndClaimResult:
-    """Serve a queue, and a second one that has no jobs. Return the result of the first.
+    """Serve a queue, and a second one without jobs. Return the result of the first.
 
     A storage without the capability `many_queues` gets a settle_and_claim.
     """

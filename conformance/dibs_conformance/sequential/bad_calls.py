@@ -26,6 +26,7 @@ from dibs.model.requests import (
     FollowUp,
     HandOff,
     JobPatch,
+    QueueStep,
     Reject,
     Release,
     RetryLater,
@@ -35,6 +36,8 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ExportRecord, SettleAndClaimResult
 from dibs.model.retry import Exponential
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
@@ -57,9 +60,9 @@ OUT_OF_RANGE: Final[dict[str, tuple[Any, ...]]] = {
 }
 #: The verbs whose batch gets one error for each bad item, or one result for each bad action.
 BATCHES: Final = {"enqueue": BatchRefused}
-SETTLING: Final = ("settle", "settle_and_claim")
+SETTLING: Final = ("settle", "settle_and_claim", "serve")
 #: Names of one item, by the argument that is a list of them. An import names the slot, not its field.
-ITEMS: Final = {"queues": "queue", "ids": "id", "requests": "request", "records": "slot"}
+ITEMS: Final = {"queues": "queue", "ids": "id", "requests": "request", "records": "slot", "steps": "queue"}
 
 
 @frozen
@@ -95,9 +98,9 @@ class BadCall:
         return names | others | {ITEMS[name] for name in names if name in ITEMS}
 
 
-def bad_calls(good: Mapping[str, Mapping[str, Any]], *, blocking: bool) -> Iterator[BadCall]:
+def bad_calls(good: Mapping[str, Mapping[str, Any]], claims: Capabilities) -> Iterator[BadCall]:
     """Yield the table, verb by verb. `good` has valid arguments for each verb."""
-    for verb, signature in verbs(blocking=blocking):
+    for verb, signature in verbs(claims):
         valid = good[verb] if verb in good else good[""]
         names = [name for name in inspect.signature(signature).parameters if name != "self"]
         arguments = {name: valid[name] for name in names if name in valid}
@@ -131,10 +134,14 @@ def bad_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
             )
 
 
-def verbs(*, blocking: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the function of each verb of the protocol, also those of `blocking_claim`."""
-    for protocol in (Storage, BlockingClaims) if blocking else (Storage,):
+def verbs(claims: Capabilities) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the function of each verb of the protocol, also those of claimed capabilities."""
+    blocking: tuple[type, ...] = (BlockingClaims,) if claims.blocking_claim else ()
+    many: tuple[type, ...] = (ManyQueues,) if claims.many_queues else ()
+    for protocol in (Storage, *blocking, *many):
         for name, function in vars(protocol).items():
+            if name == "claim_blocking_any" and not blocking:
+                continue
             if inspect.iscoroutinefunction(function) and not name.startswith("_"):
                 yield name, function
 
@@ -157,7 +164,7 @@ async def check_bad_calls(storage: Storage) -> tuple[int, list[str]]:
     The state of the storage is read after all calls of a verb. If it changed, each call is made again.
     """
     world = await BadCallWorld.prepare(storage)
-    calls = list(bad_calls(world.good, blocking=storage.capabilities.blocking_claim))
+    calls = list(bad_calls(world.good, storage.capabilities))
     wrong: list[str] = []
     for _, group in groupby(calls, key=lambda call: call.verb):
         wrong += await world.check_verb(list(group))
@@ -227,7 +234,8 @@ class BadCallWorld:
                 else f"{call.name}: {describe(error)}, expected {expected(call)}"
             )
         if call.is_bad_action:
-            settled = answer.settled if isinstance(answer, SettleAndClaimResult) else answer
+            last = answer[-1] if call.verb == "serve" else answer
+            settled = last.settled if isinstance(last, SettleAndClaimResult) else last
             if settled[-1].status == "refused":
                 return None
             return f"{call.name}: the result is {settled[-1].status}, expected {expected(call)}"
@@ -298,6 +306,8 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
         "": common,
         "configure": {**common, "patch": settings},
         "report": {**common, "id": "held"},
+        "claim_blocking_any": {**common, "queues": ["q", "r"]},
+        "serve": {**common, "steps": [QueueStep("new"), QueueStep("q", common["settlements"], 1)]},
         "list": cursors,
         "export": cursors,
         "events": {**common, "after": None},

@@ -17,9 +17,8 @@ from typing import Any, cast
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, FollowUp, QueueStep, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
@@ -27,6 +26,7 @@ from dibs_conformance.report import CapabilityReport
 from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.limit_probes import obeys_limits
+from dibs_conformance.sequential.many_queues import serves_many_queues
 from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
@@ -184,24 +184,6 @@ async def blocks_claims(locations: Locations) -> bool:
             await blocking.wake_claim("q", claims[other])
             nothing = await other
         return [job.id for job in (await brought).jobs] == ["a"] and not nothing.jobs
-
-
-async def serves_many_queues(locations: Locations) -> bool:
-    """Return whether one `serve` claims in two queues and settles in one of them."""
-    async with locations.open(locations.new(), "system") as storage:
-        if not hasattr(storage, "serve"):
-            return False
-        serving = cast("ManyQueues", storage)
-        lease = (await storage.grant(["q", "r"], 60_000, "kit")).lease
-        for queue in ("q", "r"):
-            await storage.enqueue(queue, [JOB])
-        claimed = await serving.serve([QueueStep("r", limit=1), QueueStep("q", limit=1)], lease)
-        runs = [job.run for step in claimed for job in step.claim.jobs if job.run is not None]
-        if len(runs) != len(claimed) or not all(run.lease == lease for run in runs):
-            return False
-        done = Settlement(id="a", fence=runs[0].fence, action=Complete())
-        [step] = await serving.serve([QueueStep("r", [done])], lease)
-        return [result.status for result in step.settled] == ["done"] and not step.claim.jobs
 
 
 async def takes_manual_clock(locations: Locations) -> bool:

@@ -33,6 +33,7 @@ from dibs_conformance.sequential.limit_probes import (
 )
 from dibs_conformance.sequential.log_pages import check_log_pages
 from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
+from dibs_conformance.sequential.many_queues import check_serve
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.progress_waits import check_progress_waits
 from dibs_conformance.sequential.queue_names import check_queue_names
@@ -62,8 +63,8 @@ class Probe:
     section: str
     sentence: str
     run: Callable[[Storage], Awaitable[ProbeResult]]
-    #: True if only a storage with the capability `limits` is probed.
-    needs_limits: bool = False
+    #: The capability without which a storage is not probed; "" to probe every storage.
+    needs: str = ""
 
 
 async def large_counts(storage: Storage) -> ProbeResult:
@@ -260,13 +261,21 @@ PROBES = (
         "2, Keys and limits",
         "A claim takes the admitted jobs in order, however many jobs of full keys stand before them.",
         check_many_jobs_of_full_keys,
-        needs_limits=True,
+        needs="limits",
     ),
     Probe(
         "jobs that may not start end no wait",
         "3, Wake-ups",
         "Jobs that no claim may take are no reason to end a wait for work early.",
         check_waits_under_limits,
-        needs_limits=True,
+        needs="limits",
+    ),
+    Probe(
+        "a step leaves the other queues alone",
+        "3, Many queues",
+        "A serve with bad steps changes no queue. A step has the results of a settle_and_claim of its queue, "
+        "whatever the state of the other queues is.",
+        check_serve,
+        needs="many_queues",
     ),
 )

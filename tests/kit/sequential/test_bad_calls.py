@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dibs.model.requests import JobPatch
+from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
@@ -62,7 +63,7 @@ async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
 
 def test_each_argument_of_each_verb_has_wrong_values() -> None:
     """`queues` has no arguments. The check of `now` has rows of its own."""
-    for name, function in verbs(blocking=True):
+    for name, function in verbs(Capabilities(blocking_claim=True, many_queues=True)):
         found = {argument for argument, _ in wrong_arguments(function, {})}
         taken = {one for one in Storage.__dict__.get(name, function).__annotations__ if one != "return"}
 
@@ -70,7 +71,7 @@ def test_each_argument_of_each_verb_has_wrong_values() -> None:
 
 
 def test_a_field_of_a_patch_is_replaced() -> None:
-    configure = dict(verbs(blocking=False))["amend"]
+    configure = dict(verbs(Capabilities()))["amend"]
     paths = {
         wrong.path for _, wrong in wrong_arguments(configure, {"patch": JobPatch(attributes={"a": b"1"})})
     }

@@ -1,0 +1,265 @@
+"""Probes of the capability `many_queues`: requests for several queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, cast
+
+from dibs.errors import Refused
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, EnqueueRequest, QueueStep, SettingsPatch, Settlement
+from dibs.model.results import ClaimResult
+from dibs.storage.many_queues import ManyQueues
+from dibs.storage.protocol import BlockingClaims, Storage
+from dibs_conformance.target import Locations
+
+NOW: Final = 1_767_225_600_000
+TTL: Final = 60_000
+#: The most steps of a `serve`, and the number of jobs of one step that is more than one script should claim.
+MOST_STEPS: Final = 1000
+WIDE: Final = 1_500
+#: Seconds that a blocking claim waits in a probe, and seconds for which it must wait without a change.
+BLOCKING_SECONDS: Final = 20.0
+QUIET_SECONDS: Final = 0.2
+#: A blocking claim may end early this many times. Then the storage does not wait.
+MOST_WAKE_UPS: Final = 5
+QUEUES: Final = ("q", "r", "s", "t:{u}")
+
+
+class ServingStorage(Storage, ManyQueues, BlockingClaims, Protocol):
+    """A storage with the capabilities `many_queues` and `blocking_claim`."""
+
+
+async def check_serve(storage: Storage) -> tuple[int, list[str]]:
+    """Serve several queues: bad steps, a step without a claim, and steps that must not touch each other."""
+    serving = cast("ServingStorage", storage)
+    checks = (refuses_bad_steps, claims_by_limit, separates_queues, serves_many, serves_wide_steps)
+    wrong = [text for check in checks for text in await check(serving)]
+    return len(checks), wrong
+
+
+async def refuses_bad_steps(storage: ServingStorage) -> list[str]:
+    """Send no step, two steps of a queue, and too many steps. No run of them may end."""
+    lease = await grant(storage, "bad")
+    [run] = await enqueue_and_claim(storage, "bad", lease)
+    good = QueueStep("bad", [run], 1)
+    tries: dict[str, Sequence[QueueStep]] = {
+        "no step": [],
+        "two steps of one queue": [good, QueueStep("new"), QueueStep("bad")],
+        "1,001 steps": [good, *(QueueStep(f"new {number}") for number in range(MOST_STEPS))],
+    }
+    wrong = []
+    for name, steps in tries.items():
+        try:
+            await storage.serve(steps, lease, now=NOW)
+            wrong.append(f"serve with {name} was accepted")
+        except Refused as refused:
+            wrong += (
+                [] if "steps" in refused.field else [f"serve with {name}: the error has no field `steps`"]
+            )
+    [slot] = await storage.get("bad", ["a"], now=NOW)
+    return wrong + ([] if slot.current else ["a refused serve settled the run of its first step"])
+
+
+async def claims_by_limit(storage: ServingStorage) -> list[str]:
+    """Serve with the limit 0, also under an unknown lease, and then with the limit 1."""
+    lease = await grant(storage, "limit")
+    await enqueue(storage, "limit", "a", "b")
+    claims = [
+        (await storage.serve([QueueStep("limit", limit=limit)], named, now=NOW))[0].claim
+        for limit, named in ((0, lease), (0, "unknown"), (1, lease))
+    ]
+    expected = [ClaimResult(now=NOW), ClaimResult(now=NOW)]
+    wrong = [] if claims[:2] == expected else [f"serve with the limit 0 returned the claims {claims[:2]}"]
+    return wrong if ids_of(claims[2]) == ["a"] else [*wrong, "serve with the limit 1 did not claim 1 job"]
+
+
+async def separates_queues(storage: ServingStorage) -> list[str]:
+    """Serve a paused queue, a queue with a dropped lease, one with a full `max_active`, and a free one."""
+    queues = ("paused", "dropped", "full", "free")
+    lease = await grant(storage, *queues)
+    for queue in queues:
+        await enqueue(storage, queue, "a", "b")
+    await storage.configure("paused", SettingsPatch(paused=True), now=NOW)
+    await storage.configure("full", SettingsPatch(max_active=1), now=NOW)
+    await storage.drop(["dropped"], lease, 1, now=NOW)
+    found = await storage.serve([QueueStep(queue, limit=5) for queue in queues], lease, now=NOW)
+    answers = {
+        queue: (ids_of(step.claim), step.claim.lost) for queue, step in zip(queues, found, strict=True)
+    }
+    expected = {
+        "paused": ([], False),
+        "dropped": ([], True),
+        "full": (["a"], False),
+        "free": (["a", "b"], False),
+    }
+    return [] if answers == expected else [f"serve returned {answers}; expected {expected}"]
+
+
+async def serves_many(storage: ServingStorage) -> list[str]:
+    """Serve 1,000 queues, of which some have a job and some a run to settle."""
+    queues = [f"many {number}" for number in range(MOST_STEPS)]
+    lease = await grant(storage, *queues)
+    runs = {queue: await enqueue_and_claim(storage, queue, lease) for queue in queues[::250]}
+    for queue in queues[100::300]:
+        await enqueue(storage, queue, "b")
+    steps = [QueueStep(queue, runs.get(queue, ()), 2) for queue in queues]
+    found = dict(zip(queues, await storage.serve(steps, lease, now=NOW), strict=True))
+    claimed = [queue for queue in queues if ids_of(found[queue].claim) == ["b"]]
+    settled = [queue for queue in queues if [one.status for one in found[queue].settled] == ["done"]]
+    wrong = [] if claimed == queues[100::300] else [f"serve of 1,000 queues claimed in {claimed}"]
+    return wrong if settled == list(runs) else [*wrong, f"serve of 1,000 queues settled in {settled}"]
+
+
+async def serves_wide_steps(storage: ServingStorage) -> list[str]:
+    """Claim and settle more jobs than one script of a storage should, in each of two queues."""
+    queues = ("wide", "wider")
+    lease = await grant(storage, *queues)
+    for queue in queues:
+        for first in range(0, WIDE, MOST_STEPS):
+            await enqueue(storage, queue, *map(str, range(first, min(first + MOST_STEPS, WIDE))))
+    found = await storage.serve([QueueStep(queue, limit=WIDE) for queue in queues], lease, now=NOW)
+    ends = [QueueStep(queue, ends_of(step.claim)) for queue, step in zip(queues, found, strict=True)]
+    done = await storage.serve(ends, lease, now=NOW)
+    claimed = [len(step.claim.jobs) for step in found]
+    settled = [sum(one.status == "done" for one in step.settled) for step in done]
+    if claimed == settled == [WIDE, WIDE]:
+        return []
+    return [f"serve claimed {claimed} and settled {settled} jobs; expected {WIDE} in each of two queues"]
+
+
+# -- the probe of the capability ---------------------------------------------------------------------
+
+
+async def serves_many_queues(locations: Locations) -> bool:
+    """Return whether one `serve` claims and settles in two queues, and a blocking claim waits for several."""
+    async with locations.open(locations.new(), "system") as storage:
+        if not hasattr(storage, "serve"):
+            return False
+        serving = cast("ServingStorage", storage)
+        if not await serves_two_queues(serving):
+            return False
+        return not storage.capabilities.blocking_claim or await blocks_for_any(serving)
+
+
+async def serves_two_queues(storage: ServingStorage) -> bool:
+    """Return whether a `serve` claims in two queues, and the next one settles in the first of them."""
+    lease = (await storage.grant(["q", "r"], TTL, "kit")).lease
+    for queue in ("q", "r"):
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=queue))])
+    claimed = await storage.serve([QueueStep("r", limit=1), QueueStep("q", limit=1)], lease)
+    if [ids_of(step.claim) for step in claimed] != [["r"], ["q"]]:
+        return False
+    [step] = await storage.serve([QueueStep("r", ends_of(claimed[0].claim))], lease)
+    return [result.status for result in step.settled] == ["done"] and not step.claim.jobs
+
+
+async def blocks_for_any(storage: ServingStorage) -> bool:
+    """Return whether a blocking claim of several queues waits, and a change of each of them ends it.
+
+    `wake_claim` with each of the queues must end it, too, and two claims must not take the same job.
+    """
+    lease = (await storage.grant(QUEUES, TTL, "kit")).lease
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(BLOCKING_SECONDS):
+            return (
+                await waits_without_changes(storage, lease)
+                and all([await wakes_by_job(storage, lease, queue) for queue in QUEUES])
+                and all([await ends_by_name(storage, lease, queue) for queue in QUEUES])
+                and await shares_jobs(storage, lease)
+            )
+    return False
+
+
+async def waits_without_changes(storage: ServingStorage, lease: str) -> bool:
+    """Return whether blocking claims wait, apart from a few that end early."""
+    for number in range(MOST_WAKE_UPS):
+        claim = start_claim(storage, lease, f"quiet-{number}")
+        if not (await asyncio.wait([claim], timeout=QUIET_SECONDS))[0]:
+            await storage.wake_claim(QUEUES[0], f"quiet-{number}")
+            return not jobs_of(await claim)
+    return False
+
+
+async def wakes_by_job(storage: ServingStorage, lease: str, queue: str) -> bool:
+    """Return whether a job of one queue ends the claim, and the claim takes it."""
+    taking = asyncio.create_task(take(storage, lease, f"job-{QUEUES.index(queue)}"))
+    await asyncio.wait([taking], timeout=QUIET_SECONDS / 2)
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="woken"))])
+    return await taking == {queue: ["woken"]}
+
+
+async def ends_by_name(storage: ServingStorage, lease: str, queue: str) -> bool:
+    claim = start_claim(storage, lease, f"named-{QUEUES.index(queue)}")
+    await asyncio.wait([claim], timeout=QUIET_SECONDS / 2)
+    await storage.wake_claim(queue, f"named-{QUEUES.index(queue)}")
+    return not jobs_of(await claim)
+
+
+async def shares_jobs(storage: ServingStorage, lease: str) -> bool:
+    """Return whether two claims with the limit 2 take the four jobs of one enqueue, each job once.
+
+    The first claim reaches its limit and must release the second one.
+    """
+    taking = [asyncio.create_task(take(storage, lease, f"share-{number}", 2)) for number in range(2)]
+    await asyncio.wait(taking, timeout=QUIET_SECONDS / 2)
+    await storage.enqueue("r", [EnqueueRequest(job=NewJob(id=id)) for id in "abcd"])
+    taken = [await task for task in taking]
+    return sorted(id for one in taken for id in one.get("r", ())) == list("abcd")
+
+
+async def take(storage: ServingStorage, lease: str, name: str, limit: int = 1) -> dict[str, list[str]]:
+    """Make blocking claims until one takes jobs, and return their ids by queue. A few may end early."""
+    for number in range(1 + MOST_WAKE_UPS):
+        if jobs := jobs_of(await start_claim(storage, lease, f"{name}-{number}", limit)):
+            return jobs
+    return {}
+
+
+async def claim_any(
+    storage: ServingStorage, lease: str, claim_id: str, limit: int
+) -> Mapping[str, ClaimResult]:
+    return await storage.claim_blocking_any(QUEUES, lease, limit, claim_id=claim_id, timeout=BLOCKING_SECONDS)
+
+
+def start_claim(
+    storage: ServingStorage, lease: str, claim_id: str, limit: int = 1
+) -> asyncio.Task[Mapping[str, ClaimResult]]:
+    return asyncio.create_task(claim_any(storage, lease, claim_id, limit))
+
+
+# -- helpers -----------------------------------------------------------------------------------------
+
+
+async def grant(storage: Storage, *queues: str) -> str:
+    return (await storage.grant(queues, TTL, "kit", now=NOW)).lease
+
+
+async def enqueue(storage: Storage, queue: str, *ids: str) -> None:
+    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=NOW)
+
+
+async def enqueue_and_claim(storage: Storage, queue: str, lease: str) -> list[Settlement]:
+    """Start a run of the job `a`, and return the settlement that completes it."""
+    await enqueue(storage, queue, "a")
+    return ends_of(await storage.claim(queue, lease, 1, now=NOW))
+
+
+def ids_of(claim: ClaimResult) -> list[str]:
+    return [job.id for job in claim.jobs]
+
+
+def jobs_of(claims: Mapping[str, ClaimResult]) -> dict[str, list[str]]:
+    """Return the ids that were claimed, by queue. Queues without jobs are left out."""
+    return {queue: ids_of(claim) for queue, claim in claims.items() if claim.jobs}
+
+
+def ends_of(claim: ClaimResult) -> list[Settlement]:
+    """Return the settlements that complete the claimed jobs."""
+    return [
+        Settlement(id=job.id, fence=job.run.fence, action=Complete())
+        for job in claim.jobs
+        if job.run is not None
+    ]
