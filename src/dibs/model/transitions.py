@@ -185,9 +185,19 @@ def outcome_kind(action: End) -> EndKind:
 
 def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetention) -> Outcome:
     """Return the outcome of a job that ends at `now`. It has no details if it expires at once."""
-    kind, run = outcome_kind(action), job.run
+    kind, run, data = outcome_kind(action), job.run, job.data
     fence = run.fence if run else 0
-    expires_at = outcome_expiry(kind, now, action.retention, job.data.retention, queue_retention)
+    expires_at = outcome_expiry(kind, now, action.retention, data.retention, queue_retention)
+    if expires_at is not None and expires_at <= now:
+        # The outcome has expired already. Until prune, its fence and range answer repeated settlements.
+        return Outcome(
+            kind=kind,
+            fence=fence,
+            first=job.first,
+            revision=job.revision,
+            ended_at=now,
+            expires_at=expires_at,
+        )
     outcome = Outcome(
         kind=kind,
         fence=fence,
@@ -195,29 +205,35 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
         revision=job.revision,
         ended_at=now,
         expires_at=expires_at,
-    )
-    if expires_at is not None and expires_at <= now:
-        # The outcome has expired already. Until prune, its fence and range answer repeated settlements.
-        return outcome
-    keeps_data = kind in kinds_that_keep_data(action.retention, job.data.retention, queue_retention)
-    # Two steps: with more than 15 keywords Python passes them in a dictionary, at seven times the cost.
-    return replace(
-        outcome,
         result=action.result if isinstance(action, Complete) else None,
-        error=None if isinstance(action, Complete) else action.error,
         enqueues=job.enqueues,
         enqueued_at=job.enqueued_at,
         run_at=job.run_at,
         claimed_at=run.claimed_at if run else None,
         holder=run.holder if run else "",
         attempts=job.attempts,
+    )
+    keeps_data = kind in kinds_that_keep_data(action.retention, data.retention, queue_retention)
+    if kind == "completed" and not keeps_data and _has_plain_history(job):
+        return outcome
+    # Two steps: with more than 15 keywords Python passes them in a dictionary, at seven times the cost.
+    return replace(
+        outcome,
+        error=None if isinstance(action, Complete) else action.error,
         retries=job.retries,
         stalls=job.stalls,
         timeouts=job.timeouts,
-        data=_kept_data(job.data, kind) if keeps_data else None,
+        data=_kept_data(data, kind) if keeps_data else None,
         origin=job.origin,
-        attributes=NO_ATTRIBUTES if keeps_data else job.data.attributes,
+        attributes=NO_ATTRIBUTES if keeps_data else data.attributes,
     )
+
+
+def _has_plain_history(job: Job) -> bool:
+    """Return whether a job never returned to waiting, and has no attributes and no origin, as most jobs."""
+    if job.retries or job.stalls or job.timeouts:
+        return False
+    return job.origin is None and not job.data.attributes
 
 
 def _kept_data(data: JobData, kind: EndKind) -> JobData:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.job import EMPTY, Job
+from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult
 from dibs.storage.indexed import settling
 from dibs.storage.indexed.index import Index
@@ -40,7 +40,7 @@ def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
 
 def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
     jobs: list[Job] = []
-    settings = queue.settings
+    settings, slots = queue.settings, queue.slots
     logs = settings.log_level == "all"
     charges = settings.rate is not None or settings.key_rate is not None
     while len(jobs) < limit:
@@ -50,7 +50,10 @@ def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, li
         if charges:
             queue.charge_start(waiting.data.key)
         job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
-        queue.put(job.id, replace(queue.slots[job.id], current=job))
+        slot = slots[job.id]
+        # Nearly every waiting job is alone in its slot.
+        is_alone = slot.outcome is None and not slot.dropped
+        queue.put(job.id, Slot(job) if is_alone else replace(slot, current=job))
         jobs.append(job)
         if logs:
             index.log_event(queue, events.note_event("claimed", job.id, index.now, job))
