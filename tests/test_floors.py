@@ -48,7 +48,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("network",),
         ("vacuum", "wakeups"),
         ("session",),
-        ("transactions",),
+        ("many_queues", "transactions"),
         ("storage",),
         ("temporary",),
     ),

@@ -24,6 +24,7 @@ LAYERS = {
     "model": ("dibs.errors", "dibs.model", "dibs.version"),
     "protocol": (
         "dibs.storage.protocol",
+        "dibs.storage.many_queues",
         "dibs.storage.addresses",
         "dibs.storage.capabilities",
         "dibs.storage.compaction",

@@ -17,6 +17,7 @@ class FaultyStorage:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.capabilities = storage.capabilities
         self._faults: dict[str, list[tuple[str, Any]]] = {}
         self.calls: list[str] = []
         self._called = asyncio.Event()

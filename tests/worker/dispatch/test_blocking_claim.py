@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageUnavailable
@@ -40,15 +41,21 @@ async def _do_nothing() -> None: ...
 
 
 @asynccontextmanager
-async def waiting_claim(app: Dibs) -> AsyncIterator[FaultyStorage]:
+async def waiting_claim(app: Dibs, *, many_queues: bool = True) -> AsyncIterator[FaultyStorage]:
     """Run a worker until its blocking claim is in flight, then give the storage to the test."""
-    async with faulty_storage(app) as storage, serving(app):
-        await until_sent(storage, 1)
-        yield storage
+    async with faulty_storage(app) as storage:
+        storage.capabilities = evolve(app.storage.capabilities, many_queues=many_queues)
+        async with serving(app):
+            await until_sent(storage, 1)
+            yield storage
 
 
 async def until_sent(storage: FaultyStorage, times: int) -> None:
-    await storage.until(lambda: storage.calls.count("claim_blocking") >= times)
+    await storage.until(lambda: len(blocking_claims(storage)) >= times)
+
+
+def blocking_claims(storage: FaultyStorage) -> list[str]:
+    return [call for call in storage.calls if call in {"claim_blocking", "claim_blocking_any"}]
 
 
 async def test_a_blocking_claim_returns_a_new_job_without_another_request(app: Dibs) -> None:
@@ -76,7 +83,7 @@ async def test_more_jobs_than_it_returns_are_claimed(app: Dibs) -> None:
 
 async def test_it_waits_for_the_queue_that_had_the_latest_job(app: Dibs) -> None:
     add(app, "r", _do_nothing, size=10)
-    async with waiting_claim(app) as storage:
+    async with waiting_claim(app, many_queues=False) as storage:
         await put(app, "r", "a")
         await wait_for_count(app, "r", "completed")
         await until_sent(storage, 2)
@@ -86,7 +93,7 @@ async def test_it_waits_for_the_queue_that_had_the_latest_job(app: Dibs) -> None
 
 async def test_it_ends_for_a_job_of_another_queue(app: Dibs) -> None:
     add(app, "r", _do_nothing, size=100)
-    async with waiting_claim(app) as storage:
+    async with waiting_claim(app, many_queues=False) as storage:
         [first] = [queue for verb, queue in storage.asked if verb == "claim_blocking"]
         other = "r" if first == "q" else "q"
 
@@ -99,7 +106,7 @@ async def test_it_ends_for_a_job_of_another_queue(app: Dibs) -> None:
 async def test_a_queue_that_does_not_fit_is_counted_once_for_each_wake_up(app: Dibs) -> None:
     """A count that finds no due job is followed by another only after another wake-up."""
     add(app, "r", _do_nothing, size=100)
-    async with waiting_claim(app) as storage:
+    async with waiting_claim(app, many_queues=False) as storage:
         for queue in ("r", "q"):
             await put(app, queue, "a")
             await wait_for_count(app, queue, "completed")

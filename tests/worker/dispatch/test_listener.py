@@ -45,9 +45,13 @@ class Listening:
     async def claim(self, queue: QueueState) -> None:
         queue.readiness.update_after_claim(await self._app.storage.claim(queue.name, self._lease, 10), 10)
 
+    def listen_soon(self, *queues: QueueState) -> None:
+        self.listener.update(queues)
+        self.listener.listen()
+
     async def listen(self, *queues: QueueState) -> None:
         """Listen, and return when the wait has begun."""
-        self.listener.listen(queues)
+        self.listen_soon(*queues)
         async with asyncio.timeout(60):
             await self._storage.until(
                 lambda: ("wait", tuple(one.name for one in queues)) in self._storage.asked
@@ -86,7 +90,7 @@ async def test_a_wakeup_without_a_change_wakes_all_queues(app: Dibs) -> None:
         queues = [await waits.idle_queue("a"), await waits.idle_queue("b")]
         same = {queue.name: queue.readiness.token for queue in queues}
         storage.answer("wait", WaitResult(woken=True, since=same))
-        waits.listener.listen(queues)
+        waits.listen_soon(*queues)
         await waits.until_woken()
 
     assert ["a", "b"] == [queue.name for queue in queues if queue.readiness.ready]
@@ -119,7 +123,7 @@ async def test_queues_that_become_idle_together_restart_the_wait_once(app: Dibs)
     async with listening(app, "a", "b", "c") as (waits, storage):
         a, b, c = [await waits.idle_queue(name) for name in "abc"]
         await waits.listen(a)
-        waits.listener.listen([a, b])
+        waits.listen_soon(a, b)
         await waits.listen(a, b, c)
         await asyncio.sleep(2 * RESTART_DELAY)
 

@@ -33,6 +33,11 @@ def job(id: str) -> Job:
     return Job(id=id, data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1, run=run)
 
 
+def wanted(queue: QueueState) -> int:
+    """Return the number of jobs that the queue prefetches if no other queue has prefetched any."""
+    return queue.prefetch.jobs_to_prefetch(queue.prefetch_share)
+
+
 def test_a_claim_below_its_limit_leaves_the_queue_idle() -> None:
     assert not idle_queue().readiness.ready
 
@@ -46,7 +51,8 @@ def test_a_wake_up_makes_it_ready() -> None:
 
 def test_a_wait_without_a_wake_up_leaves_it_idle() -> None:
     queue = idle_queue("1")
-    queue.readiness.update_after_wait("2", since="1", now=queue.readiness.poll_at - 1)
+    now = queue.readiness.poll_at - 1
+    queue.readiness.update_after_wait("2", "1", now, poll_until=now)
 
     assert not queue.readiness.ready
     assert "2" == queue.readiness.token, "the next wait starts from there"
@@ -54,14 +60,16 @@ def test_a_wait_without_a_wake_up_leaves_it_idle() -> None:
 
 def test_the_token_of_an_old_wait_does_not_replace_that_of_a_later_claim() -> None:
     queue = idle_queue("3")
-    queue.readiness.update_after_wait("2", since="1", now=queue.readiness.poll_at - 1)
+    now = queue.readiness.poll_at - 1
+    queue.readiness.update_after_wait("2", "1", now, poll_until=now)
 
     assert "3" == queue.readiness.token
 
 
 def test_it_is_polled_without_a_wake_up() -> None:
     queue = idle_queue()
-    queue.readiness.update_after_wait("1", since="1", now=queue.readiness.poll_at)
+    now = queue.readiness.poll_at
+    queue.readiness.update_after_wait("1", "1", now, poll_until=now)
 
     assert queue.readiness.ready
 
@@ -70,25 +78,25 @@ def test_a_job_that_falls_due_makes_it_ready() -> None:
     queue = idle_queue("2")
     queue.readiness.update_after_claim(ClaimResult(now=1000, next_due=3000, token="2"), 10)
     assert queue.readiness.due_at is not None
-    queue.readiness.update_after_wait("2", since="2", now=queue.readiness.due_at)
+    queue.readiness.update_after_wait("2", "2", queue.readiness.due_at, poll_until=0.0)
 
     assert queue.readiness.ready
 
 
 def test_prefetching_begins_when_the_duration_of_runs_is_known() -> None:
     queue = idle_queue()
-    assert 0 == queue.wanted_prefetch()
+    assert 0 == wanted(queue)
     queue.prefetch.add_run_time(0.001)
-    assert 100 == queue.wanted_prefetch(), "ten at once, for 10 ms"
+    assert 100 == wanted(queue), "ten at once, for 10 ms"
     queue.prefetch.add_run_time(10.0)
-    assert 0 == queue.wanted_prefetch()
+    assert 0 == wanted(queue)
 
 
 def test_prefetching_has_a_limit() -> None:
     queue = idle_queue()
     queue.prefetch.add_run_time(1e-6)
 
-    assert MAX_PREFETCH == queue.wanted_prefetch()
+    assert MAX_PREFETCH == wanted(queue)
 
 
 def draining_queue(settlements: int = MIN_BATCH) -> QueueState:
@@ -104,8 +112,8 @@ def draining_queue(settlements: int = MIN_BATCH) -> QueueState:
 
 
 def test_a_second_request_is_sent_if_it_is_large() -> None:
-    assert draining_queue().can_send_second(0.0)
-    assert not draining_queue(MIN_BATCH - 1).can_send_second(0.0)
+    assert draining_queue().can_send_second(0.0, MIN_BATCH)
+    assert not draining_queue(MIN_BATCH - 1).can_send_second(0.0, MIN_BATCH)
 
 
 def test_no_second_request_after_an_error_or_an_empty_claim_and_no_third() -> None:
@@ -115,15 +123,15 @@ def test_no_second_request_after_an_error_or_an_empty_claim_and_no_third() -> No
     two_in_flight.round_trips.in_flight.append(RoundTrip(settling=(), lease=None, reserved=0, limit=0))
 
     assert [False] * 3 == [
-        queue.can_send_second(time.monotonic()) for queue in (pausing, empty, two_in_flight)
+        queue.can_send_second(time.monotonic(), MIN_BATCH) for queue in (pausing, empty, two_in_flight)
     ]
 
 
 def test_claims_in_flight_count_as_prefetched_except_their_reserved_jobs() -> None:
     queue = draining_queue()
-    assert MAX_PREFETCH // 2 == queue.wanted_prefetch()
+    assert MAX_PREFETCH // 2 == wanted(queue)
     queue.round_trips.in_flight[0].reserved = 100
-    assert MAX_PREFETCH // 2 + 100 == queue.wanted_prefetch()
+    assert MAX_PREFETCH // 2 + 100 == wanted(queue)
 
 
 def test_a_small_claim_is_not_conclusive_if_another_one_failed() -> None:
@@ -144,18 +152,18 @@ def test_stale_prefetched_runs_are_removed() -> None:
 
     assert [runs[0]] == queue.prefetch.take_stale(time.monotonic())
     assert [runs[1]] == list(queue.prefetch.runs)
-    assert 0 == queue.wanted_prefetch()
+    assert 0 == wanted(queue)
 
 
 def test_settlements_wait_a_moment_for_those_of_prefetched_runs() -> None:
     queue = idle_queue()
     queue.prefetch.add_run_time(1e-6)
     queue.round_trips.outbox.append(Invocation(queue.handler, job("a"), 0))
-    assert not queue.delays_settlements(0.0), "no prefetched run is about to end"
+    assert not queue.delays_settlements(0.0, 0), "no prefetched run is about to end"
     queue.prefetch.runs.extend(Invocation(queue.handler, job(str(n)), n) for n in range(MAX_PREFETCH))
-    assert queue.delays_settlements(1.0)
-    assert queue.delays_settlements(1.0 + SETTLEMENT_DELAY / 2)
-    assert not queue.delays_settlements(1.0 + SETTLEMENT_DELAY)
+    assert queue.delays_settlements(1.0, 0)
+    assert queue.delays_settlements(1.0 + SETTLEMENT_DELAY / 2, 0)
+    assert not queue.delays_settlements(1.0 + SETTLEMENT_DELAY, 0)
 
 
 def test_the_pause_after_errors_doubles_up_to_a_limit() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -109,6 +109,33 @@ class Shares(NamedTuple):
     prefetching: bool
 
 
+def choose_queues(queues: Sequence[QueueState], free: int) -> list[QueueState]:
+    """Return the queues that share the capacity: all except queues of short runs whose turn comes later.
+
+    `queues` have prefetched runs or may claim. A claim of few jobs from each of many queues costs more than
+    its jobs. So of the queues that have short runs and equal priority, those without prefetched runs claim in
+    turns: none while the prefetched runs of this priority take the whole capacity, else as many as fill it.
+    """
+    chosen: list[QueueState] = []
+    short: dict[int, list[QueueState]] = {}
+    needed: dict[int, int] = {}
+    for queue in queues:
+        if queue.prefetch.runs:
+            needed[queue.priority] = needed.get(queue.priority, free) - len(queue.prefetch.runs) * queue.size
+        elif queue.prefetch.is_short:
+            short.setdefault(queue.priority, []).append(queue)
+            continue
+        chosen.append(queue)
+    for priority, waiting in short.items():
+        left = needed.get(priority, free)
+        for queue in sorted(waiting, key=lambda queue: queue.last_served):
+            if left <= 0:
+                break
+            chosen.append(queue)
+            left -= queue.prefetch.step * queue.size
+    return chosen
+
+
 @define(eq=False)
 class OversizedQueues:
     """The queues whose next job needs more capacity than is free. One request counts their jobs.
@@ -157,6 +184,7 @@ class OversizedQueues:
         finally:
             for queue in queues:
                 queue.round_trips.counting = False
+                queue.note_change()
 
     def _wake_queue(self, queue: QueueState) -> None:
         queue.readiness.wake()
@@ -167,47 +195,53 @@ class OversizedQueues:
 class Fairness:
     """The sharing of the free capacity of a process among its queues."""
 
-    _queues: Collection[QueueState]
     _capacity: Capacity
     _oversized: OversizedQueues
     #: The latest value given to QueueState.last_served.
     _served: int = field(default=0, init=False)
 
-    def share(self, now: float, *, claiming: bool) -> Shares:
-        """Return the shares of all queues. With `claiming=False`, only prefetched runs may start."""
+    def share(
+        self, queues: Sequence[QueueState], now: float, *, claiming: bool, claims_with_settlements: bool
+    ) -> Shares:
+        """Return the shares of these queues. With `claiming=False`, only prefetched runs may start.
+
+        With `claims_with_settlements`, free capacity goes to the queues with settlements.
+        """
         free = self._capacity.free
-        wanting = [
-            queue for queue in self._queues if queue.prefetch.runs or (claiming and queue.can_claim(now))
-        ]
+        wanting = [queue for queue in queues if queue.prefetch.runs or (claiming and queue.can_claim(now))]
+        if len(wanting) > 1:
+            wanting = choose_queues(wanting, free)
         granted, oversized = share_capacity(wanting, free)
-        while oversized is not None and not oversized.has_jobs and free > 0:
+        while oversized is not None and not oversized.has_jobs and _units_left(granted, free):
             # Count its jobs before keeping capacity free for them, and serve the other queues until then.
             self._oversized.add(oversized, now)
             wanting = [queue for queue in wanting if queue is not oversized]
             granted, oversized = share_capacity(wanting, free)
         grants = dict(granted)
-        if claiming and oversized is None:
-            self._grant_to_settling_queues(grants, free, now)
+        if claiming and claims_with_settlements and not wanting:
+            self._grant_to_settling_queues(queues, grants, free, now)
         return Shares(grants, claiming, claiming and oversized is None)
 
-    def _grant_to_settling_queues(self, grants: dict[QueueState, int], free: int, now: float) -> None:
-        """Grant the remaining units to queues with settlements, whose requests can carry a claim."""
-        settling = [
-            queue
-            for queue in self._queues
-            if queue.round_trips.outbox and not queue.readiness.ready and queue.can_send(now)
-        ]
-        if not settling:
-            return
-        left = free - sum(queue.size * number for queue, number in grants.items())
-        for queue in settling:
-            if queue.size <= left:
-                grants[queue] = left // queue.size
-                left -= queue.size * grants[queue]
+    def _grant_to_settling_queues(
+        self, queues: Sequence[QueueState], grants: dict[QueueState, int], free: int, now: float
+    ) -> None:
+        """Grant the units to queues with settlements, whose requests can carry a claim."""
+        for queue in queues:
+            if queue.round_trips.outbox and queue.size <= free and queue.can_send(now):
+                grants[queue] = free // queue.size
+                free -= queue.size * grants[queue]
 
     def take_capacity(self, queue: QueueState, number: int) -> None:
         """Take the capacity for `number` runs of a queue, and make the queue the most recently served."""
         if number:
-            self._served += 1
-            queue.last_served = self._served
+            self.note_served(queue)
             self._capacity.take(number * queue.size)
+
+    def note_served(self, queue: QueueState) -> None:
+        """Make a queue the most recently served one."""
+        self._served += 1
+        queue.last_served = self._served
+
+
+def _units_left(granted: Sequence[tuple[QueueState, int]], free: int) -> bool:
+    return free > sum(queue.size * number for queue, number in granted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from attrs import define, field
@@ -25,6 +25,8 @@ TIMER_TOLERANCE: Final = 0.001
 #: Seconds before the wait for idle queues restarts. One restart then covers all queues that run out of jobs
 #: at about the same time, as at the start of a worker.
 RESTART_DELAY: Final = 0.01
+#: Largest number of active queues whose wait restarts at once.
+SMALL_WAIT: Final = 8
 #: Seconds by which the clock of the storage may be ahead of the clock here when it reports a job as due.
 CLOCK_TOLERANCE: Final = 0.05
 
@@ -38,70 +40,129 @@ class Listener:
     """
 
     def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None]) -> None:
-        self._idle = _SharedWait(storage, poll, wake_worker, RESTART_DELAY)
-        self._active = _SharedWait(storage, poll, wake_worker, 0.0)
+        self._idle = _SharedWait(storage, poll, wake_worker, self._sort_active)
+        self._active = _SharedWait(storage, poll, wake_worker, self._sort_active, SMALL_WAIT)
 
-    def listen(self, queues: Sequence[QueueState]) -> None:
-        """Wait for exactly these queues from now on. A running wait for the same queues continues."""
-        idle, active = list[QueueState](), list[QueueState]()
+    @property
+    def queues(self) -> Sequence[QueueState]:
+        """The queues that need a wake-up."""
+        return [*self._active.wanted, *self._idle.wanted]
+
+    def update(self, queues: Iterable[QueueState]) -> None:
+        """Add those of the queues that need a wake-up, and remove the others.
+
+        `listen` starts and restarts the waits after it.
+        """
         now = time.monotonic()
         for queue in queues:
-            (idle if queue.readiness.active_until <= now else active).append(queue)
-        self._idle.listen(idle)
-        self._active.listen(active)
+            waits = queue.needs_wakeup
+            active = waits and queue.readiness.active_until > now
+            self._active.update(queue, wanted=active)
+            self._idle.update(queue, wanted=waits and not active)
+
+    def listen(self, *, later: bool = False) -> None:
+        """Wait for the queues of `update` from now on. A running wait for the same queues continues.
+
+        With `later`, a new wait begins after RESTART_DELAY, unless `suspend` is called before.
+        """
+        self._idle.listen(later=later)
+        self._active.listen(later=later)
+
+    def suspend(self) -> None:
+        """End the waits until the next call of `listen`."""
+        self._idle.suspend()
+        self._active.suspend()
 
     def close(self) -> None:
         self._idle.close()
         self._active.close()
 
+    def _sort_active(self) -> None:
+        """Move the queues without recent jobs to the wait of the idle queues. Called after a quiet wait."""
+        if self._active.wanted:
+            self.update(list(self._active.wanted))
+            self.listen()
+
 
 @define(eq=False)
 class _SharedWait:
-    """One wait for any number of queues. It restarts `_restart_delay` seconds after the queues changed."""
+    """One wait for any number of queues."""
 
     _storage: Storage
     #: Longest time of one call of the storage's `wait`, in seconds.
     _poll: float
     _wake_worker: Callable[[], None]
-    _restart_delay: float
+    #: Called after a wait in which no queue has become ready.
+    _on_quiet: Callable[[], None]
+    #: The largest number of queues for which a running wait restarts at once when they change. A larger wait
+    #: restarts after RESTART_DELAY.
+    _small: int = 0
     #: The queues that the next wait must cover.
-    _wanted: list[QueueState] = field(factory=list, init=False)
+    wanted: dict[QueueState, None] = field(factory=dict, init=False)
     #: The queues of the running wait.
     _queues: list[QueueState] = field(factory=list, init=False)
+    #: True if a queue was added to `wanted` or removed since the start of the running wait.
+    _changed: bool = field(default=False, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: The timer that restarts the wait after the pause.
     _restart_timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
-    def listen(self, queues: list[QueueState]) -> None:
-        self._wanted = queues
-        if queues == self._queues or self._restart_timer is not None:
+    def update(self, queue: QueueState, *, wanted: bool) -> None:
+        """Add a queue to the next wait, or remove it."""
+        if wanted == (queue in self.wanted):
             return
-        if self._task is None or not self._restart_delay:
+        self._changed = True
+        if wanted:
+            self.wanted[queue] = None
+        else:
+            del self.wanted[queue]
+
+    def listen(self, *, later: bool) -> None:
+        if not self._changed or (self._restart_timer is not None and (later or self._task is not None)):
+            return
+        if not later and (self._task is None or len(self.wanted) <= self._small):
             self._start_wait()
         else:
-            self._restart_timer = asyncio.get_running_loop().call_later(self._restart_delay, self._start_wait)
+            self._restart_timer = asyncio.get_running_loop().call_later(RESTART_DELAY, self._start_wait)
+
+    def suspend(self) -> None:
+        self._stop()
+        self._changed = bool(self.wanted)
 
     def close(self) -> None:
-        self._wanted = []
-        self._start_wait()
+        self.wanted.clear()
+        self._stop()
 
-    def _start_wait(self) -> None:
+    def _stop(self) -> None:
         if self._restart_timer is not None:
             self._restart_timer.cancel()
             self._restart_timer = None
-        if self._wanted == self._queues:
-            return
         if self._task is not None:
             self._task.cancel()
-        self._queues, self._task = self._wanted, None
-        if self._queues:
+        self._queues, self._task = [], None
+
+    def _start_wait(self) -> None:
+        self._changed = False
+        if self._task is None or self.wanted.keys() != set(self._queues):
+            self._stop()
+            self._create_task()
+        elif self._restart_timer is not None:
+            self._restart_timer.cancel()
+            self._restart_timer = None
+
+    def _create_task(self) -> None:
+        if self.wanted:
+            self._queues = list(self.wanted)
             self._task = asyncio.get_running_loop().create_task(self._wait(self._queues))
 
     async def _wait(self, queues: list[QueueState]) -> None:
         ready = _any_ready(queues)
         while not ready:
             ready = await self._wait_once(queues)
-        self._queues, self._task = [], None
+            if not ready:
+                self._on_quiet()
+        # The queues that have not become ready need a new wait.
+        self._queues, self._task, self._changed = [], None, True
         self._wake_worker()
 
     async def _wait_once(self, queues: list[QueueState]) -> bool:
@@ -125,11 +186,24 @@ class _SharedWait:
         now = time.monotonic()
         if wake.woken:
             return _wake_changed_queues(queues, wake, tokens, now) or _any_ready(queues)
+        poll_until = _latest_poll(queues, now)
         for queue in queues:
-            queue.readiness.update_after_wait(wake.since.get(queue.name, ""), tokens[queue.name], now)
+            queue.readiness.update_after_wait(
+                wake.since.get(queue.name, ""), tokens[queue.name], now, poll_until
+            )
         # A storage may return before the timeout: wait here for the rest of it.
         await asyncio.sleep(max(0.0, timeout - (now - began)))
         return _any_ready(queues)
+
+
+def _latest_poll(queues: Sequence[QueueState], now: float) -> float:
+    """Return the time until which polls of queues are due with the polls that are due now.
+
+    A poll of one queue brings forward those of the others, so that one request serves all.
+    """
+    if not any(queue.readiness.poll_at <= now for queue in queues):
+        return now
+    return now + min(queue.readiness.poll for queue in queues) / 2
 
 
 def _any_ready(queues: Sequence[QueueState]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from attrs import define, field
@@ -33,6 +33,13 @@ MAX_PREFETCH: Final = 400
 #: The remaining prefetched jobs then last for one round trip to a far storage. With two requests in flight,
 #: smaller ones would do, but with 100 jobs each a drain needs half as many requests again.
 MIN_BATCH: Final = 150
+#: Number of jobs that a claim asks a queue of short runs for, if other such queues wait and the latest claim
+#: of the queue returned fewer jobs than it asked for.
+SMALL_STEP: Final = 8
+#: The same, at least, if the latest claim returned as many jobs as it asked for.
+LARGE_STEP: Final = 64
+#: The growth of the number from one such claim to the next.
+STEP_GROWTH: Final = 4
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
 #: would cost more.
 SETTLEMENT_DELAY: Final = 0.005
@@ -49,10 +56,11 @@ class Readiness:
     All times are by time.monotonic(), in seconds.
     """
 
+    #: Called when the queue becomes ready.
+    _on_ready: Callable[[], None]
     #: Seconds after the latest claim until the next claim that needs no wake-up.
-    _poll: float = FALLBACK_POLL
-    #: True if the queue may have a job to claim. A wake-up, or the time `due_at` or `poll_at`, sets it.
-    ready: bool = True
+    poll: float = FALLBACK_POLL
+    _ready: bool = True
     #: True if the latest claim returned as many jobs as it asked for, or the latest count found due jobs.
     has_more: bool = False
     #: True while the due jobs of the queue need more capacity and it is too early for the next count. The
@@ -75,6 +83,17 @@ class Readiness:
     _recount_at: float = 0.0
     _recount_pause: float = 0.0
 
+    @property
+    def ready(self) -> bool:
+        """True if the queue may have a job to claim: after a wake-up, or at `due_at` or `poll_at`."""
+        return self._ready
+
+    @ready.setter
+    def ready(self, value: bool) -> None:
+        self._ready = value
+        if value:
+            self._on_ready()
+
     def update_after_claim(self, claim: ClaimResult, limit: int, *, conclusive: bool = True) -> None:
         """Update after a claim of up to `limit` jobs.
 
@@ -85,7 +104,7 @@ class Readiness:
         self.has_more = len(claim.jobs) >= limit
         self.ready = self.has_more or not conclusive
         self.due_at = None
-        self.poll_at = now + self._poll
+        self.poll_at = now + self.poll
         if claim.next_due is not None:
             self.due_at = now + (claim.next_due - claim.now) / 1000
         if claim.jobs:
@@ -96,7 +115,7 @@ class Readiness:
         """Update after a count of the jobs; `due` is whether the count found due jobs."""
         now = time.monotonic()
         self.ready = self.has_more = due
-        self.poll_at = now + self._poll
+        self.poll_at = now + self.poll
         # A count returns no token. With the token of the latest claim, each wait would end at once; without a
         # token, a wait ends when a job is due.
         self.token, self.due_at = "", None
@@ -104,11 +123,14 @@ class Readiness:
             self._recount_pause = min(max(self._recount_pause * 2, RECOUNT[0]), RECOUNT[1])
             self._recount_at = now + self._recount_pause
 
-    def update_after_wait(self, token: str, since: str, now: float) -> None:
-        """Update after a wait without a wake-up, from the token `since` to the returned `token`."""
+    def update_after_wait(self, token: str, since: str, now: float, poll_until: float) -> None:
+        """Update after a wait without a wake-up, from the token `since` to the returned `token`.
+
+        The queue becomes ready if it has a due job, or if its next poll is due at `poll_until` or before.
+        """
         if self.token == since:
             self.token = token
-        if self.poll_at <= now or self.is_due(now):
+        if self.poll_at <= poll_until or self.is_due(now):
             self.ready = True
 
     def wake(self) -> None:
@@ -143,10 +165,16 @@ class Prefetch:
     runs: deque[Invocation] = field(factory=deque)
     #: The expected duration of a run in seconds; None until the first run has ended.
     _run_seconds: float | None = None
+    #: The number of jobs that a claim of several queues asks this queue for.
+    step: int = SMALL_STEP
 
     def take_first(self, number: int) -> list[Invocation]:
         """Remove and return the first runs, `number` at most."""
         return [self.runs.popleft() for _ in range(min(number, len(self.runs)))]
+
+    def update_step(self, claimed: int, *, has_more: bool) -> None:
+        """Update `step` after a claim of this number of jobs: more for a queue that has more jobs."""
+        self.step = min(MAX_PREFETCH, max(LARGE_STEP, STEP_GROWTH * claimed)) if has_more else SMALL_STEP
 
     def add_run_time(self, seconds: float) -> None:
         """Update the expected duration of a run: quickly if runs get slower, slowly if they get faster."""
@@ -158,17 +186,31 @@ class Prefetch:
         else:
             self._run_seconds = expected + (seconds - expected) / 16
 
-    def jobs_to_prefetch(self, in_flight: int) -> int:
-        """Return the number of jobs to prefetch with the next claim, so that no round trip causes a pause.
-
-        `in_flight` is the number of jobs that the claims in flight may prefetch. The result is 0 until the
-        duration of runs is known, and until enough prefetched runs have started to be worth a request.
-        """
+    @property
+    def most(self) -> int:
+        """The largest number of prefetched jobs of the queue; 0 if runs are long or of unknown duration."""
         if not self._run_seconds:
             return 0
-        wanted = min(MAX_PREFETCH, int(self._max_running * PREFETCH_SECONDS / self._run_seconds))
-        more = wanted - len(self.runs) - in_flight
-        return more if more >= min(wanted / 2, MIN_BATCH) else 0
+        return min(MAX_PREFETCH, int(self._max_running * PREFETCH_SECONDS / self._run_seconds))
+
+    @property
+    def is_short(self) -> bool:
+        """True if the runs are so short that the queue can prefetch a full request."""
+        return self.most >= MIN_BATCH
+
+    def used_share(self, in_flight: int) -> float:
+        """Return the used part of what the process may prefetch, from 0 to 1, with `in_flight` more jobs."""
+        jobs = len(self.runs) + in_flight
+        return min(1.0, jobs / (self.most or jobs)) if jobs else 0.0
+
+    def jobs_to_prefetch(self, used: float) -> int:
+        """Return the number of jobs to prefetch with the next claim, so that no round trip causes a pause.
+
+        `used` is the part that all queues of the process have used, see `used_share`. The result is 0 until
+        the duration of runs is known, and until enough prefetched runs have started to be worth a request.
+        """
+        more = round(self.most * (1.0 - used))
+        return more if more >= min(self.most / 2, MIN_BATCH) else 0
 
     def take_stale(self, now: float) -> list[Invocation]:
         """Remove and return the runs that waited for PREFETCH_TIMEOUT.
@@ -223,7 +265,15 @@ class RoundTrips:
 class QueueState:
     """The state of one queue in a worker process: its readiness, prefetched runs and requests."""
 
-    def __init__(self, handler: Handler, size: int, units: int, poll: float = FALLBACK_POLL) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        size: int,
+        units: int,
+        poll: float = FALLBACK_POLL,
+        *,
+        on_change: Callable[[QueueState], None] = lambda _: None,
+    ) -> None:
         self.handler = handler
         self.name = handler.queue
         #: Capacity units that one run takes.
@@ -232,9 +282,21 @@ class QueueState:
         self.priority = handler.queue_priority
         #: Set by `Fairness`: the higher, the more recently the queue was served; 0 if it was never served.
         self.last_served = 0
-        self.readiness = Readiness(poll)
+        #: True after a failed request for several queues, until a request for this queue alone succeeds.
+        self.alone = False
+        self._on_change = on_change
+        self.readiness = Readiness(self.note_change, poll)
         self.prefetch = Prefetch(units // size)
         self.round_trips = RoundTrips()
+
+    def note_change(self) -> None:
+        """Make the next step of the worker loop look at this queue."""
+        self._on_change(self)
+
+    @property
+    def needs_step(self) -> bool:
+        """True if each step of the worker loop must look at this queue."""
+        return self.readiness.ready or bool(self.prefetch.runs or self.round_trips.outbox)
 
     @property
     def has_jobs(self) -> bool:
@@ -259,8 +321,13 @@ class QueueState:
         """Return whether a claim may be sent and may return a job."""
         return self.readiness.ready and self.can_send(now)
 
-    def can_send_second(self, now: float) -> bool:
-        """Return whether to send a second request while one is in flight.
+    @property
+    def prefetch_share(self) -> float:
+        """The part of what the process may prefetch that this queue has used, with its claims in flight."""
+        return self.prefetch.used_share(self.round_trips.prefetching)
+
+    def can_send_second(self, now: float, prefetch: int) -> bool:
+        """Return whether to send a second request, which prefetches jobs, while one is in flight.
 
         Both its settlements and its claim must be large. While a queue is drained, the storage and this
         process then need not wait for each other. The result is False where jobs come one by one, where runs
@@ -271,19 +338,15 @@ class QueueState:
             return False
         if not readiness.ready or not readiness.has_more or len(trips.outbox) < MIN_BATCH:
             return False
-        return self.wanted_prefetch() >= MIN_BATCH
+        return prefetch >= MIN_BATCH
 
-    def wanted_prefetch(self) -> int:
-        """Return the number of jobs to prefetch with the next claim, given the claims in flight."""
-        return self.prefetch.jobs_to_prefetch(self.round_trips.prefetching)
-
-    def delays_settlements(self, now: float) -> bool:
+    def delays_settlements(self, now: float, prefetch: int) -> bool:
         """Return whether the settlements in the outbox wait for those of prefetched runs, which end soon.
 
-        They wait for SETTLEMENT_DELAY seconds at most.
+        They wait for SETTLEMENT_DELAY seconds at most, and not if the next claim prefetches jobs.
         """
         trips = self.round_trips
-        if not trips.outbox or not self.prefetch.runs or self.wanted_prefetch():
+        if not trips.outbox or not self.prefetch.runs or prefetch:
             return False
         trips.delayed_until = trips.delayed_until or now + SETTLEMENT_DELAY
         return now < trips.delayed_until
@@ -292,6 +355,7 @@ class QueueState:
         """Add a run to the outbox: the next request settles it with `action`."""
         invocation.action = action
         self.round_trips.outbox.append(invocation)
+        self.note_change()
 
     def on_claim_failed(self) -> None:
         """Make the queue ready after a failed claim.

@@ -1,4 +1,4 @@
-"""A round trip to the storage: one request with settlements and a claim for one queue, and its reply."""
+"""Round trips to the storage: requests with settlements and claims for one or several queues, and replies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import cast
 from msgspec import Struct
 
 from dibs.client.calls.error_info import summarize_exception
-from dibs.errors import NotRunning, Refused, StorageDamaged, StorageError
-from dibs.model.requests import Settlement
+from dibs.errors import NotRunning, Refused, StorageBusy, StorageDamaged, StorageError
+from dibs.model.requests import QueueStep, Settlement
 from dibs.model.results import ClaimResult, SettleResult
+from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.execution.invocation import Invocation
 
@@ -29,11 +30,18 @@ class Reply(Struct, frozen=True):
     error: Exception | None = None
     #: True if the reply was lost, so that the storage may have claimed jobs that this process does not know.
     claim_unknown: bool = False
+    #: True if the request had steps of several queues.
+    shared: bool = False
 
     @property
     def reason(self) -> str:
         """Type and message of the error for a log line; "" if the request succeeded."""
         return "" if self.error is None else summarize_exception(self.error)
+
+    @property
+    def may_repeat_at_once(self) -> bool:
+        """True if the request failed because of one of its queues, and the storage changed none of them."""
+        return self.shared and isinstance(self.error, StorageBusy | Refused)
 
 
 class ClaimWait(Struct, frozen=True):
@@ -76,13 +84,46 @@ async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
         if not trip.settling:
             return Reply(error=refused)
         return await settle_singly(storage, queue, trip.settling)
-    except (StorageError, NotRunning) as error:
-        # A storage may find the damaged record only when it decodes the claimed jobs.
-        claim_unknown = trip.lease is not None and isinstance(error, StorageDamaged)
-        return Reply(unsettled=trip.settling, error=error, claim_unknown=claim_unknown)
-    except Exception as error:  # noqa: BLE001 - OutcomeUnknown, or a bug of a storage: it may have claimed
-        return Reply(unsettled=trip.settling, error=error, claim_unknown=trip.lease is not None)
+    except Exception as error:  # noqa: BLE001 - a storage may raise anything
+        return error_reply(error, trip.settling, claims=trip.lease is not None)
     return Reply(settled=trip.settling, results=results, claim=claim)
+
+
+def error_reply(
+    error: Exception, unsettled: Sequence[Invocation], *, claims: bool, shared: bool = False
+) -> Reply:
+    """Return the reply for an error of the storage. `claims` is whether the request had a claim.
+
+    After OutcomeUnknown, or an error that is a bug of the storage, the storage may have claimed jobs. It may
+    also find a damaged record only when it decodes the claimed jobs.
+    """
+    unclaimed = isinstance(error, StorageError | NotRunning | Refused)
+    unknown = claims and (not unclaimed or isinstance(error, StorageDamaged))
+    return Reply(unsettled=unsettled, error=error, claim_unknown=unknown, shared=shared)
+
+
+async def send_shared(storage: Storage, trips: Sequence[tuple[str, RoundTrip]]) -> Sequence[Reply]:
+    """Send one request for several queues, each with its round trip, and return the reply of each.
+
+    Never raises: an error of the request is part of each reply.
+    """
+    lease = next((trip.lease for _, trip in trips if trip.lease is not None), "")
+    steps = [QueueStep(queue, make_settlements(trip.settling), trip.limit) for queue, trip in trips]
+    try:
+        results = await cast("ManyQueues", storage).serve(steps, lease)
+    except Exception as error:  # noqa: BLE001 - a storage may raise anything
+        return [
+            error_reply(error, trip.settling, claims=trip.lease is not None, shared=True) for _, trip in trips
+        ]
+    return [
+        Reply(
+            settled=trip.settling,
+            results=result.settled,
+            claim=None if trip.lease is None else result.claim,
+            shared=True,
+        )
+        for (_, trip), result in zip(trips, results, strict=True)
+    ]
 
 
 async def _call_storage(

@@ -1,7 +1,8 @@
 """The worker loop of one process: claim jobs, start their runs, and settle them.
 
-Each step of the loop sends at most one request per queue, with the settlements since the previous request and
-the next claim. Runs continue while requests are in flight.
+Each step of the loop looks at the queues that have changed since the last one. It sends at most one request
+for each of them, or one for all, with the settlements since the previous request and the next claim. Runs
+continue while requests are in flight.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, MutableSequence, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableSequence, Sequence
 from typing import Any, Final
 
 from dibs.client.calls.current_job import CurrentJob
@@ -19,12 +20,14 @@ from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.dispatch.blocking_claim import MAX_JOBS, IdleClaim
+from dibs.worker.dispatch.blocking_claim import IdleClaim
 from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
 from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
-from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, SETTLEMENT_DELAY, QueueState
-from dibs.worker.dispatch.round_trip import ClaimWait, Reply, RoundTrip, send
+from dibs.worker.dispatch.pending_queues import PendingQueues
+from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, QueueState
+from dibs.worker.dispatch.requests import Requests
+from dibs.worker.dispatch.round_trip import Reply, RoundTrip
 from dibs.worker.execution.executor import Executor, ProcessExecutor
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import RunOutcomes
@@ -64,16 +67,24 @@ class Worker:
         # A storage that pushes wake-ups also checks for lost wake-ups. With other storages, claims find jobs
         # whose wake-up was lost.
         poll_queues = FALLBACK_POLL if storage.capabilities.push_wakeups else poll
+        self._pending = PendingQueues()
         self._queues = {
-            handler.queue: QueueState(handler, run_size(handler.size, units), units, poll_queues)
+            handler.queue: QueueState(
+                handler, run_size(handler.size, units), units, poll_queues, on_change=self._pending.add
+            )
             for handler in handlers
         }
         self._capacity = Capacity(units)
         self._oversized = OversizedQueues(storage, self._step_soon, self._back_off)
-        self._fairness = Fairness(self._queues.values(), self._capacity, self._oversized)
-        self._idle_claim = IdleClaim(storage, self._step_soon)
-        self._listener = Listener(storage, poll, self._step)
+        self._fairness = Fairness(self._capacity, self._oversized)
         self._in_flight = InFlightRuns(started)
+        self._requests = Requests(
+            storage, self._in_flight, self._fairness, self._apply_reply, self._start_task, self._step_soon
+        )
+        self._idle_claim = IdleClaim(
+            storage, self._capacity, self._fairness, self._in_flight, self._requests, self._step_soon
+        )
+        self._listener = Listener(storage, poll, self._step)
         self._outcomes = RunOutcomes(self._settle_run, started)
         self._executor = Executor(
             started,
@@ -167,75 +178,87 @@ class Worker:
         self._step_scheduled = False
         if self.ended.done():
             return
-        now = time.monotonic()
-        shares = self._fairness.share(now, claiming=self._may_claim())
+        now, queues = time.monotonic(), self._pending.take()
+        shares = self._fairness.share(
+            queues, now, claiming=self._may_claim(), claims_with_settlements=self._claims_with_settlements()
+        )
         self._count_oversized()
-        for queue in self._queues.values():
-            self._serve_queue(queue, shares, now)
+        starting, free = self._take_prefetched(queues, shares)
+        # The requests are sent first: they would wait while the runs start.
+        self._requests.send_due(queues, free, shares, self._lease, now)
+        for queue, invocation in starting:
+            self._start_run(queue, invocation)
+        self._pending.keep(queues)
         self._confirm_lease()
-        self._update_idle_claim(now, claiming=shares.claiming)
-        self._update_listener()
+        self._update_waits(queues, now, claiming=shares.claiming)
         self._finish_drain()
 
     def _may_claim(self) -> bool:
         has_room = self._in_flight.claimable >= self._capacity.units
         return self._lease is not None and not self._draining and has_room
 
+    def _claims_with_settlements(self) -> bool:
+        """Return whether a settlement carries a claim for its queue, although no job is known.
+
+        With a request for several queues, such a claim would take capacity that another queue needs.
+        """
+        alone = len(self._queues) == 1 or not self._storage.capabilities.many_queues
+        return alone and not self._in_flight.expected_jobs
+
     def _count_oversized(self) -> None:
         if queues := self._oversized.take_queues_to_count():
             self._start_task(self._oversized.count(queues))
 
-    def _serve_queue(self, queue: QueueState, shares: Shares, now: float) -> None:
-        """Send the next request of a queue and start its prefetched runs, within its share."""
-        share = shares.grants.get(queue, 0)
-        prefetched = queue.prefetch.take_first(share)
-        self._fairness.take_capacity(queue, len(prefetched))
-        # The request is sent first: it would wait while the runs start.
-        self._send_request_if_due(queue, share - len(prefetched), shares, now)
-        for invocation in prefetched:
-            self._start_run(queue, invocation)
-
-    def _send_request_if_due(self, queue: QueueState, free: int, shares: Shares, now: float) -> None:
-        """Send the next request of a queue if it is due. It claims `free` jobs, and more to prefetch."""
-        was_delayed = queue.round_trips.delayed_until
-        if not queue.can_send(now):
-            if shares.prefetching and queue.can_send_second(now):
-                self._send_request(queue, 0, queue.wanted_prefetch())
-        elif not free and queue.delays_settlements(now):
-            if not was_delayed:
-                self._loop.call_later(SETTLEMENT_DELAY, self._step_soon)
-        else:
-            prefetch = queue.wanted_prefetch() if shares.prefetching and queue.readiness.ready else 0
-            self._send_request(queue, free if shares.claiming else 0, prefetch)
+    def _take_prefetched(
+        self, queues: Sequence[QueueState], shares: Shares
+    ) -> tuple[Sequence[tuple[QueueState, Invocation]], Mapping[QueueState, int]]:
+        """Take the prefetched runs that may start. Return them, and the number of further jobs by queue."""
+        starting: list[tuple[QueueState, Invocation]] = []
+        free: dict[QueueState, int] = {}
+        for queue in queues:
+            if share := shares.grants.get(queue, 0):
+                prefetched = queue.prefetch.take_first(share)
+                self._fairness.take_capacity(queue, len(prefetched))
+                starting += [(queue, invocation) for invocation in prefetched]
+                free[queue] = share - len(prefetched)
+        return starting, free
 
     def _confirm_lease(self) -> None:
         """Confirm a new lease to the supervisor once no claim under an older lease is in flight."""
         lease = self._lease
-        if lease is None or lease == self._adopted_lease:
+        if lease is None or lease == self._adopted_lease or self._idle_claim.lease not in (None, lease):
             return
-        trips = (trip for queue in self._queues.values() for trip in queue.round_trips.in_flight)
-        if all(trip.lease in (None, lease) for trip in trips):
+        if all(trip.lease in (None, lease) for trip in self._requests.trips):
             self._adopted_lease = lease
             self._notify(messages.LeaseAdopted(lease))
 
-    def _update_idle_claim(self, now: float, *, claiming: bool) -> None:
-        """Send a blocking claim if this process is idle, or end it if another claim must be sent."""
-        queues, lease = self._queues.values(), self._lease if claiming else None
-        if self._idle_claim.is_waiting:
-            if self._idle_claim.must_end(queues, lease, now):
-                self._start_task(self._idle_claim.end_early())
-        elif lease is None or lease != self._adopted_lease or self._tasks or self._in_flight:
-            return
-        elif queue := self._idle_claim.choose_queue(queues, now):
-            self._send_request(
-                queue, min(MAX_JOBS, self._capacity.free // queue.size), 0, self._idle_claim.next_claim_wait()
-            )
-
-    def _update_listener(self) -> None:
+    def _update_waits(self, queues: Sequence[QueueState], now: float, *, claiming: bool) -> None:
+        """Start or end the blocking claim and the waits for wake-ups, after a change of these queues."""
         if self._draining or self._lease is None:
             self._listener.close()
         else:
-            self._listener.listen([queue for queue in self._queues.values() if queue.needs_wakeup])
+            self._listener.update(queues)
+        self._update_idle_claim(now, self._lease if claiming else None)
+        if self._idle_claim.covers_all:
+            self._listener.suspend()
+        elif not self._draining and self._lease is not None:
+            self._listener.listen(later=self._idle_claim.can_cover_all)
+
+    def _update_idle_claim(self, now: float, lease: str | None) -> None:
+        """Send a blocking claim if this process is idle, or end it if another claim must be sent."""
+        any_ready = self._pending.any_ready
+        if self._idle_claim.is_waiting:
+            if self._idle_claim.must_end(lease, now, any_ready=any_ready):
+                self._start_task(self._idle_claim.end_early())
+            return
+        if lease is None or lease != self._adopted_lease or self._tasks or self._in_flight or any_ready:
+            return
+        idle = self._listener.queues
+        if queues := self._idle_claim.choose_queues(idle, now):
+            covers_all = len(queues) == len(idle)
+            self._start_task(self._idle_claim.send(queues, lease, now, covers_all=covers_all))
+            if len(queues) == 1:
+                self._listener.update(queues)
 
     def _finish_drain(self) -> None:
         """At the end of a drain, notify the supervisor, and end the worker if no run needs its resources."""
@@ -249,25 +272,7 @@ class Worker:
             # Otherwise an overrun handler still uses its resources, and the supervisor kills this process.
             self.ended.set_result(None)
 
-    # -- requests ------------------------------------------------------------------------------------
-
-    def _send_request(
-        self, queue: QueueState, free: int, prefetch: int, wait: ClaimWait | None = None
-    ) -> None:
-        """Send the settlements of a queue, and claim `free` jobs to start at once and `prefetch` more."""
-        limit = min(free + prefetch, self._in_flight.claimable)
-        trips = queue.round_trips
-        if not limit and not trips.outbox:
-            return
-        settling, trips.outbox, trips.delayed_until = trips.outbox, [], 0.0
-        trip = RoundTrip(settling, self._lease if limit else None, free, limit, wait)
-        self._in_flight.expected_jobs += limit
-        if trip.lease is not None:
-            self._fairness.take_capacity(queue, free)
-        trips.in_flight.append(trip)
-        if wait is not None:
-            self._idle_claim.record_sent(queue, trip, time.monotonic())
-        self._start_task(self._make_round_trip(queue, trip))
+    # -- replies -------------------------------------------------------------------------------------
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(self._loop.create_task(self._run_then_step(work)))
@@ -279,24 +284,9 @@ class Worker:
             self._tasks.difference_update((asyncio.current_task(),))
             self._step_soon()
 
-    async def _make_round_trip(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Send a request, then apply the replies that have arrived, in the order of their requests."""
-        trip.reply = await send(self._storage, queue.name, trip)
-        for arrived, reply in queue.round_trips.replies():
-            self._apply_reply(queue, arrived, reply)
-        if queue.round_trips.is_second(trip):
-            self._loop.call_later(PREFETCH_TIMEOUT, self._apply_second_reply, queue, trip)
-
-    def _apply_second_reply(self, queue: QueueState, trip: RoundTrip) -> None:
-        """Apply the reply of a second request if the first one takes too long, for example at a lock."""
-        if trip.reply is not None and queue.round_trips.is_second(trip) and not self.ended.done():
-            queue.round_trips.in_flight.pop()
-            self._apply_reply(queue, trip, trip.reply)
-            self._step_soon()
-
-    # -- replies -------------------------------------------------------------------------------------
-
     def _apply_reply(self, queue: QueueState, trip: RoundTrip, reply: Reply) -> None:
+        if self.ended.done():
+            return
         started = 0
         try:
             if reply.error is not None:
@@ -315,8 +305,10 @@ class Worker:
     def _apply_error(self, queue: QueueState, reply: Reply, lease: str | None) -> None:
         """Send the settlements of a failed request again, as settling twice is safe by the fence."""
         queue.round_trips.outbox[:0] = reply.unsettled
-        logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.reason)
-        self._back_off(queue)
+        if not reply.shared:
+            logger.warning("%s: a request to the storage failed, trying again: %s", queue.name, reply.reason)
+        if not reply.may_repeat_at_once:
+            self._back_off(queue)
         if lease is not None:
             queue.on_claim_failed()
             if reply.claim_unknown:
@@ -331,6 +323,7 @@ class Worker:
             self._lose_lease(lease, messages.LeaseRejected(lease))
             return 0
         queue.readiness.update_after_claim(claim, trip.limit, conclusive=not trip.other_failed)
+        queue.prefetch.update_step(len(claim.jobs), has_more=queue.readiness.has_more)
         if not claim.jobs:
             return 0
         runs = self._in_flight.add(queue.handler, claim.jobs)
@@ -351,6 +344,7 @@ class Worker:
 
     def _keep_prefetched(self, queue: QueueState, runs: Sequence[Invocation]) -> None:
         queue.prefetch.runs.extend(runs)
+        queue.note_change()
         if self._draining:
             self._start_drain()
         else:
