@@ -1,0 +1,126 @@
+"""The fast path of an enqueue of one new job writes the same as the path of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.model.job import Job, JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Reject, SettingsPatch, Settlement
+from dibs.storage.redis import RedisStorage
+from dibs_conformance.servers import RedisServer
+
+#: The commands that one enqueue of a new job runs in its script, with its reads, before and after its write.
+COMMANDS = 12
+
+
+def request(id: str) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b'{"width":200}')))
+
+
+async def enqueue_each(storage: RedisStorage, queue: str, ids: Sequence[str]) -> None:
+    for id in ids:
+        await storage.enqueue(queue, [request(id)])
+
+
+async def contents(storage: RedisStorage, start: str) -> dict[str, object]:
+    """Return what the keys of a queue hold, without the numbers and times of its steps."""
+
+    async def read(command: str, name: str, *words: object) -> list[bytes]:
+        found: list[bytes] = await storage._run_command(start + name, command, start + name, *words)
+        return found
+
+    keys, meta, waiting = (
+        await read("KEYS", "*"),
+        await read("HGETALL", "meta"),
+        await read("HGETALL", "waiting"),
+    )
+    return {
+        "keys": sorted(key.removeprefix(start.encode()) for key in keys),
+        "meta": sorted(meta[::2]),
+        "waiting": sorted((id, len(record)) for id, record in zip(waiting[::2], waiting[1::2], strict=True)),
+        "due": [entry[8:] for entry in await read("LRANGE", "due:0", 0, -1)],
+        "priorities": await read("HGETALL", "priorities"),
+        "parked": await read("LRANGE", "parked", 0, -1),
+    }
+
+
+def without_times(job: Job | None) -> Job:
+    assert job is not None
+    assert job.run_at == job.enqueued_at
+    assert job.seq == job.first == job.revision
+    return replace(job, seq=0, first=0, revision=0, run_at=0, enqueued_at=0)
+
+
+async def test_single_jobs_are_stored_like_a_batch(storage: RedisStorage, prefix: str) -> None:
+    ids = [f"{n}" for n in range(5)]
+    for queue in ("single", "batch"):
+        await storage.enqueue(queue, [request("warm")])
+    await enqueue_each(storage, "single", ids)
+    await storage.enqueue("batch", [request(id) for id in ids])
+
+    single, batch = [await contents(storage, f"{prefix}:{{{queue}}}:") for queue in ("single", "batch")]
+    assert single == batch
+    one, other = [await storage.get(queue, ids) for queue in ("single", "batch")]
+    assert [without_times(slot.current) for slot in one] == [without_times(slot.current) for slot in other]
+
+
+async def test_single_jobs_are_claimed_in_the_order_of_their_numbers(storage: RedisStorage) -> None:
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    before = await storage.claim("q", lease, 1)
+    ids = [f"{n}" for n in range(20)]
+    answers = [(await storage.enqueue("q", [request(id)]))[0] for id in ids]
+    revisions = [answer.revision for answer in answers]
+    claim = await storage.claim("q", lease, 100)
+
+    assert revisions == sorted(set(revisions))
+    assert [(id, revision) for id, revision in zip(ids, revisions, strict=True)] == [
+        (job.id, job.revision) for job in claim.jobs
+    ]
+    assert before.token != claim.token
+    assert (await storage.wait(["q"], since={"q": before.token}, timeout=5.0)).woken
+
+
+async def test_an_enqueue_of_a_new_job_runs_few_commands(
+    storage: RedisStorage, redis_server: RedisServer
+) -> None:
+    def commands() -> int:
+        lines = redis_server.execute("INFO", "commandstats").splitlines()
+        return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in lines if "calls=" in line)
+
+    await enqueue_each(storage, "q", ["warm"])
+    begin = commands()
+    own = commands() - begin
+    await enqueue_each(storage, "q", [f"{n}" for n in range(10)])
+
+    assert (commands() - begin - 2 * own) <= 10 * (COMMANDS + 1)
+
+
+@pytest.mark.parametrize("log_level", ["runs", "all"])
+async def test_other_requests_take_the_general_path(storage: RedisStorage, log_level: str) -> None:
+    """Known ids, log levels and new queues: the answer is that of a batch."""
+    if log_level == "all":
+        await storage.configure("q", SettingsPatch(log_level="all"))
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    await enqueue_each(storage, "q", ["active", "waiting"])
+    (job,) = (await storage.claim("q", lease, 1)).jobs
+    answers = [(await storage.enqueue("q", [request(id)]))[0] for id in ("active", "waiting", "new")]
+    assert [("blocked", "active"), ("updated", "waiting"), ("queued", "nothing")] == [
+        (answer.status, answer.found) for answer in answers
+    ]
+    assert job.run is not None
+    await storage.settle("q", [Settlement(id="active", fence=job.run.fence, action=Complete())])
+    (late,) = await storage.enqueue("q", [replace(request("active"), on_conflict=Reject())])
+    assert "duplicate" == late.status
+
+
+async def test_a_job_after_its_end_is_new_again(storage: RedisStorage) -> None:
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    for _ in range(2):
+        (answer,) = await storage.enqueue("q", [request("a")])
+        (job,) = (await storage.claim("q", lease, 1)).jobs
+        assert ("queued", "nothing", answer.revision) == (answer.status, answer.found, job.revision)
+        assert job.run is not None
+        await storage.settle("q", [Settlement(id="a", fence=job.run.fence, action=Complete())])
