@@ -99,7 +99,7 @@ async def separates_queues(storage: ServingStorage) -> list[str]:
 
 
 async def serves_many(storage: ServingStorage) -> list[str]:
-    """Serve 1,000 queues, of which some have a job and some a run to settle."""
+    """Serve 1,000 queues: a few have a job, a few have a run to settle, and most are empty."""
     queues = [f"many {number}" for number in range(MOST_STEPS)]
     lease = await grant(storage, *queues)
     runs = {queue: await enqueue_and_claim(storage, queue, lease) for queue in queues[::250]}
@@ -169,6 +169,7 @@ async def blocks_for_any(storage: ServingStorage) -> bool:
                 and all([await wakes_by_job(storage, lease, queue) for queue in QUEUES])
                 and all([await ends_by_name(storage, lease, queue) for queue in QUEUES])
                 and await shares_jobs(storage, lease)
+                and await takes_up_to_limit(storage, lease)
             )
     return False
 
@@ -208,6 +209,14 @@ async def shares_jobs(storage: ServingStorage, lease: str) -> bool:
     await storage.enqueue("r", [EnqueueRequest(job=NewJob(id=id)) for id in "abcd"])
     taken = [await task for task in taking]
     return sorted(id for one in taken for id in one.get("r", ())) == list("abcd")
+
+
+async def takes_up_to_limit(storage: ServingStorage, lease: str) -> bool:
+    """Return whether claims with the limit 1 take one job each, without waiting, from two changed queues."""
+    for queue in QUEUES[:2]:
+        await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=f"last of {queue}"))])
+    taken = [await take(storage, lease, f"limit-{number}") for number in range(2)]
+    return sorted(id for one in taken for ids in one.values() for id in ids) == ["last of q", "last of r"]
 
 
 async def take(storage: ServingStorage, lease: str, name: str, limit: int = 1) -> dict[str, list[str]]:

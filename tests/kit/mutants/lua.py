@@ -17,6 +17,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         # The cached scripts without the bug must not be used, and those with it must not stay.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
         patch.setattr("dibs.storage.redis.session.script", scripts.script)
+        patch.setattr("dibs.storage.redis.wakeups.blocking_claim.script", scripts.script)
 
     return plant
 
@@ -94,6 +95,18 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "renew",
         "math.max(found.expires_at, queue.now + tonumber(ARGV[3]))",
         "queue.now + tonumber(ARGV[3])",
+    ),
+    "lua_serve_has_no_fail_queue": (
+        "a failure is handled once",
+        "serve",
+        "ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], settlements,",
+        "ARGV[at + 1], KEYS[tonumber(ARGV[at])], settlements,",
+    ),
+    "lua_serve_claims_in_the_first_queue": (
+        "a step leaves the other queues alone",
+        "serve",
+        "if limit > 0 then claimed = claim_after(prefix,",
+        "if limit > 0 then claimed = claim_after(KEYS[1],",
     ),
     "lua_keys_are_remembered_for_ever": (
         "a request_key acts once: within its time",

@@ -17,8 +17,6 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.steps import StepBatch, StepReply
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.network.servers import run_script
 from dibs.storage.redis.session import SMALL_STEP, STEP
 from dibs.storage.redis.wakeups.blocking_claim import BlockingRequest
 from dibs.storage.redis.wakeups.queue_groups import MEMBERSHIP, released_list
@@ -109,19 +107,14 @@ class RedisManyQueues(RedisClaims):
         prefixes, left = list(by_prefix), limit
         for first in range(0, len(prefixes), SMALL_STEP):
             declared = [group, *prefixes[first : first + SMALL_STEP]]
-            reply = await self._run_claim_any(declared, lease, min(left, STEP))
+            reply = await self._run_with_keys(
+                "claim_any", declared, None, codec.encode_lease(lease), min(left, STEP)
+            )
             claims.update(await self._finish_claims(by_prefix, lease, left, reply[1:]))
             left = limit - sum(len(claim.jobs) for claim in claims.values())
             if left == 0:
                 break
         return claims
-
-    async def _run_claim_any(self, declared: list[str], lease: str, limit: int) -> list[Any]:
-        if self._servers is None:
-            raise self._not_open_error()
-        arguments = [self._time_argument(None), codec.encode_lease(lease), limit]
-        reply: list[Any] = await run_script(self._servers, self.url, script("claim_any"), declared, arguments)
-        return reply
 
     async def _finish_claims(
         self, by_prefix: Mapping[str, str], lease: str, limit: int, pairs: Sequence[Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
@@ -159,7 +159,7 @@ class RedisSession:
 
     # -- run scripts ---------------------------------------------------------------------------------
 
-    async def _run_script(
+    def _run_script(
         self,
         name: str,
         queue: str,
@@ -167,17 +167,23 @@ class RedisSession:
         *arguments: Any,
         more_queues: Sequence[str] = (),
         repeatable: bool = False,
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Run a script on a queue, and return its reply.
 
         The script may also write to `more_queues`. With `repeatable`, it is sent again if its reply is lost.
         Raise OutcomeUnknown for a lost reply otherwise.
         """
+        prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
+        declared = keys.declared_keys(prefixes, cluster=self._cluster)
+        return self._run_with_keys(name, declared, now, *arguments, repeatable=repeatable)
+
+    async def _run_with_keys(
+        self, name: str, declared: list[str], now: int | None, *arguments: Any, repeatable: bool = False
+    ) -> Any:
+        """Run a script with these keys on the server of the first one, and return its reply."""
         servers, at = self._servers, self._time_argument(now)
         if servers is None:
             raise self._not_open_error()
-        prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
-        declared = keys.declared_keys(prefixes, cluster=self._cluster)
         return await run_script(
             servers, self.url, script(name), declared, [at, *arguments], repeatable=repeatable
         )

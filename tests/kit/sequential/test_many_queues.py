@@ -1,0 +1,164 @@
+"""Storages with planted bugs in the verbs for many queues, which the probes must find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dibs.model.requests import QueueStep
+from dibs.model.results import SettleAndClaimResult
+from dibs.storage import checks
+from dibs.storage.protocol import Clock
+from dibs.storage.registry import open_storage
+from dibs_conformance.sequential import many_queues
+from dibs_conformance.sequential.many_queues import check_serve, serves_many_queues
+from dibs_conformance.servers import RedisServer
+from dibs_conformance.target import Locations
+from tests.kit.mutants.lua import planted
+from tests.kit.sequential.test_probes import Wrapped
+
+Steps = Sequence[QueueStep]
+
+
+class Serving(Wrapped):
+    """A memory storage with a correct `serve`: one settle_and_claim for each step."""
+
+    async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
+        self.check(steps, lease)
+        return [await self.one(step, lease, now) for step in steps]
+
+    def check(self, steps: Steps, lease: str) -> None:
+        checks.check_serve(steps, lease)
+
+    async def one(self, step: QueueStep, lease: str, now: int | None) -> SettleAndClaimResult:
+        if step.limit:
+            answer: SettleAndClaimResult = await self._storage.settle_and_claim(
+                step.queue, step.settlements, lease, step.limit, now=now
+            )
+            return answer
+        settled = await self._storage.settle(step.queue, step.settlements, now=now)
+        at = (await self._storage.grant(["clock"], 1, "now", now=now)).now
+        claim = replace(await self._storage.claim("clock", "", 1, now=now), now=at, token="", lost=False)
+        return SettleAndClaimResult(tuple(settled), claim)
+
+
+class WithoutChecks(Serving):
+    def check(self, steps: Steps, lease: str) -> None: ...
+
+
+class ClaimsAtLimitZero(Serving):
+    async def one(self, step: QueueStep, lease: str, now: int | None) -> SettleAndClaimResult:
+        return await super().one(replace(step, limit=step.limit or 1), lease, now)
+
+
+class InReverse(Serving):
+    async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
+        return (await super().serve(steps, lease, now=now))[::-1]
+
+
+class LosesAllQueues(Serving):
+    """A lease that is lost in one queue takes the jobs of no later queue."""
+
+    async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
+        self.check(steps, lease)
+        answers = []
+        for step in steps:
+            answers.append(await self.one(step, lease, now))
+            if answers[-1].claim.lost:
+                lease = "lost"
+        return answers
+
+
+class Serves200(Serving):
+    """The claims of the steps after the first 200 are left out."""
+
+    async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
+        self.check(steps, lease)
+        served = [*steps[:200], *(replace(step, limit=0) for step in steps[200:])]
+        return [await self.one(step, lease, now) for step in served]
+
+
+class Claims1000(Serving):
+    async def one(self, step: QueueStep, lease: str, now: int | None) -> SettleAndClaimResult:
+        return await super().one(replace(step, limit=min(step.limit, 1000)), lease, now)
+
+
+BUGS = (WithoutChecks, ClaimsAtLimitZero, InReverse, LosesAllQueues, Serves200, Claims1000)
+
+
+def opening(kind: type[Serving]) -> Any:
+    @asynccontextmanager
+    async def open_it(location: str, clock: Clock) -> Any:
+        async with open_storage(f"memory:{location}", clock) as storage:
+            yield kind(storage)
+
+    return open_it
+
+
+async def wrong_results(kind: type[Serving]) -> list[str]:
+    locations = Locations(opening(kind))
+    async with locations.open(locations.new(), "manual") as storage:
+        return (await check_serve(storage))[1]
+
+
+async def test_a_correct_serve_passes() -> None:
+    assert [] == await wrong_results(Serving)
+    assert await serves_many_queues(Locations(opening(Serving))) is True
+
+
+@pytest.mark.parametrize("kind", BUGS)
+async def test_a_bug_of_serve_is_found(kind: type[Serving]) -> None:
+    assert await wrong_results(kind)
+
+
+async def test_a_storage_without_the_verb_has_no_such_capability() -> None:
+    assert await serves_many_queues(Locations("memory:")) is False
+
+
+#: Bugs of blocking claims of several queues: the file of Lua, the line, and its replacement.
+BLOCKING_BUGS = {
+    "a change releases no group": (
+        "include/commit",
+        "    if queue.groups then release_groups(queue) end\n",
+        "",
+    ),
+    "wake_claim knows one queue": ("wake_claim", ", ARGV[2]}", "}"),
+    "each queue has the limit": ("claim_any", "left = left - #claimed[5] / 2", "left = left - 0"),
+    "changes beyond the limit are lost": (
+        "claim_any",
+        "elseif left == 0 then\n    release_group(group, prefix)",
+        "elseif left == 0 then",
+    ),
+    "a full claim releases no other": (
+        "include/commit",
+        "queue.work_changed or (queue.limit_reached and has_waiting(queue))",
+        "queue.work_changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BLOCKING_BUGS)
+async def test_a_bug_of_blocking_claims_of_many_queues_is_found(
+    bug: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(*BLOCKING_BUGS[bug])(monkeypatch)
+    monkeypatch.setattr(many_queues, "BLOCKING_SECONDS", 2.0)
+    locations = Locations(redis_server.url)
+    try:
+        assert await serves_many_queues(locations) is False
+    finally:
+        await locations.remove()
+
+
+async def test_redis_serves_many_queues(redis_server: RedisServer) -> None:
+    locations = Locations(redis_server.url)
+    try:
+        assert await serves_many_queues(locations) is True
+        async with locations.open(locations.new(), "manual") as storage:
+            assert await check_serve(storage) == (5, [])
+    finally:
+        await locations.remove()
