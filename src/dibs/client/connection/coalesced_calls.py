@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from attrs import define, field
 
 from dibs.client.connection.call_timeout import LOCK_WAIT, MAX_ATTEMPTS, CallTimeout, with_lock_waits
 from dibs.client.connection.coalescing import Coalescer
+from dibs.client.connection.direct_calls import DirectCalls
 from dibs.client.connection.lanes import Lanes
-from dibs.model.check_jobs import check_enqueue_queue, check_request
+from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_request
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
+from dibs.storage.direct_enqueue import with_direct_enqueue
 from dibs.storage.protocol import Storage
 
 #: Number of coalescers of one verb at which the idle ones are removed. Each takes about 800 bytes.
@@ -28,6 +30,13 @@ MAX_COALESCERS: Final = 1000
 
 def _never_starting(_queue: str) -> bool:
     return False
+
+
+class CheckedRequest(NamedTuple):
+    """A request that has passed `check_request`, and whether it sets only id and payload."""
+
+    request: EnqueueRequest
+    plain: bool
 
 
 @define(eq=False)
@@ -41,13 +50,15 @@ class CoalescedCalls:
     _is_starting: Callable[[str], bool] = field(default=_never_starting)
     #: Limits the attempts for locked ids, over all queues.
     _attempts: asyncio.Semaphore = field(init=False)
+    _limits: Limits = field(init=False)
     #: One coalescer per queue name, for each verb.
-    _enqueues: dict[str, Coalescer[EnqueueRequest, EnqueueResult]] = field(factory=dict, init=False)
+    _enqueues: dict[str, Coalescer[CheckedRequest, EnqueueResult]] = field(factory=dict, init=False)
     _gets: dict[str, Coalescer[str, Slot]] = field(factory=dict, init=False)
     _settles: dict[str, Coalescer[Settlement, SettleResult]] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._attempts = asyncio.Semaphore(MAX_ATTEMPTS)
+        self._limits = storage_limits(self._storage)
 
     def _timeout(self, label: str) -> CallTimeout:
         return CallTimeout(self._seconds, label, self._storage.url)
@@ -57,32 +68,53 @@ class CoalescedCalls:
     ) -> Lanes[Any, Any] | None:
         return None if limited is None else Lanes(id_of, timeout, self._attempts)
 
-    async def enqueue(
+    def enqueue(
         self, queue: str, request: EnqueueRequest, expires: float | None = None
-    ) -> EnqueueResult:
-        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError.
+    ) -> Coroutine[Any, Any, EnqueueResult]:
+        """Check one request, and return the call that enqueues it.
 
         `expires` is the deadline, on the clock of the event loop. Default: the timeout of a call from now.
+        Raises Refused; the call raises OutcomeUnknown, StorageError.
         """
-        limits = storage_limits(self._storage)
         coalescer = self._enqueues.get(queue)
         if coalescer is None:
             # Only here, because a name that has a coalescer was checked before.
-            check_enqueue_queue(queue, limits)
-        check_request(request, limits)
+            check_enqueue_queue(queue, self._limits)
+        plain = check_request(request, self._limits)
         if coalescer is None:
-            _drop_idle(self._enqueues)
-            # None if the waits of this storage for locks have no limit.
-            limited = with_lock_waits(self._storage, LOCK_WAIT)
-            timeout = self._timeout(f"enqueue to queue {queue!r}")
-            coalescer = self._enqueues[queue] = Coalescer(
-                partial((limited or self._storage).enqueue, queue),
-                _request_size,
-                timeout=timeout,
-                lanes=self._lanes(limited, _request_id, timeout),
-                is_filling=partial(self._is_starting, queue),
-            )
-        return await coalescer.add(request, expires)
+            coalescer = self._enqueues[queue] = self._new_enqueues(queue)
+        return coalescer.add(CheckedRequest(request, plain), expires)
+
+    def _new_enqueues(self, queue: str) -> Coalescer[CheckedRequest, EnqueueResult]:
+        _drop_idle(self._enqueues)
+        # None if the waits of this storage for locks have no limit.
+        limited = with_lock_waits(self._storage, LOCK_WAIT)
+        timeout = self._timeout(f"enqueue to queue {queue!r}")
+        return Coalescer(
+            partial(self._send_enqueues, limited or self._storage, queue),
+            _request_size,
+            timeout=timeout,
+            lanes=self._lanes(limited, _request_id, timeout),
+            direct=self._direct_enqueues(queue, timeout) if limited is None else None,
+            is_filling=partial(self._is_starting, queue),
+        )
+
+    def _send_enqueues(
+        self, storage: Storage, queue: str, requests: list[CheckedRequest]
+    ) -> Awaitable[Sequence[EnqueueResult]]:
+        return storage.enqueue(queue, self._batch(requests))
+
+    def _batch(self, requests: list[CheckedRequest]) -> CheckedBatch:
+        plain = all(checked.plain for checked in requests)
+        return CheckedBatch.of((checked.request for checked in requests), self._limits, plain=plain)
+
+    def _direct_enqueues(
+        self, queue: str, timeout: CallTimeout
+    ) -> DirectCalls[CheckedRequest, EnqueueResult] | None:
+        if (storage := with_direct_enqueue(self._storage)) is None:
+            return None
+        start = storage.start_enqueue
+        return DirectCalls(lambda requests, on_end: start(queue, self._batch(requests), on_end), timeout)
 
     async def get(self, queue: str, id: str) -> Slot:
         """Return everything stored for one id: current job, blocked successor and outcome."""
@@ -138,8 +170,8 @@ def job_size(job: NewJob) -> int:
     return len(data.payload) + (sum(map(len, data.attributes.values())) if data.attributes else 0)
 
 
-def _request_size(request: EnqueueRequest) -> int:
-    return job_size(request.job)
+def _request_size(checked: CheckedRequest) -> int:
+    return job_size(checked.request.job)
 
 
 def _settlement_size(settlement: Settlement) -> int:
@@ -147,8 +179,8 @@ def _settlement_size(settlement: Settlement) -> int:
     return len(action.result) if isinstance(action, Complete) and action.result else 0
 
 
-def _request_id(request: EnqueueRequest) -> str:
-    return request.job.id
+def _request_id(checked: CheckedRequest) -> str:
+    return checked.request.job.id
 
 
 def _settlement_id(settlement: Settlement) -> str:

@@ -16,6 +16,7 @@ import msgspec
 from attrs import define, field
 
 from dibs.client.connection.call_timeout import CallTimeout
+from dibs.client.connection.direct_calls import DirectAnswer, DirectCalls
 from dibs.client.connection.flush_task import NO_REPLY, FlushTask, wait_at_loop_end
 from dibs.client.connection.lanes import Lanes
 from dibs.client.connection.pending_calls import (
@@ -69,6 +70,8 @@ class Coalescer(Generic[Item, Answer]):
     _is_filling: Callable[[], bool] = field(default=_never_filling, kw_only=True)
     #: The lanes for calls whose batch raised StorageBusy; None if such a batch fails its calls.
     _lanes: Lanes[Item, Answer] | None = field(default=None, kw_only=True)
+    #: Sends calls one by one without a task; None if the storage cannot do this.
+    _direct: DirectCalls[Item, Answer] | None = field(default=None, kw_only=True)
     #: True after a read-only batch of one item: the next caller sends its item itself. This saves a task and
     #: two iterations of the event loop.
     _send_inline: bool = field(default=False, init=False)
@@ -91,6 +94,8 @@ class Coalescer(Generic[Item, Answer]):
     def __attrs_post_init__(self) -> None:
         if self._lanes is not None:
             self._lanes.flush = self._flush
+        if self._direct is not None:
+            self._direct.on_end = self._end_direct
 
     async def add(self, item: Item, expires: float | None = None) -> Answer:
         """Send the item in the next batch and return its answer. Raises StorageBusy, OutcomeUnknown.
@@ -107,9 +112,14 @@ class Coalescer(Generic[Item, Answer]):
                 self._timer = loop.call_at(expires + TIMER_SLACK, self._on_timer)
         if self._send_inline and self._flushing is None:
             return await self._add_inline(item, loop, expires)
+        if (sent := self._send_directly(item, expires, loop)) is not None:
+            try:
+                return await sent
+            except asyncio.CancelledError:
+                return sent.take_at_loop_end()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(PendingCall(item, self._size(item), answer, expires))
-        if self._flushing is None:
+        if self._flushing is None and not (self._direct and self._direct.is_busy):
             self._start_flush()
         try:
             return await answer
@@ -138,6 +148,23 @@ class Coalescer(Generic[Item, Answer]):
                 self._start_flush()
         return answer
 
+    def _send_directly(
+        self, item: Item, expires: float, loop: asyncio.AbstractEventLoop
+    ) -> DirectAnswer[Answer] | None:
+        direct = self._direct
+        if direct is None or not direct.is_next or self._flushing is not None:
+            return None
+        if direct.is_busy or self._is_filling():
+            return None
+        return direct.start(item, self._size(item), expires, loop)
+
+    def _end_direct(self, unsent: PendingCall[Item, Answer] | None) -> bool:
+        if unsent is not None:
+            self._waiting.appendleft(unsent)
+        if self._waiting:
+            self._start_flush()
+        return bool(self._waiting)
+
     def _start_flush(self) -> None:
         self._moved_answers = None
         self._flushing = self._sender = FlushTask(self._flush_all(), self._move_answers)
@@ -149,10 +176,13 @@ class Coalescer(Generic[Item, Answer]):
     @property
     def is_idle(self) -> bool:
         """True if no item waits or is in flight."""
-        return self._flushing is None and not self._waiting and not self._lanes
+        is_busy = self._direct is not None and self._direct.is_busy
+        return self._flushing is None and not self._waiting and not self._lanes and not is_busy
 
     async def drain(self) -> None:
         """Wait until every item added so far is answered. Called before the storage closes."""
+        if self._direct is not None:
+            await self._direct.drain()
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
         if self._lanes is not None:
@@ -164,6 +194,7 @@ class Coalescer(Generic[Item, Answer]):
     # -- batches -------------------------------------------------------------------------------------
 
     async def _flush_all(self) -> None:
+        is_first = True
         try:
             while self._waiting:
                 if self._is_filling():
@@ -177,6 +208,11 @@ class Coalescer(Generic[Item, Answer]):
                 self._send_inline = self._read_only and len(batch) == 1
                 self._in_flight, self._in_flight_until = batch, batch[-1].expires
                 await self._flush_until_expired(batch)
+                if self._direct is not None:
+                    self._direct.is_next = is_first and len(batch) == 1 and not self._waiting
+                    if self._direct.is_next:
+                        return
+                is_first = False
                 if not self._read_only and not self._waiting:
                     # Let the callers resume before this task ends: one that adds a call again needs no new
                     # task. If the event loop ends first, it cancels this task, and `add` returns the answers.
@@ -269,6 +305,7 @@ class Coalescer(Generic[Item, Answer]):
                 lambda: self._timeout.unsent_error("the reply to the calls that were sent before it"),
             ),
             self._expire_in_flight(now),
+            self._direct.expire(now) if self._direct else math.inf,
             self._lanes.expire(now) if self._lanes else math.inf,
         )
         self._timer = None if nearest == math.inf else loop.call_at(nearest + TIMER_SLACK, self._on_timer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.middleware import EnqueueMiddleware
 from dibs.client.connection.call_slots import MAX_STARTS, nested_calls
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
 from dibs.client.connection.open_storage import OpenStorage
@@ -70,18 +71,27 @@ class QueueClient:
         finally:
             opened.slots.release(turn)
 
-    async def enqueue(
+    def enqueue(
         self, opened: OpenStorage, request: EnqueueRequest, expires: float | None = None
-    ) -> EnqueueResult:
-        """Enqueue one request, coalesced with concurrent calls. The caller holds a slot of `opened.slots`.
+    ) -> Coroutine[Any, Any, EnqueueResult]:
+        """Return the call that enqueues one request, coalesced with concurrent calls.
 
-        `expires` is the deadline, on the clock of the event loop. Default: the timeout of a call from now.
-        Raises Refused, OutcomeUnknown, StorageError.
+        The caller holds a slot of `opened.slots`. `expires` is the deadline, on the clock of the event loop.
+        Default: the timeout of a call from now. Raises Refused, and the call OutcomeUnknown, StorageError.
         """
-        if self.storage_handle.enqueue_middleware is None:
-            return await opened.coalesced.enqueue(self.name, request, expires)
+        if (middleware := self.storage_handle.enqueue_middleware) is None:
+            return opened.coalesced.enqueue(self.name, request, expires)
+        return self._enqueue_in_middleware(middleware, opened, request, expires)
+
+    async def _enqueue_in_middleware(
+        self,
+        middleware: EnqueueMiddleware,
+        opened: OpenStorage,
+        request: EnqueueRequest,
+        expires: float | None,
+    ) -> EnqueueResult:
         with nested_calls():
-            async with self.storage_handle.enqueue_middleware(self.name, [request]) as (sent,):
+            async with middleware(self.name, [request]) as (sent,):
                 return await opened.coalesced.enqueue(self.name, sent, expires)
 
     async def enqueue_in_transaction(self, request: EnqueueRequest, connection: Any) -> EnqueueResult:

@@ -99,6 +99,11 @@ class Cluster:
         # Two nodes may redirect to each other while only one of them knows that the slot moves.
         raise TryAgainError(f"the nodes redirected a command {MAX_REDIRECTS} times")
 
+    def start(self, key: str, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
+        # A redirection is an error reply, after which the caller uses `call`.
+        address = self._slots.get(key_slot(key.encode()), self._seeds[0])
+        return self._pool_of_node(address).start(command, on_reply)
+
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:

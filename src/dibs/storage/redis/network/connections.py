@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from attrs import define, field
@@ -21,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.storage.redis.network.driver import AbstractConnection
 from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
-from dibs.storage.redis.network.wire import WireConnection
+from dibs.storage.redis.network.wire import WireConnection, pack
 from dibs.storage.unsent import mark_sent, mark_unsent
 
 K = TypeVar("K")
@@ -78,6 +79,41 @@ class ConnectionPool:
             return await self._send_again(command, asking=asking)
         finally:
             self._free_slot()
+
+    def start(self, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
+        """Send a command now, and call `on_reply` when its reply arrives. Return False if it was not sent.
+
+        It is sent if a connection is idle, was used in the last IDLE_CHECK seconds, and is open. `on_reply`
+        gets the reply, redis-py's error for an error reply, or OutcomeUnknown; it must raise no error. A
+        request takes no task and no future here, and its caller resumes an iteration of the loop earlier.
+        """
+        if self._closed or not self._idle or self._in_flight >= self._max_in_flight:
+            return False
+        connection, since = self._idle[-1]
+        if not connection.is_open or time.monotonic() - since > IDLE_CHECK:
+            return False
+        packed = pack(command)
+        self._idle.pop()
+        self._in_flight += 1
+        connection.start_request(packed, REPLY_TIMEOUT, partial(self._end_started, connection, on_reply))
+        return True
+
+    def _end_started(self, connection: WireConnection, on_reply: Callable[[Any], None], reply: Any) -> None:
+        # DISCARDING first: redis-py derives some of these error replies from its ConnectionError.
+        if isinstance(reply, DISCARDING):
+            self._discard(connection)
+        elif isinstance(reply, LOST):
+            self._discard(connection)
+            reply = self._lost_reply_error(reply)
+        else:
+            self._release(connection)
+        self._free_slot()
+        on_reply(reply)
+
+    def _lost_reply_error(self, error: BaseException) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"lost the reply of {self.url} to a command ({type(error).__name__}): it may have happened"
+        )
 
     async def call_blocking(
         self, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
@@ -157,9 +193,7 @@ class ConnectionPool:
             raise
         except LOST as error:
             self._discard(connection)
-            raise OutcomeUnknown(
-                f"lost the reply of {self.url} to a command ({type(error).__name__}): it may have happened"
-            ) from None
+            raise self._lost_reply_error(error) from None
         except asyncio.CancelledError:
             if blocking is not None:
                 # A closed connection ends the blocking command, and the server does not run the second one.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from hiredis import Reader, pack_command
@@ -45,8 +46,9 @@ class WireConnection(asyncio.Protocol):
         self._transport = writer.transport
         self._reader = Reader(protocolError=InvalidResponse, replyError=parse_error)
         self._loop = asyncio.get_running_loop()
-        #: Receives the pending reply; None if no reply is pending.
-        self._reply: asyncio.Future[Any] | None = None
+        #: Called with the pending reply, or with the error that ended the connection; None if no reply is
+        #: pending.
+        self._on_reply: Callable[[Any], None] | None = None
         #: Receives the reply to the first command of `request_pair`; None if that reply is not pending.
         self._first_reply: list[Any] | None = None
         #: Seconds that the pending reply may take, and the time on the clock of the loop when they are over.
@@ -75,7 +77,7 @@ class WireConnection(asyncio.Protocol):
     @property
     def has_pending_reply(self) -> bool:
         """True if the reply to a sent request has not arrived."""
-        return self._reply is not None
+        return self._on_reply is not None
 
     def listen(self, on_message: Callable[[Any], None]) -> None:
         """From now on, call `on_message` with each message of a subscription as soon as it arrives."""
@@ -90,14 +92,22 @@ class WireConnection(asyncio.Protocol):
         """Send a command and return its reply. Raise the errors of `read_pending_reply`."""
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
-        packed = pack(command)
-        pending = self._reply = self._loop.create_future()
-        self._transport.write(packed)
-        self._start_timeout(timeout)
+        pending = self._loop.create_future()
+        self.start_request(pack(command), timeout, partial(_set_reply, pending))
         reply = await pending
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def start_request(self, packed: bytes, timeout: float, on_reply: Callable[[Any], None]) -> None:
+        """Send a packed command. Call `on_reply` once, as soon as its reply arrives.
+
+        `on_reply` gets the reply, which may be an error, or the error of `read_pending_reply`. It must raise
+        no error. The connection is open, and no reply is pending.
+        """
+        self._on_reply = on_reply
+        self._transport.write(packed)
+        self._start_timeout(timeout)
 
     async def request_pair(
         self, first: tuple[Any, ...], second: tuple[Any, ...], timeout: float
@@ -111,9 +121,8 @@ class WireConnection(asyncio.Protocol):
         packed = pack(first) + pack(second)
         first_reply: list[Any] = []
         pending = self._loop.create_future()
-        self._first_reply, self._reply = first_reply, pending
-        self._transport.write(packed)
-        self._start_timeout(timeout)
+        self._first_reply = first_reply
+        self.start_request(packed, timeout, partial(_set_reply, pending))
         reply = await pending
         if isinstance(reply, Exception):
             raise reply
@@ -125,13 +134,13 @@ class WireConnection(asyncio.Protocol):
         Raise the error of an error reply. Raise redis-py's TimeoutError after `timeout` seconds without a
         reply, or ConnectionError if the connection closes; the connection is then unusable.
         """
-        if self._reply is None:
+        if self._on_reply is None:
             return None
-        if self._reply.done():
-            # The caller of the request was cancelled, and its future with it.
-            self._reply = self._loop.create_future()
+        # A future of its own, because the caller of the request was cancelled, and its future with it.
+        pending = self._loop.create_future()
+        self._on_reply = partial(_set_reply, pending)
         self._start_timeout(timeout)
-        reply = await self._reply
+        reply = await pending
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -178,7 +187,7 @@ class WireConnection(asyncio.Protocol):
 
     def _check_deadline(self) -> None:
         self._timer, self._timer_at = None, math.inf
-        if self._reply is None:
+        if self._on_reply is None:
             return  # the next request sets the timer
         if self._deadline > self._loop.time():
             self._set_timer()
@@ -194,13 +203,12 @@ class WireConnection(asyncio.Protocol):
             self._first_reply.append(reply)
             self._first_reply = None
             return
-        pending, self._reply = self._reply, None
-        if pending is None:
-            unexpected = RedisConnectionError("the server sent a reply without a request")
-            self._fail(reply if isinstance(reply, Exception) else unexpected)
-        elif not pending.done():
-            # An error is set as a result, too: asyncio logs an exception that no caller retrieves.
-            pending.set_result(reply)
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
+            on_reply(reply)
+            return
+        unexpected = RedisConnectionError("the server sent a reply without a request")
+        self._fail(reply if isinstance(reply, Exception) else unexpected)
 
     def _fail(self, error: Exception) -> None:
         if self.lost.done():
@@ -209,6 +217,12 @@ class WireConnection(asyncio.Protocol):
         self._transport.abort()
         if self._timer is not None:
             self._timer.cancel()
-        pending, self._reply = self._reply, None
-        if pending is not None and not pending.done():
-            pending.set_result(error)
+        on_reply, self._on_reply = self._on_reply, None
+        if on_reply is not None:
+            on_reply(error)
+
+
+def _set_reply(pending: asyncio.Future[Any], reply: Any) -> None:
+    """Set a reply as a result, also an error: asyncio logs an exception that no caller retrieves."""
+    if not pending.done():
+        pending.set_result(reply)

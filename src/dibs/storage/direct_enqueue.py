@@ -1,0 +1,33 @@
+"""An optional method of a storage: an enqueue that its caller sends, without a task of the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from dibs.model.check_jobs import CheckedBatch
+from dibs.model.results import EnqueueResult
+from dibs.storage.protocol import Storage
+
+#: Called once with the results of a direct enqueue, with its error, or with None if the server surely did
+#: not run it.
+OnEnd = Callable[[Sequence[EnqueueResult] | Exception | None], None]
+
+
+class DirectEnqueue(Protocol):
+    """The optional method of a storage that can send an enqueue at once."""
+
+    def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
+        """Send an enqueue now, and call `on_end` in the event loop when it has ended.
+
+        Return False, and send nothing, if this takes more than a write to an open connection; the caller then
+        uses `enqueue`. The effect is that of `enqueue`. Call it on the event loop of the storage.
+        """
+        ...
+
+
+def with_direct_enqueue(storage: Storage) -> DirectEnqueue | None:
+    """Return the storage if it can send an enqueue at once; None otherwise."""
+    # Looked up in the class. A wrapper with `__getattr__` would return the method of the storage inside it,
+    # and the calls would bypass the wrapper.
+    return cast("DirectEnqueue", storage) if hasattr(type(storage), "start_enqueue") else None

@@ -1,0 +1,55 @@
+"""Enqueues on Redis that are sent without a task; see dibs.storage.direct_enqueue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from redis.exceptions import AskError, NoScriptError, RedisError
+
+from dibs.model.check_jobs import CheckedBatch
+from dibs.model.results import EnqueueResult
+from dibs.storage.direct_enqueue import OnEnd
+from dibs.storage.redis import keys
+from dibs.storage.redis.codec import requests as codec
+from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.scripts import script
+from dibs.storage.redis.network.servers import is_transient
+from dibs.storage.redis.session import RedisSession
+
+
+class RedisDirectEnqueue(RedisSession):
+    """The enqueues that take one write and one read of an open connection."""
+
+    def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
+        # A manual time must be compared, and the first use of a queue registers its name.
+        if self._servers is None or self._manual or queue not in self._registered:
+            return False
+        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
+        command = (
+            "EVALSHA", script("enqueue").sha, len(declared), *declared, "", *codec.encode_requests(requests),
+        )  # fmt: skip
+        return self._servers.start(declared[0], command, partial(self._end_enqueue, queue, requests, on_end))
+
+    def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
+        on_end(self._read_enqueue_reply(queue, requests, reply))
+
+    def _read_enqueue_reply(
+        self, queue: str, requests: CheckedBatch, reply: Any
+    ) -> Sequence[EnqueueResult] | Exception | None:
+        """Return the results or the error of an enqueue; None if it surely did not run."""
+        if isinstance(reply, RedisError):
+            return None if _did_not_run(reply) else translate_error(reply, self.url)
+        if isinstance(reply, Exception):
+            return reply
+        try:
+            return self._decode(queue, codec.decode_enqueued, requests, reply)
+        except Exception as error:  # noqa: BLE001 - the caller must get the error
+            return error
+
+
+def _did_not_run(error: RedisError) -> bool:
+    """Return whether the server lacks the script or the queue, or cannot serve at the moment."""
+    # A MovedError is an AskError.
+    return isinstance(error, (NoScriptError, AskError)) or is_transient(error)
