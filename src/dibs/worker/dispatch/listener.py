@@ -170,6 +170,9 @@ class _SharedWait:
         began, tokens = time.monotonic(), {queue.name: queue.readiness.token for queue in queues}
         next_poll = min(queue.readiness.poll_at for queue in queues)
         timeout = max(TIMER_TOLERANCE, min(self._poll, next_poll - began))
+        if len(queues) > 1 and not all(tokens.values()):
+            # Only tokens show which queue ended a wait. Get the missing ones before the wait.
+            timeout = 0.0
         try:
             # A token marks the latest claim or wait of a queue; the wait ends after any later change. For a
             # queue without a token, the wait ends as soon as one of its jobs is due.
@@ -215,8 +218,9 @@ def _wake_changed_queues(
 ) -> bool:
     """Wake the queues with a newer token or a due job, and return whether a queue was woken.
 
-    If no queue has a newer token or a due job, the cause of the wake-up is unknown: wake all queues. A queue
-    without a token may have changed, too; in that case the next wait ends at once.
+    If no queue has a newer token or a due job, the cause of the wake-up is unknown: wake the queues without
+    a token, or all queues if each has a token. A queue without a token may also have changed with another
+    one; in that case the next wait ends at once.
     """
     explained = woken = False
     for queue in queues:
@@ -228,6 +232,6 @@ def _wake_changed_queues(
             queue.readiness.wake()
             woken = True
     if not explained:
-        for queue in queues:
+        for queue in [queue for queue in queues if not tokens[queue.name]] or queues:
             queue.readiness.wake()
     return woken or not explained

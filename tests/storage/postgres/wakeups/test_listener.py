@@ -242,3 +242,19 @@ async def test_a_report_notifies_only_while_a_client_listens(
 
     assert [["p", '["a"]']] == [payload.split(" ")[1:] for payload in heard]
     assert [] == more
+
+
+async def test_the_tokens_of_a_wait_show_which_queue_has_changed(
+    opening: Opening, options: dict[str, float]
+) -> None:
+    """A worker then claims in that queue alone."""
+    async with opening(**options) as storage:
+        await storage.grant(["q", "r"], 60_000, "worker")
+        before = (await storage.wait(["q", "r"], timeout=0)).since
+        waiting = asyncio.create_task(storage.wait(["q", "r"], since=before, timeout=PROMPT))
+        await asyncio.sleep(0.05)
+        await storage.enqueue("r", [asked("a")])
+        after = await waiting
+
+    assert after.woken
+    assert (before["q"], True) == (after.since["q"], before["r"] != after.since["r"])

@@ -239,10 +239,11 @@ class PostgresWait(QueueWait[WaitState]):
             self.since = {**state.tokens, **self.since}
 
     def tokens(self, state: WaitState) -> Mapping[str, str]:
-        if self.watch in ("ids", "progress"):
-            # The ids of all notifications so far are in the result, so the next wait need not report them.
-            return {name: self._notifications.token(self.watch, name) for name in self.queues}
-        return state.tokens
+        if self.watch == "events":
+            return state.tokens
+        # The notification that ended the wait counts, so that the caller knows which queue has changed. The
+        # result has the ids of all notifications so far, so the next wait need not report them.
+        return {name: self._notifications.token(self.watch, name) for name in self.queues}
 
     def seconds_until_due(self, state: WaitState) -> float | None:
         if self._waits.manual:
