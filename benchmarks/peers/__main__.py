@@ -43,7 +43,7 @@ class Comparison:
 
     def run(self, peers: list[Peer], rounds: int) -> None:
         """Measure all systems that the file does not have."""
-        steps = [(number, peer) for number in range(rounds) for peer in peers if not (number and peer.behind)]
+        steps = [(number, peer) for number in range(rounds) for peer in peers if not (number and peer.once)]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True)) as progress:
             task = progress.add_task("measuring", total=len(steps))
@@ -64,7 +64,7 @@ class Comparison:
         try:
             environment.install()
             run = Run(peer, environment, self.by_kind[peer.kind], self.effort)
-            this["systems"][peer.key] = run.measure(sizes=number == 0)
+            this["systems"][peer.key] = run.measure(first=number == 0)
         except PeerUnavailable as reason:
             this["systems"][peer.key] = {"not_run": str(reason)}
         self.results.save(self.path)

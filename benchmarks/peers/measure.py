@@ -55,10 +55,11 @@ class Run:
     backend: Backend
     effort: Effort = Effort()
 
-    def measure(self, *, sizes: bool) -> Figures:
+    def measure(self, *, first: bool) -> Figures:
         """Return all figures of the peer. Raises PeerUnavailable if a step fails or times out.
 
-        `sizes`: also the bytes of kept jobs, which do not change between rounds.
+        `first`: this is the first round, which also has the bytes of kept jobs, and the peers of dibs with
+        many queues.
         """
         peer, figures = self.peer, Figures()
         if peer.kind == "memory":
@@ -69,10 +70,12 @@ class Run:
             figures |= self.pickup(variables)
         if peer.results:
             figures |= self.result(variables)
+        if peer.kind == "file":
+            variables = self.prepare()  # a worker that was killed leaves files behind, which distort sizes
         figures |= self.drain(variables, self.jobs(peer.line))
-        if peer.keeps and sizes:
+        if peer.keeps and first:
             figures["kept_bytes"] = self.kept_bytes()
-        for queues in peer.queues:
+        for queues in peer.queues if first or peer.runtime == "dibs" else ():
             figures[f"queues_{queues}"] = self.many_queues(queues)
         return figures
 
@@ -191,10 +194,11 @@ class Run:
         return _per_job(empty, self.backend.size(compact=True), jobs)
 
     def many_queues(self, queues: int) -> Figures:
-        """Return the pick-up and the drain with many queues, of half as many jobs."""
+        """Return the pick-up and the drain with many queues; it has half as many jobs, or a quarter."""
         variables = self.prepare(queues)
         figures = self.pickup(variables, queues)
-        return figures | self.drain(variables, self.jobs(self.peer.line // 2), queues)
+        jobs = self.jobs(self.peer.line // (2 if self.peer.runtime == "dibs" else 4))
+        return figures | self.drain(variables, jobs, queues)
 
     def prepare(self, queues: int = 1, **more: str) -> dict[str, str]:
         """Empty the backend, run the step `prepare`, and return the variables of the next step."""

@@ -27,8 +27,10 @@ class Peer:
     enqueues: int
     #: Jobs that wait when a drain begins. It is the same number for all fast systems of a kind.
     line: int
-    #: True for a system that is far slower: it is measured in the first round, with fewer figures.
+    #: True for a system that is far slower: it has fewer jobs, fewer figures and a table of its own.
     behind: bool = False
+    #: True for a system that is measured in the first round only.
+    once: bool = False
     #: True if the program has a step `prepare`, which creates tables.
     prepares: bool = False
     #: True if another process can run the jobs; the pick-up latency needs one.
@@ -74,7 +76,7 @@ DEFAULTS: Final = (("PEER_DEFAULTS", "1"),)
 #: The jobs that wait when the drain of a fast system begins.
 REDIS_LINE: Final = 400_000
 POSTGRES_LINE: Final = 240_000
-FILE_LINE: Final = 160_000
+FILE_LINE: Final = 200_000
 MEMORY_LINE: Final = 600_000
 MANY_QUEUES: Final = (10, 100)
 
@@ -98,12 +100,12 @@ def dibs_peers(kind: Kind, enqueues: int, line: int, *, defaults: bool = False) 
     kept = evolve(tuned, name="dibs, 1 h", environment=AN_HOUR, queues=(), keeps=server)
     if not defaults:
         return tuned, kept
-    return tuned, kept, evolve(kept, name="dibs, defaults", environment=DEFAULTS, keeps=False)
+    return tuned, kept, evolve(kept, name="dibs, defaults", environment=DEFAULTS, keeps=False, once=True)
 
 
 _UVLOOP: Final = "uvloop==0.23.0"
 _REDIS: Final[tuple[Peer, ...]] = (
-    *dibs_peers("redis", 900_000, REDIS_LINE, defaults=True),
+    *dibs_peers("redis", 1_000_000, REDIS_LINE, defaults=True),
     Peer(
         name="bee-queue",
         kind="redis",
@@ -141,7 +143,7 @@ _REDIS: Final[tuple[Peer, ...]] = (
     ),
 )
 _POSTGRES: Final[tuple[Peer, ...]] = (
-    *dibs_peers("postgresql", 500_000, POSTGRES_LINE, defaults=True),
+    *dibs_peers("postgresql", 550_000, POSTGRES_LINE, defaults=True),
     Peer(
         name="graphile-worker",
         kind="postgresql",
@@ -159,7 +161,7 @@ _POSTGRES: Final[tuple[Peer, ...]] = (
         kind="postgresql",
         program="pgqueuer_peer.py",
         requirements=("pgqueuer[asyncpg]==1.6.0", _UVLOOP),
-        enqueues=320_000,
+        enqueues=340_000,
         line=POSTGRES_LINE,
         prepares=True,
         keeps=True,
@@ -171,7 +173,7 @@ _POSTGRES: Final[tuple[Peer, ...]] = (
         kind="postgresql",
         program="pg_boss_peer.mjs",
         requirements=("pg-boss@12.38.0",),
-        enqueues=320_000,
+        enqueues=340_000,
         line=POSTGRES_LINE,
         prepares=True,
         keeps=True,
@@ -191,7 +193,7 @@ _POSTGRES: Final[tuple[Peer, ...]] = (
     ),
 )
 _FILES: Final[tuple[Peer, ...]] = (
-    *dibs_peers("file", 500_000, FILE_LINE),
+    *dibs_peers("file", 700_000, FILE_LINE),
     Peer(
         name="litequeue",
         kind="file",
@@ -210,6 +212,7 @@ _FILES: Final[tuple[Peer, ...]] = (
         enqueues=5_000,
         line=5_000,
         behind=True,
+        once=True,
         multi_process=False,
         blocking=True,
         reports_end=True,
@@ -238,6 +241,7 @@ def _behind(name: str, program: str, jobs: int, left: tuple[str, ...], *requirem
         enqueues=jobs,
         line=jobs,
         behind=True,
+        once=True,
         blocking=name in ("dramatiq", "celery", "rq"),
         left=left,
     )

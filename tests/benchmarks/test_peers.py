@@ -45,7 +45,7 @@ def test_dibs_is_measured_on_redis(own_redis: RedisServer, tmp_path: Path) -> No
     """Every step is measured, with the usage of the server, also with many queues."""
     peer = evolve(dibs_peer("redis"), queues=(3,))
 
-    figures = Run(peer, Environment(tmp_path, peer), RedisBackend(own_redis.url), FEW).measure(sizes=True)
+    figures = Run(peer, Environment(tmp_path, peer), RedisBackend(own_redis.url), FEW).measure(first=True)
 
     assert "kept_bytes" not in figures
     for many in (figures, figures["queues_3"]):
@@ -78,10 +78,10 @@ def test_dibs_is_measured_on_files_and_in_memory(tmp_path: Path, monkeypatch: py
     """In memory only the drain is measured, because no other process can enqueue jobs."""
     monkeypatch.chdir(tmp_path)
     files, folder = FileBackend(), tmp_path / "environments"
-    on_files = Run(dibs_peer("file"), Environment(folder, dibs_peer("file")), files, FEW).measure(sizes=True)
+    on_files = Run(dibs_peer("file"), Environment(folder, dibs_peer("file")), files, FEW).measure(first=True)
     files.close()
     memory = dibs_peer("memory", "dibs, 1 h")
-    in_memory = Run(memory, Environment(folder, memory), MemoryBackend(), FEW).measure(sizes=True)
+    in_memory = Run(memory, Environment(folder, memory), MemoryBackend(), FEW).measure(first=True)
 
     assert on_files["pickup_ms"]
     assert on_files["waiting_bytes"] > 0
@@ -108,14 +108,14 @@ def test_the_reason_of_a_failed_program_is_its_error(tmp_path: Path, monkeypatch
     peer = evolve(dibs_peer("memory"), kind="redis", program="rq_peer.py")
 
     with pytest.raises(PeerUnavailable, match=r"prepare failed: .*Error"):
-        Run(peer, Environment(tmp_path, peer), MemoryBackend(), FEW).measure(sizes=False)
+        Run(peer, Environment(tmp_path, peer), MemoryBackend(), FEW).measure(first=False)
 
 
 def test_a_worker_that_ends_early_is_reported_with_its_error(tmp_path: Path) -> None:
     peer = evolve(dibs_peer("memory"), program="rq_peer.py")
 
     with pytest.raises(PeerUnavailable, match=r"the worker did not report first: .*Error"):
-        Run(peer, Environment(tmp_path, peer), MemoryBackend(), FEW).measure(sizes=False)
+        Run(peer, Environment(tmp_path, peer), MemoryBackend(), FEW).measure(first=False)
 
 
 def test_a_peer_without_its_runtime_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

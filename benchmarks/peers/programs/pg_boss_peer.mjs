@@ -1,4 +1,4 @@
-// pg-boss: two workers with batches of 1,000 in one process, no pause while batches are full, LISTEN and NOTIFY.
+// pg-boss: two workers with batches of 3,000 in one process, no pause while batches are full, LISTEN and NOTIFY.
 // It always keeps completed jobs.
 import { PgBoss } from "pg-boss";
 import * as harness from "./harness.mjs";
@@ -26,7 +26,7 @@ else if (harness.STEP === "enqueue")
       );
   });
 else {
-  const options = { batchSize: 1000, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 };
+  const options = { batchSize: 3000, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 };
   for (const name of harness.QUEUES)
     await boss.work(name, options, async (jobs) => {
       for (const job of jobs) harness.count(job.data.x);

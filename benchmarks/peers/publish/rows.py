@@ -71,9 +71,9 @@ def peer_row(peer: Peer, results: Results) -> Row | None:
     for name, step in (("enqueue", "put"), ("drain", "take + finish")):
         row[f"{name}_ratio"] = _baseline_ratio(peer, name, step, measured, baselines)
     row["queues"] = {
-        queues: medians([figures[f"queues_{queues}"] for figures in measured])
+        queues: medians(many)
         for queues in peer.queues
-        if all(f"queues_{queues}" in figures for figures in measured)
+        if (many := [figures[f"queues_{queues}"] for figures in measured if f"queues_{queues}" in figures])
     }
     return row
 
