@@ -171,17 +171,18 @@ def decide_settle(slot: Slot, settlement: Settlement, limits: Limits) -> SettleR
     run = slot.current.run if slot.current is not None else None
     if run is None or run.fence != settlement.fence:
         return settle_from_outcome(slot.outcome, settlement)
+    action = settlement.action
     try:
-        check_settle_action(settlement.action, limits)
+        check_settle_action(action, limits)
     except Refused as error:
         return SettleResult("refused", str(error))
-    if isinstance(settlement.action, (Complete, Fail, Cancelled)):
-        return settlement.action
+    if isinstance(action, (Complete, Fail, Cancelled)):
+        return action
     if run.lease is None:
-        if isinstance(settlement.action, HandOff):
-            return settle_result(slot, settlement.action, settlement.action)
+        if isinstance(action, HandOff):
+            return settle_result(slot, action, action)
         return SettleResult("refused", REASON_CAN_ONLY_END)
-    return Cancelled() if run.cancel_requested else settlement.action
+    return Cancelled() if run.cancel_requested else action
 
 
 def settle_from_outcome(outcome: Outcome | None, settlement: Settlement) -> SettleResult:

@@ -124,7 +124,7 @@ def settle_action(
     `jitter_factor` is a random number in [0, 1) for backoffs with jitter.
     """
     if isinstance(verdict, Returned):
-        return Complete(result=verdict.result, then=verdict.follow_ups)
+        return complete(verdict)
     if isinstance(verdict, HandedOff):
         return HandOff()
     if stop == "release":
@@ -141,6 +141,11 @@ def settle_action(
     if verdict.follow_ups and isinstance(action, Fail):
         return replace(action, then=verdict.follow_ups)
     return action
+
+
+def complete(verdict: Returned) -> Complete:
+    """Return the action that settles the run of a handler that returned."""
+    return Complete(result=verdict.result, then=verdict.follow_ups)
 
 
 def _after_raise(

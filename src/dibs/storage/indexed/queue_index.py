@@ -289,9 +289,10 @@ class QueueIndex:
         """Remove the next job to claim from the claim order, and return it; None if none is admitted."""
         if self.opens_at > self.now:
             return None
+        slots = self.slots
         while (entry := self.due.pop()) is not None:
-            job = find_waiting_job(self.slots, entry)
-            if job is not None and (job.data.key is None or self.key_lines.take(job.data.key, entry)):
+            job = find_waiting_job(slots, entry)
+            if job is not None and ((key := job.data.key) is None or self.key_lines.take(key, entry)):
                 return job
         return None
 

@@ -99,7 +99,8 @@ class Executor:
             )
         else:
             self._start_thread(invocation)
-        self._watch_deadline(invocation)
+        if invocation.deadline is not None:
+            self._watch_deadline(invocation)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Ask a run to stop. A second call changes nothing: the first reason stays.

@@ -85,10 +85,12 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
     Raises only GeneratorExit, when the coroutine of the task is destroyed.
     """
     CURRENT_JOB.set(invocation.current)
-    middleware = invocation.handler.middleware
+    handler = invocation.handler
+    middleware = handler.middleware
     try:
         if middleware is None:
-            value = await _call_function(invocation)
+            arguments, keywords = handler.decode_arguments(invocation.job)
+            value = await handler.function(*arguments, **keywords)
         else:
             value = None  # the result of a run whose exception the middleware suppresses
             with middleware(invocation.current):

@@ -41,10 +41,18 @@ class RunOutcomes:
 
     def settle_by_verdict(self, invocation: Invocation, verdict: run_outcome.Verdict) -> None:
         """Choose the action for a run by the verdict on its handler, and settle the run. Never raises."""
-        action = choose_action(invocation, verdict, random.random())  # noqa: S311 - jitter keeps no secrets
+        action: SettleAction
+        if isinstance(verdict, run_outcome.Returned):  # most runs
+            action = run_outcome.complete(verdict)
+        else:
+            action = choose_action(invocation, verdict, random.random())  # noqa: S311 - jitter keeps no secrets
         if not isinstance(action, Complete) or logger.isEnabledFor(logging.DEBUG):
             log_action(invocation, action)
-        self.settle_with_hook(invocation, action)
+        handler = invocation.handler
+        if handler.schedule is None and handler.after is None:
+            self._settle(invocation, action)
+        else:
+            self.settle_with_hook(invocation, action)
 
     def refuse_start(self, invocation: Invocation) -> bool:
         """End a claimed job that may not start. Return whether it was ended.
