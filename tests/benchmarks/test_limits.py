@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import pytest
 from benchmarks import limits
-from benchmarks.scenarios import BATCH
 
 from dibs.storage.registry import open_storage
 
-SMALL = limits.Size(backlog=300, keys=250)
+SMALL = limits.Size(backlog=300, keys=1_000)
 
 
 @pytest.mark.parametrize("url", ["memory:", "file:NAME"])
 async def test_the_jobs_of_the_full_key_stay_behind(url: str, tmp_path: object) -> None:
     async with open_storage(url.replace("NAME", str(tmp_path))) as storage:
-        rate = await limits.drain_other_keys(storage, SMALL, SMALL.backlog)
+        drain = await limits.prepare_drain(storage, SMALL, SMALL.backlog)
+        await limits.drain_in_turns([drain])
         counts = (await storage.counts([limits.QUEUE]))[limits.QUEUE]
 
-    assert rate > 0
+    assert drain.rate > 0
     assert counts.waiting >= SMALL.backlog
-    assert counts.completed >= SMALL.keys - 1 - BATCH
+    assert counts.completed >= drain.jobs
+
+
+async def test_two_drains_take_turns() -> None:
+    async with open_storage("memory:") as first, open_storage("memory:") as second:
+        drains = [await limits.prepare_drain(storage, SMALL, 0) for storage in (first, second)]
+        await limits.drain_in_turns(drains)
+
+    assert drains[0].settled == drains[1].settled >= drains[0].jobs
 
 
 @pytest.mark.parametrize("per_key", [None, 1])
