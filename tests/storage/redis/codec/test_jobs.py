@@ -79,7 +79,7 @@ def test_a_plain_completion_is_packed_the_same_on_the_fast_path(fence: int, resu
     settling.add([Settlement(id="a", fence=fence, action=how)])
 
     packed = settling.encode(fence, how)
-    # A completion without a result is sent as its fence; settle_run.lua adds the same bytes for all of them.
+    # A completion without a result is sent as its fence; settle_one.lua adds the same bytes for all of them.
     assert packed[8:] == b"\1\0" + bytes(10) or result is not None
     short = result is None and 0 <= fence <= 2**53
     assert [b"a", packed[:8] if short else packed] == settling.arguments

@@ -32,7 +32,7 @@ def numbered(words: tuple[str, ...]) -> dict[str, int]:
     [
         ("accept.lua", "STATUS_", requests.ENQUEUE_STATUSES),
         ("accept.lua", "FOUND_", requests.FOUND_STATES),
-        ("settle_run.lua", "STATUS_", settlements.SETTLE_STATUSES),
+        ("settle_one.lua", "STATUS_", settlements.SETTLE_STATUSES),
     ],
 )
 def test_statuses_have_the_same_numbers(file: str, prefix: str, words: tuple[str, ...]) -> None:

@@ -35,6 +35,16 @@ def test_a_file_that_two_files_include_is_inserted_once() -> None:
     assert 1 == text.count("local c")
 
 
+def test_a_nested_file_is_inserted_with_its_own_copy_of_what_stands_nowhere_above() -> None:
+    """Two functions may nest files that include the same file, and each needs its own copy."""
+    text = put_together(
+        "verb", verb="-- @include d\n-- @nest a\n-- @nest b", a="-- @include c\n-- @include d",
+        b="-- @enclose\n-- @include c", c="local c", d="local d",
+    )  # fmt: skip
+
+    assert text == "local d\nlocal c\nlocal c\n"
+
+
 def test_the_lines_after_an_enclose_are_one_function() -> None:
     text = put_together("verb", verb="-- @include a\nreturn a", a="local a = 1\n-- @enclose")
 

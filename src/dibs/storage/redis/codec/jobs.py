@@ -1,6 +1,6 @@
 """Encoding and decoding of jobs as records, the byte strings that the Lua scripts store.
 
-job_record.lua, attributes.lua and settle_run.lua (for the origin) in storage/redis/lua/include document the
+job_record.lua, attributes.lua and settle_one.lua (for the origin) in storage/redis/lua/include document the
 layouts. Each function `encode_...` returns bytes, and `decode_...` converts them back.
 """
 

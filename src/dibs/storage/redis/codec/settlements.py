@@ -1,6 +1,6 @@
 """Encoding of settlements (the ends and returns of runs) as script arguments.
 
-storage/redis/lua/include/settle_run.lua documents the layout.
+storage/redis/lua/include/settle_one.lua documents the layout.
 """
 
 from __future__ import annotations

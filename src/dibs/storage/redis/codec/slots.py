@@ -36,6 +36,8 @@ from dibs.storage.redis.codec.jobs import (
     encode_run,
 )
 
+#: Flag of an outcome in the short form (storage/redis/lua/include/short_outcomes.lua).
+KEEPS_PRIORITY: Final = 16
 FOR_EVER, HAS_ERROR, HAS_ORIGIN, HAS_RESULT, HAS_DATA, KEEPS_ATTRIBUTES = 4, 8, 16, 32, 64, 128
 
 _OUTCOME: Final = Layout(">BQQ")
@@ -97,6 +99,8 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(raw: bytes) -> Outcome:
+    if raw[:1] == b"\0":
+        return _decode_kept(raw)
     flags, ended_at, expires_at = _OUTCOME.unpack_from(raw)
     if not flags & 3:
         raise ValueError("the record is no outcome")
@@ -136,6 +140,34 @@ def decode_outcome(raw: bytes) -> Outcome:
         data=decode_data(raw[at:], head.priority) if flags & HAS_DATA else None,
         origin=origin,
         attributes=attributes,
+    )
+
+
+def _decode_kept(raw: bytes) -> Outcome:
+    """Decode an outcome in the short form, as outcome_reply in short_outcomes.lua sends it."""
+    kept_class, at = read_sized(raw, 1)
+    age, _, holder = kept_class.decode().partition(",")
+    flags, fence, lead = raw[at], int.from_bytes(raw[at + 4 : at + 11]), raw[at + 11]
+    claimed_at = fence // 1000 - lead
+    ended_at = claimed_at + int.from_bytes(raw[at + 12 : at + 15])
+    at += 17 if flags & KEEPS_PRIORITY else 15
+    seq, run_at = int.from_bytes(raw[at : at + 7]), int.from_bytes(raw[at + 7 : at + 15])
+    result, end = read_sized(raw, at + 15) if flags & HAS_RESULT else (None, at + 15)
+    if end != len(raw) or flags & ~(KEEPS_PRIORITY | HAS_RESULT):
+        raise ValueError("the record is no outcome in the short form")
+    return Outcome(
+        kind="completed",
+        fence=fence,
+        first=seq,
+        revision=seq,
+        ended_at=ended_at,
+        expires_at=None if age == "*" else ended_at + int(age),
+        result=result,
+        enqueued_at=run_at,
+        run_at=run_at,
+        claimed_at=claimed_at,
+        holder=holder,
+        attempts=1,
     )
 
 

@@ -81,7 +81,7 @@ local function enqueue_one(i, text)
     if request.key then store_request_key(request, status, answer) end
   end
   if request.wants_outcome and not first_id then
-    outcomes[#outcomes + 1] = expand_outcome(queue, request.id, read_field(queue, 'outcomes', request.id))
+    outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
   end
   return answer
 end

@@ -5,11 +5,11 @@
 -- ARGV[2]  name of the queue
 -- ARGV[3]  id
 -- ARGV[4]  revision
--- ARGV[5]  settlement, with fence 0 (storage/redis/lua/include/settle_run.lua)
+-- ARGV[5]  settlement, with fence 0 (storage/redis/lua/include/settle_one.lua)
 -- ARGV[6…] follow-ups of the settlement
 -- Returns  done, lost, refused or not_found
 
--- @include settle_run
+-- @include settle_one
 -- @include commit
 
 local queue, id, revision = open_queue(KEYS[1], ARGV[1]), ARGV[3], tonumber(ARGV[4])

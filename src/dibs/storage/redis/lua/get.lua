@@ -5,7 +5,7 @@
 -- ARGV[2…] ids
 -- Returns  {now, current or nil, successor or nil, outcome or nil, dropped or nil, …}; four values for each id
 
--- @include kept_outcomes
+-- @include short_outcomes
 
 local queue, ids = open_queue(KEYS[1], ARGV[1]), {unpack(ARGV, 2)}
 local reply = {decimal(queue.now)}
@@ -17,6 +17,6 @@ end
 for i = 1, #ids do
   local at = 4 * i - 3
   reply[at + 1], reply[at + 2] = parts[1][i] or parts[2][i], parts[3][i]
-  reply[at + 3], reply[at + 4] = expand_outcome(queue, ids[i], parts[4][i]), parts[5][i]
+  reply[at + 3], reply[at + 4] = outcome_reply(queue, ids[i], parts[4][i]), parts[5][i]
 end
 return reply

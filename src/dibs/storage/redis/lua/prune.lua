@@ -8,6 +8,7 @@
 --          else 0}
 
 -- @include outcomes
+-- @include kept_outcomes
 -- @include commit
 
 local queue, limit = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])
@@ -33,7 +34,7 @@ for _, name in ipairs(OUTCOME_KINDS) do
   end
   outcomes = outcomes + #ids
 end
--- Outcomes in the short form (storage/redis/lua/include/kept_outcomes.lua).
+-- Outcomes in the short form (storage/redis/lua/include/short_outcomes.lua).
 local kept, unread, passed = each_expired_kept(queue, limit - outcomes, MAX_READ, function(id, text)
   uncount_kept(queue, id, text)
   set_field(queue, 'outcomes', id, false)

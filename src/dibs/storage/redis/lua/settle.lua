@@ -6,8 +6,8 @@
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  name of the queue
 -- ARGV[3]  number of settlements
--- ARGV[4…] id, settlement, id, settlement, ..., then the follow-ups (storage/redis/lua/include/settle_run.lua)
--- Returns  packed answers (storage/redis/lua/include/settle_run.lua)
+-- ARGV[4…] id, settlement, id, settlement, ..., then the follow-ups (storage/redis/lua/include/settle_one.lua)
+-- Returns  packed answers (storage/redis/lua/include/settle_one.lua)
 
 -- @include settle_run
 -- @include commit

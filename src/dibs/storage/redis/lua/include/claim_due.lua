@@ -186,13 +186,9 @@ local function encode_active(queue, id, text, lease_and_holder)
       next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
 end
 
--- @include claim_listed
-
 -- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
 -- search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
-  local listed = claim_listed(queue, lease, holder, limit)
-  if listed then return listed, false end
   local selected, gave_up = select_due(queue, limit)
   reading.prefix = queue.prefix
   if #selected == 0 then return {}, gave_up end

@@ -9,6 +9,8 @@
 
 -- @include queue
 
+-- @enclose
+
 local function order_entry(job)
   return pack('>I8', job.seq) .. job.id
 end
@@ -47,7 +49,7 @@ local function list_takes_more(queue, priority)
   if takes_more == nil then
     local live = tonumber(call('HGET', queue.prefix .. 'priorities', priority) or 0)
     takes_more = call('LLEN', queue.prefix .. 'due:' .. priority) <= 2 * live + 1000
-    queue.checked[priority] = takes_more
+    queue.checked[priority], queue.proven.priorities, queue.proven['due:' .. priority] = takes_more, true, true
   end
   return takes_more
 end
@@ -83,8 +85,8 @@ local function remove_from_order(queue, job)
 end
 
 local function check_order_types(queue)
-  if next(queue.listed_counts) then expect_type(queue.prefix .. 'priorities', 'hash') end
-  for priority in pairs(queue.listed_counts) do expect_type(queue.prefix .. 'due:' .. priority, 'list') end
+  if next(queue.listed_counts) then check_key(queue, 'priorities', 'hash') end
+  for priority in pairs(queue.listed_counts) do check_key(queue, 'due:' .. priority, 'list') end
 end
 
 local function write_order(queue)
@@ -104,13 +106,23 @@ local function write_order(queue)
   end
 end
 
--- Return the earliest run_at later than now of a job without a key; nil if none is scheduled.
+-- Return the run_at of the first job in `line:P`, and that of the first job there that is not due yet; nil for none.
+local function first_times(queue, priority)
+  local key = queue.prefix .. 'line:' .. priority
+  local at = tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+  if not at or at > queue.now then return at, at end
+  return at, tonumber(call('ZRANGEBYSCORE', key, '(' .. decimal(queue.now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+end
+
+-- Return the earliest run_at later than now of a job without a key; nil if none is scheduled. `queue.only_listed` is then
+-- the priority of all due jobs without a key, if there is one priority in use and its list has them; else false.
 local function next_due(queue)
   local earliest
-  for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do
-    local first = call('ZRANGEBYSCORE', queue.prefix .. 'line:' .. priority, '(' .. decimal(queue.now), '+inf',
-      'WITHSCORES', 'LIMIT', 0, 1)
-    local at = tonumber(first[2])
+  local priorities = call('HKEYS', queue.prefix .. 'priorities')
+  queue.only_listed, queue.proven.priorities = #priorities == 1 and priorities[1], true
+  for _, priority in ipairs(priorities) do
+    local first, at = first_times(queue, priority)
+    if first and first <= queue.now then queue.only_listed = false end
     if at and (not earliest or at < earliest) then earliest = at end
   end
   return earliest

@@ -6,9 +6,9 @@
 
 local function check_plan()
   for _, queue in pairs(opened) do
-    for name, planned in pairs(queue.plan) do expect_type(queue.prefix .. name, planned.kind) end
-    for _, batch in ipairs(queue.batches) do expect_type(queue.prefix .. batch.name, batch.kind) end
-    if #queue.new_records > 0 then expect_type(queue.prefix .. 'waiting', 'hash') end
+    for name, planned in pairs(queue.plan) do check_key(queue, name, planned.kind) end
+    for _, batch in ipairs(queue.batches) do check_key(queue, batch.name, batch.kind) end
+    if #queue.new_records > 0 then check_key(queue, 'waiting', 'hash') end
     check_order_types(queue)
     if queue.touched then limits().check_types(queue) end
     if queue.kept_counts then expect_type(queue.prefix .. 'ends', 'hash') end

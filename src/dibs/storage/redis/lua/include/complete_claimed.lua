@@ -2,20 +2,38 @@
 -- group: they share the bytes of their run, so they share one event in the log, and most bytes of their outcomes.
 -- tests/storage/redis/lua/test_claim_order.py compares it with the general path (end_run).
 
--- @include outcomes
+-- @include claimed_record
+-- @include claim_order
+-- @include event_log
+-- @include short_outcomes
 
 local find, byte = string.find, string.byte
+local MAX_CLASS, MAX_DURATION, MAX_LEAD = 2 ^ 24 - 1, 2 ^ 24 - 1, 255
+
+local general_functions
+
+-- Return the functions of the general path. Only a step that needs them makes them, because the definition of functions
+-- takes time in each call of a script.
+local function general_path()
+  if general_functions then return general_functions end
+-- @nest settle_one
+  general_functions = {
+    settle = settle_packed, store_outcome = store_outcome, remove_outcome = remove_outcome, expand_kept = expand_kept,
+  }
+  return general_functions
+end
 
 -- Return the age of a completed outcome in this queue as text ('*' for ever, '0' for none), and whether it keeps the data.
 local function completed_age(queue)
   local age, keep = string.match(queue.retention, '^([^,]*),[^,]*,[^,]*,([^,]*)$')
-  return age ~= '' and age or string.match(DEFAULT_RETENTION, '^%d+'), find(keep, KIND_LETTERS[1], 1, true) ~= nil
+  return age ~= '' and age or string.match(DEFAULT_RETENTION, '^%d+'), find(keep, 'c', 1, true) ~= nil
 end
 
 -- Return the number of a class, and note that an outcome of it is kept until `expires_at`.
 local function use_class(queue, age, holder)
   local text = age .. ',' .. holder
   local class = read_field(queue, 'classes', text)
+  known_values(queue, 'classes')[class or ''] = text
   if not class then
     class = decimal(tonumber(read_field(queue, 'classes', '#') or 0) + 1)
     for field, value in pairs({['#'] = class, [text] = class, [class] = text}) do
@@ -51,13 +69,12 @@ local function planned_list(queue, kind, name, removes)
   return args
 end
 
--- Return two functions; nil if completions of this queue need the general path. complete(id, settlement) ends a run, or
+-- Return two functions. complete(id, settlement) ends a run, or
 -- returns false without a change if it needs the general path. finish() plans what the completions before it share; the
 -- caller calls it before other changes and at the end. The caller has prefetched `active`, `successors` and `outcomes`.
 local function completer(queue)
   local age, keeps_data = completed_age(queue)
-  local keeps = age ~= '0'
-  if keeps_data or queue.log_results > 0 then return nil end
+  local keeps, needs_general_path = age ~= '0', keeps_data or queue.log_results > 0
   local general = HAS_RETENTION + HAS_KEY + (keeps and HAS_ATTRIBUTES or 0)
   local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
@@ -71,7 +88,7 @@ local function completer(queue)
     local joined = table.concat(ids, '\0')
     log_completions(queue, count, joined, run, priority, table.concat(heads))
     if keeps then
-      queue.expand_outcome = expand_outcome
+      queue.outcome_reply = outcome_reply
       index_ends(queue, age, indexed, #indexed == count and joined or table.concat(indexed, '\0'))
     end
     ids, heads, count, indexed = {}, {}, 0, {}
@@ -100,7 +117,8 @@ local function completer(queue)
   -- leave a stale entry.
   local function keep(id, outcome)
     if outcomes[id] then
-      return store_outcome(queue, id, 1, expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
+      local general = general_path()
+      return general.store_outcome(queue, id, 1, general.expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
     end
     local n = #stored
     stored[n + 1], stored[n + 2], outcomes[id] = id, outcome, outcome
@@ -109,7 +127,7 @@ local function completer(queue)
 
   local function complete(id, settlement)
     local text, result = active[id], nil
-    if not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
+    if needs_general_path or not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
     if settlement ~= fence then
       local kind, has = byte(settlement, 9, 10)
       if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= fence or sub(settlement, 19, 20) ~= '\0\0' then
@@ -127,7 +145,7 @@ local function completer(queue)
     if keeps then
       keep(id, result and string.char(byte(shared) + KEEPS_RESULT) .. sub(shared, 2) .. head .. result or shared .. head)
     elseif outcomes[id] then
-      remove_outcome(queue, id)
+      general_path().remove_outcome(queue, id)
     else
       ended[#ended + 1] = id
     end

@@ -102,7 +102,9 @@ local function publish_ended(queue, before)
   if count <= MAX_PUBLISHED_OUTCOMES then
     for i, id in ipairs(queue.ended_ids) do
       local text = queue.fields.outcomes and queue.fields.outcomes[id] or ''
-      if queue.expand_outcome then text = queue.expand_outcome(queue, id, text) end
+      -- Only a step that writes outcomes in the short form has the function that sends them.
+      local is_short = text ~= '' and band(string.byte(text), 3) == 0
+      if is_short then text = queue.outcome_reply and queue.outcome_reply(queue, id, text) or '' end
       parts[i + 1] = sized(id) .. sized(#text <= MAX_PUBLISHED_BYTES and text or '')
     end
   elseif count <= MAX_NAMED_IDS then

@@ -1,64 +1,6 @@
--- Outcomes of plain completed jobs in a short form, and the index of their ends.
---
--- kept      B flags, I3 class, I7 fence, B lead of the fence, I3 duration, h priority if its flag is set, the last 7
---           bytes of seq, I8 run_at, I4 + result if its flag is set
--- flags     16 priority, 32 result; the two lowest bits are 0, unlike those of any other outcome
--- lead      ms by which the fence is later than claimed_at
--- duration  ms from claimed_at to ended_at
--- class     a number for an age in ms ('*' for ever) and a holder: the hash `classes` has 'age,holder' by number, and the
---           number by 'age,holder'; its field '#' has the last number. The ordered set `class_ends` has the numbers by
---           the expiry of their last outcome
---
--- A record of 30 bytes or less needs an allocation of 32. No ordered set has the ids of these outcomes: the list
--- `ends:AGE` has an entry for each step, I6 ended_at and the ids, separated by NUL. The outcomes of one age expire in the
--- order of its list. An entry is stale for an id whose outcome was replaced or removed meanwhile. The hash `ends` has the
--- number of outcomes in this form, by age.
+-- The expired outcomes in the short form (storage/redis/lua/include/short_outcomes.lua), in the order of their ends.
 
--- @include job_record
--- @include queue
-
-local KEEPS_PRIORITY, KEEPS_RESULT, COMPLETED_FLAG, KEPT_FOR_EVER = 16, 32, 1, 4
-local MAX_CLASS, MAX_DURATION, MAX_LEAD = 2 ^ 24 - 1, 2 ^ 24 - 1, 255
-local NO_PRIORITY, NO_LEASE = '\0\0', string.rep('\0', 32)
-
-local function is_kept(text)
-  local flags = string.byte(text)
-  return flags and band(flags, 3) == 0
-end
-
--- Return the age and the holder of a class, as texts.
-local function read_class(queue, class)
-  local known = read_field(queue, 'classes', decimal(class))
-  return string.match(known or error('no class'), '^([^,]*),(.*)$')
-end
-
--- Return fence, claimed_at and ended_at of an outcome in the short form, and its class.
-local function kept_times(text)
-  local _, class, fence, lead, duration = unpack_from('>BI3I7BI3', text)
-  local claimed_at = math.floor(fence / 1000) - lead
-  return fence, claimed_at, claimed_at + duration, class
-end
-
-local function expand_kept(queue, text)
-  local fence, claimed_at, ended_at, class = kept_times(text)
-  local age, holder = read_class(queue, class)
-  local flags, priority, at, for_ever = string.byte(text), NO_PRIORITY, 16, age == '*'
-  if band(flags, KEEPS_PRIORITY) ~= 0 then priority, at = sub(text, 16, 17), 18 end
-  if #text < at + 14 then error('no outcome') end
-  local seq, run_at = '\0' .. sub(text, at, at + 6), sub(text, at + 7, at + 14)
-  return pack('>BI8I8', COMPLETED_FLAG + (for_ever and KEPT_FOR_EVER or 0) + band(flags, KEEPS_RESULT), ended_at,
-      for_ever and 0 or ended_at + tonumber(age))
-    .. string.char(LONG + ACTIVE) .. priority .. seq .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
-    .. pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder) .. sub(text, at + 15)
-end
-
--- Return an outcome in the general form (storage/redis/lua/include/outcomes.lua).
-local function expand_outcome(queue, id, text)
-  if not text or text == '' or not is_kept(text) then return text end
-  local ok, expanded = pcall(expand_kept, queue, text)
-  reading.prefix = queue.prefix
-  return ok and expanded or damaged('outcome', id)
-end
+-- @include expand_outcome
 
 -- Return whether an outcome in the short form has expired. An unreadable outcome counts as expired, so that `prune`
 -- removes it.
@@ -100,15 +42,4 @@ local function each_expired_kept(queue, most, most_read, visit)
     if rest then return visited, true, passed end
   end
   return visited, false, passed
-end
-
-local function count_kept(queue, age, count)
-  queue.kept_counts = queue.kept_counts or {}
-  queue.kept_counts[age] = (queue.kept_counts[age] or 0) + count
-end
-
--- Subtract an outcome that this step removes or replaces from the count of its age.
-local function uncount_kept(queue, id, text)
-  local ok, age = pcall(function() return (read_class(queue, select(4, kept_times(text)))) end)
-  if ok then count_kept(queue, age, -1) end
 end

@@ -11,7 +11,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include fold
--- @include kept_outcomes
+-- @include expand_outcome
 
 local OUTCOME_KINDS = {'completed', 'failed', 'cancelled'}
 local KIND_LETTERS = {'c', 'f', 'x'}

@@ -1,9 +1,7 @@
 -- Reading of records. A damaged record raises an error that names it. An enqueue of new jobs reads none, so its script
 -- includes this file only behind its fast path.
 
--- @include job_record
-
--- @enclose
+-- @include claimed_record
 
 -- Return a function (id, text) that calls `parse` and names the record if `parse` raises an error.
 local function guarded(part, parse)
@@ -14,16 +12,6 @@ local function guarded(part, parse)
   end
 end
 
--- Positions (1 is the first byte) of the size of the holder, and of the holder, in the form `claimed`.
-local HOLDER_SIZE, HOLDER = 50, 54
-
--- Return the position of the waiting record in a record of the form `claimed`; nil for another record.
-local function waiting_record_at(text)
-  if string.byte(text) ~= CLAIMED or #text < HOLDER then return nil end
-  local at = HOLDER + unpack_from('>I4', text, HOLDER_SIZE)
-  return string.byte(text, at) == LISTED and #text >= at + 19 and at or nil
-end
-
 -- Return the general form of the record of a job; only the form `claimed` differs from it.
 local function expand_claimed(text)
   if string.byte(text) ~= CLAIMED then return text end
@@ -31,16 +19,6 @@ local function expand_claimed(text)
   local seq, run_at = sub(text, at + 3, at + 10), sub(text, at + 11, at + 18)
   return string.char(LONG + ACTIVE) .. sub(text, at + 1, at + 18) .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
     .. sub(text, 2, at - 1) .. sub(text, at + 19)
-end
-
--- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
-local function check_data(text, at)
-  local flags = string.byte(text, at)
-  if not flags or flags > 31 then error('no data') end
-  at = at + 1
-  for i = 0, 4 do
-    if band(flags, 2 ^ i) ~= 0 then at = select(2, read_sized(text, at)) end
-  end
 end
 
 -- Return the job with the fields of the head at `at`, and the position after it.

@@ -74,6 +74,7 @@ end
 -- listed_counts  changes of the number of listed jobs, by priority
 -- list_entries   new entries of the list `due:P`, by priority
 -- list_trims     number of entries to remove from the head of `due:P`, by priority; nil before a claim
+-- proven         names of keys whose Redis type a read of this step has proven
 -- checked        results of existence and size checks, by key name or priority
 -- events         packed events for the log
 -- ended_ids      ids that ended or changed their outcome
@@ -97,7 +98,7 @@ local function open_queue(prefix, manual)
     request_key_age = tonumber(known[16] or 3600000), fail_handler = known[17] == '1',
     log_results = tonumber(known[18] or 0), per_key = tonumber(known[19] or ''), rate = parse_rate('rate', known[20]),
     key_rate = parse_rate('key_rate', known[21]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
-    checked = {}, batches = {}, list_entries = {}, events = {}, ended_ids = {},
+    checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
@@ -157,7 +158,7 @@ local function read_field(queue, name, id)
   local value = values[id]
   if value == nil then
     value = call('HGET', queue.prefix .. name, id)
-    values[id] = value
+    values[id], queue.proven[name] = value, true
   end
   return value
 end
@@ -165,6 +166,7 @@ end
 -- Read the values of many ids in a hash with few commands, for later calls of read_field.
 local function prefetch(queue, name, ids)
   local values = known_values(queue, name)
+  queue.proven[name] = #ids > 0
   for from = 1, #ids, CHUNK do
     local part = {unpack(ids, from, math.min(from + CHUNK - 1, #ids))}
     for i, value in ipairs(call('HMGET', queue.prefix .. name, unpack(part))) do values[part[i]] = value end
@@ -173,10 +175,10 @@ end
 
 local FALSE_BY_DEFAULT = {__index = function() return false end}
 
--- Read the values of many ids in a hash that often does not exist, with one command if it does not.
+-- Read the values of ids in a hash that often does not exist. For many ids one command finds out that it does not.
 local function prefetch_if_any(queue, name, ids)
-  if call('EXISTS', queue.prefix .. name) == 1 then return prefetch(queue, name, ids) end
-  queue.fields[name] = setmetatable({}, FALSE_BY_DEFAULT)
+  if #ids < 10 or call('EXISTS', queue.prefix .. name) == 1 then return prefetch(queue, name, ids) end
+  queue.fields[name], queue.proven[name] = setmetatable({}, FALSE_BY_DEFAULT), true
 end
 
 -- Plan to set the value of an id in a hash; `value` false removes the id.
@@ -224,4 +226,9 @@ local function expect_type(key, kind)
   if found ~= 'none' and found ~= kind then
     error('DIBSTYPE ' .. key .. ' is a ' .. found .. ', not a ' .. kind, 0)
   end
+end
+
+-- Raise DIBSTYPE if a key of the queue has another Redis type, unless this step has read the key.
+local function check_key(queue, name, kind)
+  if not queue.proven[name] then expect_type(queue.prefix .. name, kind) end
 end

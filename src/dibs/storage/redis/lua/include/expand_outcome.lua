@@ -1,0 +1,44 @@
+-- Conversion of outcomes in the short form (storage/redis/lua/include/short_outcomes.lua) to the general form.
+
+-- @include short_outcomes
+
+local COMPLETED_FLAG, KEPT_FOR_EVER, NO_LEASE = 1, 4, string.rep('\0', 32)
+
+-- Return the age and the holder of a class, as texts.
+local function read_class(queue, class)
+  return string.match(class_text(queue, class) or error('no class'), '^([^,]*),(.*)$')
+end
+
+-- Return fence, claimed_at and ended_at of an outcome in the short form, and its class.
+local function kept_times(text)
+  local _, class, fence, lead, duration = unpack_from('>BI3I7BI3', text)
+  local claimed_at = math.floor(fence / 1000) - lead
+  return fence, claimed_at, claimed_at + duration, class
+end
+
+local function expand_kept(queue, text)
+  local fence, claimed_at, ended_at, class = kept_times(text)
+  local age, holder = read_class(queue, class)
+  local flags, priority, at, for_ever = string.byte(text), NO_PRIORITY, 16, age == '*'
+  if band(flags, KEEPS_PRIORITY) ~= 0 then priority, at = sub(text, 16, 17), 18 end
+  if #text < at + 14 then error('no outcome') end
+  local seq, run_at = '\0' .. sub(text, at, at + 6), sub(text, at + 7, at + 14)
+  return pack('>BI8I8', COMPLETED_FLAG + (for_ever and KEPT_FOR_EVER or 0) + band(flags, KEEPS_RESULT), ended_at,
+      for_ever and 0 or ended_at + tonumber(age))
+    .. string.char(LONG + ACTIVE) .. priority .. seq .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
+    .. pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder) .. sub(text, at + 15)
+end
+
+-- Return an outcome in the general form (storage/redis/lua/include/outcomes.lua).
+local function expand_outcome(queue, id, text)
+  if not text or text == '' or not is_kept(text) then return text end
+  local ok, expanded = pcall(expand_kept, queue, text)
+  reading.prefix = queue.prefix
+  return ok and expanded or damaged('outcome', id)
+end
+
+-- Subtract an outcome that this step removes or replaces from the count of its age.
+local function uncount_kept(queue, id, text)
+  local ok, age = pcall(function() return (read_class(queue, select(4, kept_times(text)))) end)
+  if ok then count_kept(queue, age, -1) end
+end
