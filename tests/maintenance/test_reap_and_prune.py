@@ -107,3 +107,17 @@ async def test_everything_expired_is_removed() -> None:
             done = await prune(storage, "q")
 
         assert (5, False) == (done.outcomes, done.more)
+
+
+async def test_of_many_idle_queues_a_few_are_reaped_in_a_turn() -> None:
+    queues = [f"q{n}" for n in range(100)]
+    async with open_storage("memory:", clock="manual") as storage:
+        counting = FaultyStorage(storage)
+        candidates = ReapCandidates(counting, [*queues, "q"])
+        await claimed(storage, 1)
+        found = await candidates.select_queues()
+
+        assert "q" in found
+        assert len(found) in {reaping.IDLE_QUEUES, reaping.IDLE_QUEUES + 1}
+        assert ["q"] == await candidates.select_queues()
+        assert ["counts", "counts"] == counting.calls

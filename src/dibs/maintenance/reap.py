@@ -11,6 +11,7 @@ from typing import Final
 
 from attrs import define, field
 
+from dibs.maintenance.rotation import Rotation
 from dibs.model.results import Counts, ReapedJob
 from dibs.storage.protocol import Storage
 
@@ -19,8 +20,10 @@ BATCH_SIZE: Final = 1000
 #: A queue with more ids is reaped without a count. A count costs O(n) in some storages, while a reap that
 #: finds no job costs O(1) in all storages.
 MAX_COUNTED_SIZE: Final = 1000
-#: Seconds after which every queue is reaped and counted again.
+#: Seconds after which every queue is counted again, and after which the next idle queues are reaped.
 REAP_ALL_EVERY: Final = 60.0
+#: Largest number of idle queues that are reaped every REAP_ALL_EVERY seconds.
+IDLE_QUEUES: Final = 10
 
 
 async def reap(storage: Storage, queue: str) -> list[ReapedJob]:
@@ -46,16 +49,21 @@ class ReapCandidates:
 
     _storage: Storage
     _queues: Sequence[str]
+    #: Turns of all queues, because a reap also removes expired leases without jobs.
+    _idle: Rotation = field(init=False)
     #: Queues with more than MAX_COUNTED_SIZE ids at their last count.
     _large: set[str] = field(factory=set, init=False)
-    #: The next time at which `select_queues` returns all queues, by time.monotonic().
+    #: The next time at which `select_queues` counts all queues, by time.monotonic().
     _reap_all_at: float = field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._idle = Rotation(self._queues, IDLE_QUEUES)
 
     async def select_queues(self) -> list[str]:
         """Return the queues that may have jobs under expired leases: large ones and ones with active jobs.
 
-        Every REAP_ALL_EVERY seconds return all queues, because a reap also removes expired leases without
-        jobs. Raise StorageError; the next call repeats the step that failed.
+        Every REAP_ALL_EVERY seconds also return IDLE_QUEUES of the others. Raise StorageError; the next call
+        repeats the step that failed.
         """
         now = time.monotonic()
         all_due = now >= self._reap_all_at
@@ -66,10 +74,11 @@ class ReapCandidates:
         self._large.update(
             queue for queue, numbers in counts.items() if _count_ids(numbers) > MAX_COUNTED_SIZE
         )
+        found = [queue for queue in self._queues if queue in self._large or _has_leased_runs(counts[queue])]
         if all_due:
             self._reap_all_at = now + REAP_ALL_EVERY
-            return list(self._queues)
-        return [queue for queue in self._queues if queue in self._large or _has_leased_runs(counts[queue])]
+            return list(dict.fromkeys((*found, *self._idle.next_turn())))
+        return found
 
 
 def _count_ids(numbers: Counts) -> int:

@@ -118,7 +118,9 @@ class _WorkSession:
         self._queues = plan.queues
         self._progress = progress
         self._report = WorkReport()
-        self._maintenance = Maintenance(storage, plan.queues, self._report, plan.heartbeat)
+        self._maintenance = Maintenance(
+            storage, plan.queues, self._report, lease=plan.lease, heartbeat=plan.heartbeat
+        )
         self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
         self._declared_settings = app.handlers.declared_settings(plan.queues)
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])

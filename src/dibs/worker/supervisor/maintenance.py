@@ -13,14 +13,17 @@ from dibs.client.calls.error_info import summarize_exception
 from dibs.client.work_report import WorkReport
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
+from dibs.maintenance.rotation import Rotation
 from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")
 
 #: Longest pause between two reaps, in seconds. Jobs of dead workers wait this long after their lease expired.
 REAP_EVERY: Final = 0.8
-#: Seconds between two prunes of a queue.
+#: Seconds between two prunes of a queue whose jobs this worker runs.
 PRUNE_EVERY: Final = 60.0
+#: Largest number of other queues that are pruned every PRUNE_EVERY seconds.
+IDLE_QUEUES: Final = 10
 
 
 @define(eq=False)
@@ -30,12 +33,20 @@ class Maintenance:
     _storage: Storage
     _queues: Sequence[str]
     _report: WorkReport
-    #: Seconds between two renewals of the lease. If this is less than REAP_EVERY, reaps are as frequent.
+    #: Seconds after which a lease expires, and seconds between two renewals.
+    _lease: float
     _heartbeat: float
     _candidates: ReapCandidates = field(init=False)
+    #: The queues in which a prune is likely to find expired records.
+    _to_prune: set[str] = field(factory=set, init=False)
+    _idle: Rotation = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        for queue in self._queues:
+            # The report shows every queue, also one that has no run.
+            self._report.queue(queue)
         self._candidates = ReapCandidates(self._storage, self._queues)
+        self._idle = Rotation(self._queues, IDLE_QUEUES)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """Return two endless coroutines. The caller runs them as tasks, and cancels the tasks at the end."""
@@ -43,17 +54,28 @@ class Maintenance:
 
     async def _keep_reaping(self) -> None:
         while True:
-            await self._reap_candidates()
-            await asyncio.sleep(min(self._heartbeat, REAP_EVERY))
+            found = await self._reap_candidates()
+            await asyncio.sleep(self._pause(found))
 
-    async def _reap_candidates(self) -> None:
+    def _pause(self, found: int) -> float:
+        """Return the seconds until the next reap, after one of `found` queues.
+
+        If no queue has a run under a lease, the next reap need not come soon. A lease is renewed once a
+        heartbeat, so the lease of a job that is claimed from now on lasts for the longer pause, if the other
+        workers have the same settings.
+        """
+        often = min(self._heartbeat, REAP_EVERY)
+        return often if found else max(often, min(self._heartbeat, self._lease - self._heartbeat))
+
+    async def _reap_candidates(self) -> int:
+        """Reap the queues that may have jobs under expired leases, and return their number."""
         try:
             candidates = await self._candidates.select_queues()
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next turn may succeed
             logger.warning(
                 "counting the queues failed, so they were not reaped: %s", summarize_exception(error)
             )
-            return
+            return 1
         for queue in candidates:
             try:
                 reaped = await reap(self._storage, queue)
@@ -61,12 +83,26 @@ class Maintenance:
                 logger.warning("%s: reaping failed: %s", queue, summarize_exception(error))
             else:
                 self._report.queue(queue).reaped += len(reaped)
+        return len(candidates)
 
     async def _keep_pruning(self) -> None:
+        """Prune the active queues every PRUNE_EVERY seconds, and with them the next of the others."""
+        claimed: dict[str, int] = {}
         while True:
             await asyncio.sleep(PRUNE_EVERY)
-            for queue in self._queues:
-                try:
-                    await prune(self._storage, queue)
-                except Exception as error:  # noqa: BLE001 - as above
-                    logger.warning("%s: pruning failed: %s", queue, summarize_exception(error))
+            latest = {queue: self._report.queue(queue).claimed for queue in self._queues}
+            self._to_prune.update(queue for queue in latest if latest[queue] != claimed.get(queue, 0))
+            claimed = latest
+            for queue in dict.fromkeys((*self._to_prune, *self._idle.next_turn())):
+                await self._prune(queue)
+
+    async def _prune(self, queue: str) -> None:
+        try:
+            pruned = await prune(self._storage, queue)
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning("%s: pruning failed: %s", queue, summarize_exception(error))
+            return
+        if pruned.outcomes or pruned.request_keys or pruned.events:
+            self._to_prune.add(queue)
+        else:
+            self._to_prune.discard(queue)
