@@ -83,7 +83,6 @@ class RedisManyQueues(RedisClaims):
                 [group], ["", codec.encode_lease(lease), min(limit, STEP)],
             )  # fmt: skip
             reply = await self._send_blocking(self._servers, request)
-            # Without changed queues, the claim was woken or timed out.
             if reply is not None and reply[0]:
                 return await self._finish_claims(by_prefix, lease, limit, reply[1:])
         return await self._claim_in_all(group, by_prefix, lease, limit)

@@ -198,9 +198,25 @@ class RedisSession:
         )
 
     async def _run_on_each(
-        self, name: str, queues: Sequence[str], now: int | None, *arguments: Any
+        self, name: str, queues: Sequence[str], now: int | None, *arguments: Any, repeatable: bool = False
     ) -> list[Any]:
-        return await asyncio.gather(*(self._run_script(name, queue, now, *arguments) for queue in queues))
+        """Run the same step in each queue: on a single server with one request for each SMALL_STEP queues.
+
+        Return one reply per queue. Raise the first error after the steps of the other queues.
+        """
+        step = 1 if self._cluster else SMALL_STEP
+        parts = [queues[first : first + step] for first in range(0, len(queues), step)]
+        calls = [
+            self._run_script(
+                name, part[0], now, len(part), *arguments, more_queues=part[1:], repeatable=repeatable
+            )
+            for part in parts
+        ]
+        replies = [reply for part in await asyncio.gather(*calls) for reply in part]
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise translate_error(reply, self.url)
+        return replies
 
     async def _run_in_steps(
         self, name: str, queue: str, ids: Sequence[str], now: int | None, *arguments: Any
@@ -243,18 +259,8 @@ class RedisSession:
             self._registered.update(new)
 
     async def _read_states(self, queues: Sequence[str], watch: Watch) -> list[WatchedQueue]:
-        """Read the states of queues: on a single server with one request for each SMALL_STEP queues."""
-        step = 1 if self._cluster else SMALL_STEP
-        parts = [queues[first : first + step] for first in range(0, len(queues), step)]
-        replies = await asyncio.gather(
-            *(
-                self._run_script(
-                    "watch", part[0], None, watch, len(part), more_queues=part[1:], repeatable=True
-                )
-                for part in parts
-            )
-        )
-        return [decode_state(state) for states in replies for state in states]
+        replies = await self._run_on_each("watch", queues, None, watch, repeatable=True)
+        return [decode_state(state) for state in replies]
 
     async def _encode_settlements(self, queue: str, settlements: Sequence[Settlement]) -> SettlementBatch:
         batch = self._batch_of(queue, settlements)

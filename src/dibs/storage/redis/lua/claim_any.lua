@@ -1,34 +1,45 @@
 -- Claim in several queues, up to a limit in all: the claim of a blocking claim over a group of queues, or of its caller.
 --
 -- KEYS[1]  key of the group (storage/redis/lua/include/groups.lua)
--- KEYS[2…] prefixes of the queues to claim in; none for the queues of the group that changed since its last claim
+-- KEYS[2…] prefixes of the queues to claim in; none for the queues of the group that changed since its last claim, or all
+--          queues of the group if none has changed
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  lease
 -- ARGV[3]  limit
--- Returns  {number of changed queues, prefix, reply of storage/redis/lua/claim.lua, prefix, reply, ...}. Of the queues in
---          KEYS, those without waiting jobs have no reply.
+-- Returns  {1, prefix, reply of storage/redis/lua/claim.lua, prefix, reply, ...}. Only a changed queue, or one with waiting
+--          jobs, has a reply. {0} if no queue has changed and the group has too many queues to look at all of them
 
 -- @include claim_step
 -- @include groups
+-- @include each_queue
 
--- The most changed queues in one call, so that other clients wait for at most some ms.
+-- The most queues in one call, so that other clients wait for at most some ms.
 local MAX_QUEUES = 200
 
-local group, are_given = KEYS[1], #KEYS > 1
-local prefixes = {unpack(KEYS, 2)}
-if are_given then
-  call('SREM', group .. ':woken', unpack(prefixes))
-else
-  prefixes = call('SPOP', group .. ':woken', MAX_QUEUES)
+local group, limit = KEYS[1], tonumber(ARGV[3])
+
+-- Return the prefixes to claim in, and true if they have changed; nil if there are too many.
+local function chosen_prefixes()
+  if #KEYS > 1 then
+    local given = {unpack(KEYS, 2)}
+    call('SREM', group .. ':woken', unpack(given))
+    return given, false
+  end
+  local changed = call('SPOP', group .. ':woken', MAX_QUEUES)
+  if #changed > 0 then return changed, true end
+  if call('SCARD', group .. ':members') > MAX_QUEUES then return nil end
+  return call('SMEMBERS', group .. ':members'), false
 end
 
 local function has_waiting_jobs(prefix)
   return call('EXISTS', prefix .. 'priorities', prefix .. 'key_priorities') > 0
 end
 
-local reply, left, first_error = {are_given and 0 or #prefixes}, tonumber(ARGV[3]), nil
+local prefixes, changed = chosen_prefixes()
+if not prefixes then return {0} end
+local reply, left, first_error = {1}, limit, nil
 for _, prefix in ipairs(prefixes) do
-  if are_given and not has_waiting_jobs(prefix) then
+  if not changed and not has_waiting_jobs(prefix) then
     -- Most queues of a group have no jobs, and a claim would take ten times as long.
   elseif left == 0 then
     release_group(group, prefix)
@@ -45,10 +56,7 @@ for _, prefix in ipairs(prefixes) do
     end
   end
 end
-if first_error and left == tonumber(ARGV[3]) then error(first_error, 0) end
+if first_error and left == limit then return error_reply(first_error) end
 -- Queues may have stayed in the set, and BLPOP has removed the element that released this claim.
-if call('SCARD', group .. ':woken') > 0 and call('EXISTS', group .. ':parked') == 0 then
-  call('RPUSH', group .. ':parked', '')
-  call('PEXPIRE', group .. ':parked', GROUP_AGE)
-end
+if call('SCARD', group .. ':woken') > 0 then release_claim(group) end
 return reply

@@ -1,17 +1,21 @@
--- Create a lease on one queue (docs/explanation/contract.md, Leases).
+-- Create a lease on queues (docs/explanation/contract.md, Leases).
 --
--- KEYS[1]  prefix of the queue's keys
+-- KEYS     prefixes of the queues' keys; in a cluster, one more key
 -- ARGV[1]  now in ms, '' for the time of the server
--- ARGV[2]  lease
--- ARGV[3]  ttl in ms
--- ARGV[4]  holder
--- Returns  {now, expires_at, lead of the queue in ms}
+-- ARGV[2]  number of queues
+-- ARGV[3]  lease
+-- ARGV[4]  ttl in ms
+-- ARGV[5]  holder
+-- Returns  for each queue {now, expires_at, lead of the queue in ms}
 
 -- @include leases
 -- @include commit
+-- @include each_queue
 
-local queue = open_queue(KEYS[1], ARGV[1])
-local expires_at = queue.now + tonumber(ARGV[3])
-write_lease(queue, ARGV[2], expires_at, false, ARGV[4])
-commit()
-return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}
+return each_queue(tonumber(ARGV[2]), function(prefix)
+  local queue = open_queue(prefix, ARGV[1])
+  local expires_at = queue.now + tonumber(ARGV[4])
+  write_lease(queue, ARGV[3], expires_at, false, ARGV[5])
+  commit()
+  return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}
+end)

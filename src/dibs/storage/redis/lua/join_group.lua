@@ -21,7 +21,9 @@ for _, prefix in ipairs(KEYS) do
     is_member = is_member or key == ARGV[2] and alive
     if alive and key ~= ARGV[2] and #joined < MAX_GROUPS then joined[#joined + 1] = key .. ' ' .. ends_at end
   end
+  call('SADD', ARGV[2] .. ':members', prefix)
   call('HSET', prefix .. 'meta', 'groups', table.concat(joined, ' '))
   if not is_member then release_group(ARGV[2], prefix) end
   opened = {}
 end
+call('PEXPIRE', ARGV[2] .. ':members', ARGV[3])

@@ -14,6 +14,7 @@
 
 -- @include settle_run
 -- @include claim_step
+-- @include each_queue
 
 local MAX_RUNS = 1000
 
@@ -53,7 +54,7 @@ for n = 2, tonumber(ARGV[3]) do
   if runs >= MAX_RUNS then break end
   local served, reply, more, next_at = pcall(serve_at, at)
   if not served then
-    replies[n] = {err = type(reply) == 'table' and reply.err or reply}
+    replies[n] = error_reply(reply)
     break
   end
   replies[n], runs, at = reply, runs + more, next_at

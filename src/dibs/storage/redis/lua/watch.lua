@@ -2,14 +2,15 @@
 --
 -- KEYS     prefixes of the queues' keys; in a cluster, one more key
 -- ARGV[1]  now in ms, '' for the time of the server
--- ARGV[2]  what the wait is for: work, events, ids or progress. It decides which of the values are read
--- ARGV[3]  number of queues
+-- ARGV[2]  number of queues
+-- ARGV[3]  what the wait is for: work, events, ids or progress. It decides which of the values are read
 -- Returns  for each queue {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0,
 --          reported}
 
 -- @include claim_order
+-- @include each_queue
 
-local watch = ARGV[2]
+local watch = ARGV[3]
 
 -- Return the next due time of a queue, or nil, and 1 if a job is due, else 0.
 local function read_due(queue)
@@ -41,6 +42,4 @@ local function read_state(queue)
   }
 end
 
-local states = {}
-for i = 1, tonumber(ARGV[3]) do states[i] = read_state(open_queue(KEYS[i], ARGV[1])) end
-return states
+return each_queue(tonumber(ARGV[2]), function(prefix) return read_state(open_queue(prefix, ARGV[1])) end)

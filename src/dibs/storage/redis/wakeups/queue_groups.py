@@ -4,7 +4,8 @@ A BLPOP over the lists of all queues would cost the server time for each queue, 
 not know which queue ended it. Instead, the hash `meta` of each queue has the keys of its groups. A change of
 the queue adds the queue to a set of the group, and pushes an element to the one list for which the blocking
 claims of the group wait (storage/redis/lua/include/groups.lua). So a blocking claim costs the same for any
-number of queues. Processes that serve the same queues share a group, and a change releases one of them.
+number of queues. A claim that ends by its timeout looks at all queues of the group. Processes that serve the
+same queues share a group, and a change releases one of them.
 """
 
 from __future__ import annotations

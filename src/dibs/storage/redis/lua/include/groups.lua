@@ -1,22 +1,27 @@
 -- Groups: the queues that one blocking claim waits for (storage/redis/wakeups/queue_groups.py).
 --
 -- The field `groups` of the hash `meta` has the groups of a queue: key, ms at which the membership ends, key, ms, ...
--- The list KEY:parked releases a blocking claim of the group KEY; the set KEY:woken has the prefixes of the queues that
--- changed since the last claim of the group.
+-- Of a group KEY, the set KEY:members has the prefixes of its queues, and the set KEY:woken those of the queues that
+-- changed since its last claim. The list KEY:parked releases a blocking claim.
 
 -- @include queue
 
--- The ms for which the list and the set are kept without a claim.
+-- The ms for which the list and the sets are kept without a claim.
 local GROUP_AGE = 300000
 
--- Note a change of a queue for a group, and release one of its blocking claims. pcall: the step is written already.
-local function release_group(key, prefix)
-  redis.pcall('SADD', key .. ':woken', prefix)
+-- Release one blocking claim of a group. pcall: the step that calls this function is written already.
+local function release_claim(key)
   if redis.pcall('EXISTS', key .. ':parked') == 0 then
     redis.pcall('RPUSH', key .. ':parked', '')
     redis.pcall('PEXPIRE', key .. ':parked', GROUP_AGE)
     redis.pcall('PEXPIRE', key .. ':woken', GROUP_AGE)
   end
+end
+
+-- Note a change of a queue for a group, and release one of its blocking claims.
+local function release_group(key, prefix)
+  redis.pcall('SADD', key .. ':woken', prefix)
+  release_claim(key)
 end
 
 local function release_groups(queue)
