@@ -21,8 +21,7 @@ from dibs_conformance.servers import start_redis
 
 #: Samples a second.
 RATE: Final = 500
-#: The program that `benchmarks.peers` measures, so that jobs and settings are the same.
-PROGRAM: Final = Path(__file__).parent / "peers/programs/dibs_peer.py"
+PROGRAM: Final = Path(__file__).parent / "flame_worker.py"
 
 
 def find_py_spy() -> str:
@@ -38,24 +37,16 @@ def draw(url: str, jobs: int, picture: Path, title: str) -> None:
 
     Raises CalledProcessError if py-spy has no permission; its stderr says how to grant it.
     """
-    environment = {**os.environ, "PEER_URL": url}
-    if url != "memory:":
-        subprocess.run(_program("enqueue", jobs), env=environment, check=True, stdout=subprocess.DEVNULL)
     command = [find_py_spy(), "record", "--function", "--rate", str(RATE), "--output", str(picture), "--pid"]
-    with subprocess.Popen(
-        _program("drain", jobs), env=environment, stdout=subprocess.PIPE, text=True
-    ) as worker:
+    worker_command = [sys.executable, str(PROGRAM), url, str(jobs)]
+    with subprocess.Popen(worker_command, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout
-        # In memory the worker enqueues the jobs before it prints "ready"; that is not sampled.
+        # The worker enqueues the jobs before it prints "ready"; that is not sampled.
         _wait_for(worker.stdout, "ready")
         command.append(str(worker.pid))
         subprocess.run(command, check=True, capture_output=True)
     # py-spy uses its command line as the title.
     picture.write_text(picture.read_text().replace(" ".join(command), title))
-
-
-def _program(step: str, jobs: int) -> list[str]:
-    return [sys.executable, str(PROGRAM), step, str(jobs)]
 
 
 def _wait_for(lines: Iterable[str], word: str) -> None:
