@@ -126,10 +126,13 @@ class PostgresSession:
     ) -> tuple[str, dict[str, Any]]:
         """Check the arguments of an enqueue. Return the name of its query and the parameters.
 
-        Requests that want the outcome of an earlier run need another query, with more columns.
+        One request that sets only id and payload has a query of its own. Requests that want the outcome of an
+        earlier run need another one, with more columns.
         """
         checked = checks.check_enqueue(queue, requests, self.limits)
         params = {"queue": queue, "now": self._time_parameter(now), **parameters.encode_requests(checked)}
+        if "id" in params:
+            return "enqueue_one", params
         return "enqueue" if params["wants"] is None else "enqueue_wanting", params
 
     def settle_params(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dibs.model.job import Job, JobData, NewJob, Outcome, OutcomeRetention, Slot
-from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement, Update
+from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetention, Overrides, Slot
+from dibs.model.requests import Complete, EnqueueRequest, RetryLater, SettingsPatch, Settlement, Update
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, done
 
@@ -41,6 +41,40 @@ async def test_new_jobs_are_stored_the_same_by_enqueue_new_and_admit(
     ]
 
 
+@pytest.mark.parametrize("level", ["runs", "all"])
+async def test_one_plain_request_is_stored_and_logged_the_same_by_enqueue_one_and_enqueue(
+    storage: PostgresStorage, level: str
+) -> None:
+    """A request key selects enqueue(). The id is new, waiting, active, and then active and blocked."""
+    found = []
+    for queue, keyed in (("fast", False), ("general", True)):
+        await storage.configure(queue, SettingsPatch(log_level=level))  # type: ignore[arg-type]
+        answers = []
+        for number in range(4):
+            if number == 2:
+                await claimed(storage, queue)
+            request = asked("a", f"{number}".encode())
+            answers += await storage.enqueue(
+                queue, [replace(request, request_key=f"{number}") if keyed else request]
+            )
+        (slot,) = await storage.get(queue, ["a"])
+        assert slot.current is not None
+        assert slot.current.run is not None
+        assert slot.successor is not None
+        run = replace(slot.current.run, fence=0, lease="", claimed_at=0)
+        found.append(
+            (
+                [(answer.status, answer.found, answer.first == answer.revision) for answer in answers],
+                replace(slot.current, seq=0, run=run, **TIMES),
+                replace(slot.successor, seq=0, lo=0, hi=0, **TIMES),
+                [event.kind for _, event in (await storage.events(queue)).events],
+            )
+        )
+
+    assert found[1] == found[0]
+    assert ["queued", "updated", "blocked", "blocked"] == [status for status, *_ in found[0][0]]
+
+
 @pytest.mark.parametrize("level", ["off", "runs", "all"])
 @pytest.mark.parametrize("most", [0, 99, 100])
 async def test_completions_are_stored_and_logged_the_same_by_complete_all_and_settle_one(
@@ -68,6 +102,29 @@ async def test_completions_are_stored_and_logged_the_same_by_complete_all_and_se
     results = {result for kind, *_, result in events[0] if kind == "completed"}
     assert (set() if level == "off" else {b"1" * 100 if most == 100 else None}) == results
     assert {"tenant": b"7"} == outcome_of(slots[0][0]).attributes
+
+
+async def test_a_claim_returns_the_job_that_get_returns(storage: PostgresStorage) -> None:
+    """A claim sends the columns that most jobs do not need as one text, see rest_of()."""
+    rich = JobData(
+        payload=b"2",
+        attributes={"tenant": b'{"a":[1]}'},
+        priority=-3,
+        overrides=Overrides(timeout=5),
+        retention=OutcomeRetention(completed=7),
+        key="k",
+    )
+    back = RetryLater(delay=0, error=Error(type="E", message="no"))
+    await storage.enqueue("q", [asked("plain"), EnqueueRequest(job=NewJob(id="rich", data=rich))])
+    for _ in range(2):
+        jobs = await claimed(storage, "q")
+        slots = await storage.get("q", [job.id for job in jobs])
+        assert [slot.current for slot in slots] == list(jobs)
+        ends = [Settlement(id=job.id, fence=job.run.fence if job.run else 0, action=back) for job in jobs]
+        await storage.settle("q", ends)
+
+    assert {"plain", "rich"} == {job.id for job in jobs}
+    assert {1} == {job.retries for job in jobs}
 
 
 async def test_an_update_of_a_run_ends_with_it_on_the_fast_path(storage: PostgresStorage) -> None:

@@ -124,39 +124,6 @@ async def test_a_long_transaction_of_somebody_else_holds_no_event_back(
     assert ["a"] == [event.id for _, event in (await storage.events("q")).events]
 
 
-async def test_a_number_drawn_before_another_life_of_the_id_is_drawn_again(
-    storage: PostgresStorage, connect: Connect
-) -> None:
-    """An insert drew its number before the latest change of its id, so the number must not be stored."""
-    await storage.enqueue("q", [asked("a")])
-    await storage.forget("q", ["a"])
-    mine = await connect()
-    await mine.execute("SELECT setval('numbers', (SELECT last_value - 1000 FROM numbers))")
-    await mine.commit()
-
-    trace = await (await mine.execute("SELECT fence FROM ended WHERE id = 'a'")).fetchone()
-    (answer,) = await storage.enqueue("q", [asked("a")])
-    assert answer.revision > trace[0]
-
-
-async def test_prune_leaves_the_trace_while_somebody_may_need_it(
-    storage: PostgresStorage, connect: Connect
-) -> None:
-    mine = await connect()
-    await mine.execute("SELECT pg_current_xact_id()")
-    await storage.enqueue("q", [asked("a")])
-    await storage.forget("q", ["a"])
-    traces = "SELECT count(*) FROM ended WHERE kind = 'forgotten'"
-    look = await connect()
-    await look.set_autocommit(True)
-
-    await storage.prune("q", 10)
-    assert (1,) == await (await look.execute(traces)).fetchone()
-    await mine.rollback()
-    await storage.prune("q", 10)
-    assert (0,) == await (await look.execute(traces)).fetchone()
-
-
 async def test_time_never_steps_back(storage: PostgresStorage, connect: Connect) -> None:
     mine = await connect()
     await mine.execute("SELECT setval('seen', (extract(epoch FROM now()) * 1000 + 60000)::bigint)")

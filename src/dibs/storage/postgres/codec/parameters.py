@@ -107,11 +107,14 @@ def _array_or_null(values: list[Any]) -> list[Any] | None:
 def encode_requests(batch: CheckedBatch) -> Params:
     """Return the parameters of enqueue(): the fields of all requests as arrays.
 
+    For one request that sets only id and payload, return these two, the parameters of enqueue_one().
     `plain` is True if no id is repeated and no request has a Reject, `create=False`, a request_key or
     want_outcome.
     """
     jobs = [request.job for request in batch]
     ids = [job.id for job in jobs]
+    if batch.plain and len(ids) == 1:
+        return {"id": ids[0], "payload": jobs[0].data.payload}
     if batch.plain:
         once = len(set(ids)) == len(ids)
         return {**_ALL_DEFAULTS, "ids": ids, "payloads": [job.data.payload for job in jobs], "plain": once}

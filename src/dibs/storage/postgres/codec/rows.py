@@ -47,6 +47,8 @@ JOB: Final = 20
 RUN: Final = 6
 SUCCESSOR: Final = 17
 OUTCOME: Final = 25
+#: How many columns the row of enqueue_one has.
+ENQUEUED_ONE: Final = 4
 
 
 class UnreadableRow(Exception):
@@ -231,6 +233,11 @@ def _decode_ranges(flat: Sequence[int]) -> tuple[RevisionRange, ...]:
 
 def decode_enqueued(rows: Sequence[Row], requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
     """Return the results of an enqueue, with the outcomes that requests wanted. Raise UnreadableRow."""
+    if len(rows[0]) == ENQUEUED_ONE:
+        status, found, first, revision = rows[0]
+        if status is None:
+            return [EnqueueResult("queued", "nothing", revision, revision)]
+        return [EnqueueResult(status, found, first, revision)]
     statuses, founds, firsts, revisions, repeats, first_ids, *_ = rows[0]
     if statuses is None:
         return [EnqueueResult("queued", "nothing", n, n) for n in revisions]

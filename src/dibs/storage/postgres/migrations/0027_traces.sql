@@ -40,7 +40,8 @@ BEGIN
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
-        IF NOT ended_since(qu, ARRAY[r.id], number) THEN
+        -- If the sequence still stands at our number, no run can have a higher one.
+        IF number = (SELECT last_value FROM numbers) OR NOT ended_since(qu, ARRAY[r.id], number) THEN
             RETURN number;
         END IF;
         DELETE FROM live WHERE q = qu.q AND id = r.id;

@@ -9,6 +9,13 @@ FROM {schema}.enqueue(
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
     %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[], NULL) e
 
+-- name: enqueue_one
+-- Does the same for one request that sets only id and payload. Returns one row; NULL in `status` means that it was queued
+-- as a new job.
+SELECT e.status, e.was, e.first, e.revision
+FROM {schema}.enqueue_one(
+    %(queue)s::text, %(now)s::bigint, %(id)s::text, %(payload)b::bytea) e
+
 -- name: enqueue_wanting
 -- Returns the row of enqueue, and one more row for each existing outcome that a request wants. `place` is the
 -- number of the request, from 1.
