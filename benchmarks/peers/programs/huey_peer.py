@@ -1,6 +1,7 @@
 """huey: one thread, polls at least every 5 ms; on Redis, or in memory if PEER_URL is empty.
 
-It keeps results only for the step `result`. It acknowledges no job: a job is gone when a worker takes it.
+It keeps results, and notifies their waiters, only for the step `result`. It acknowledges no job: a job is
+gone when a worker takes it.
 """
 
 import os
@@ -12,7 +13,7 @@ from huey import MemoryHuey, RedisHuey
 
 RESULTS = harness.STEP == "result" or os.environ.get("PEER_RESULTS") == "1"
 huey = (
-    RedisHuey("peers", url=harness.URL, results=RESULTS)
+    RedisHuey("peers", url=harness.URL, results=RESULTS, notify_result=RESULTS)
     if harness.URL
     else MemoryHuey("peers", results=False)
 )
