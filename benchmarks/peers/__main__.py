@@ -115,6 +115,8 @@ def main() -> None:
     arguments = parse_arguments()
     peers = select_peers(arguments.names, arguments.kind)
     results = Results() if arguments.fresh else Results.load(arguments.json)
+    if results.about.get("quick", arguments.quick) != arguments.quick:
+        raise SystemExit(f"{arguments.json} has results with and without --quick; begin again with --fresh")
     with start_backends() as (by_kind, servers):
         results.describe(servers, rounds=arguments.rounds, quick=arguments.quick)
         effort = QUICK if arguments.quick else Effort()

@@ -56,6 +56,7 @@ class Results:
             "date": datetime.now(UTC).date().isoformat(),
             "commit": _commit(),
             "cpus": os.cpu_count(),
+            "load at the start": os.getloadavg()[0],
             "python": platform.python_version(),
             "node": NODE,
             **servers,
