@@ -61,11 +61,11 @@ class Maintenance:
         """Return the seconds until the next reap, after one of `found` queues.
 
         If no queue has a run under a lease, the next reap need not come soon. A lease is renewed once a
-        heartbeat, so the lease of a job that is claimed from now on lasts for the longer pause, if the other
-        workers have the same settings.
+        heartbeat, so the lease of a job that is claimed from now on lasts for the rest of its time, if the
+        other workers have the same settings.
         """
         often = min(self._heartbeat, REAP_EVERY)
-        return often if found else max(often, min(self._heartbeat, self._lease - self._heartbeat))
+        return often if found else max(often, self._lease - self._heartbeat)
 
     async def _reap_candidates(self) -> int:
         """Reap the queues that may have jobs under expired leases, and return their number."""
