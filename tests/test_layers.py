@@ -25,6 +25,7 @@ LAYERS = {
     "protocol": (
         "dibs.storage.protocol",
         "dibs.storage.many_queues",
+        "dibs.storage.direct_enqueue",
         "dibs.storage.addresses",
         "dibs.storage.capabilities",
         "dibs.storage.compaction",

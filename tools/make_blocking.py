@@ -49,7 +49,9 @@ LEFT_OUT = {
 #: Long calls, which run on the thread of the caller: signals arrive there.
 ON_CALLERS_THREAD = {"work"}
 #: Calls with a `connection`, which may belong to the thread of the caller.
-WITH_CONNECTION = {"enqueue", "enqueue_many", "complete", "fail"}
+WITH_CONNECTION = {"enqueue_many", "complete", "fail"}
+#: Calls that the thread of the caller may send itself; they may have a `connection`, too.
+ON_THREAD = {"enqueue"}
 RENAMED = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -124,6 +126,7 @@ def needed_imports(module: str, tree: ast.Module, body: str) -> Iterator[str]:
     """Yield an import for each name of the body that the async module imports or defines."""
     words = set(re.findall(r"\w+", body)) - {*TYPE_VARIABLES}
     yield from (f"from dibs.client.sync.background_loop import {name}" for name in RUNNERS)
+    yield "from dibs.client.sync.thread_calls import run_enqueue"
     for node in tree.body:
         for source, name in names_in(node, f"dibs.client.{module}"):
             if name in words:
@@ -261,6 +264,7 @@ def call(owner: str, node: Method, type_text: str) -> str:
         async_form = f"async for ... in {variable(owner)}.{node.name}(...)"
         return f'iterate(self._storage_handle, "{async_form}", {expression})'
     runner = "run_with_connection" if node.name in WITH_CONNECTION else "run"
+    runner = "run_enqueue" if node.name in ON_THREAD else runner
     runner = "run_on_this_thread" if node.name in ON_CALLERS_THREAD else runner
     return f'{runner}(self._storage_handle, "{async_form}", {expression})'
 

@@ -113,7 +113,7 @@ class Queue(StoredQueue):
             request = self._build_request(data, settings)
             answer = await self._client.enqueue_in_transaction(request, connection)
             return Ticket(self._client, request.job.id, answer.revision, answer=answer)
-        opened = await self._client.storage_handle.ensure_open()
+        opened = await self._client.storage_handle.open_for_enqueue()
         # Wait here, before the data is encoded, so that a waiting call takes little memory.
         turn = opened.slots.acquire(self.name)
         try:

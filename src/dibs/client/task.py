@@ -94,7 +94,7 @@ class TaskEnqueuer(Generic[P, R]):
         """
         if self._settings.get("connection") is not None:
             return await self._enqueue_in_transaction(self._build_request(args, kwargs))
-        opened = await self._client.storage_handle.ensure_open()
+        opened = await self._client.storage_handle.open_for_enqueue()
         # Wait here, before the arguments are encoded, so that a waiting call takes little memory.
         turn = opened.slots.acquire(self._client.name)
         try:

@@ -1,4 +1,4 @@
-"""An optional method of a storage: an enqueue that its caller sends, without a task of the event loop."""
+"""Optional methods of a storage: enqueues that their callers send, without a task of the event loop."""
 
 from __future__ import annotations
 
@@ -31,3 +31,25 @@ def with_direct_enqueue(storage: Storage) -> DirectEnqueue | None:
     # Looked up in the class. A wrapper with `__getattr__` would return the method of the storage inside it,
     # and the calls would bypass the wrapper.
     return cast("DirectEnqueue", storage) if hasattr(type(storage), "start_enqueue") else None
+
+
+class BlockingEnqueue(Protocol):
+    """The optional methods of a storage with which a thread without an event loop enqueues."""
+
+    def enqueue_blocking(self, queue: str, requests: CheckedBatch) -> Sequence[EnqueueResult] | None:
+        """Enqueue on this thread, which may be any thread of the process, and wait for the results.
+
+        Return None if no connection is ready, or the server surely did not run it; the caller then uses
+        `enqueue` on the event loop of the storage. The effect is that of `enqueue`. Raise the errors of
+        `enqueue`.
+        """
+        ...
+
+    def prepare_blocking(self) -> None:
+        """Start to open a connection for `enqueue_blocking`. Call it on the event loop of the storage."""
+        ...
+
+
+def with_blocking_enqueue(storage: Storage) -> BlockingEnqueue | None:
+    """Return the storage if threads without an event loop can enqueue with it; None otherwise."""
+    return cast("BlockingEnqueue", storage) if hasattr(type(storage), "enqueue_blocking") else None

@@ -13,10 +13,11 @@ from attrs import define, field
 
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots
 from dibs.client.connection.call_timeout import BoundedStorage
-from dibs.client.connection.coalesced_calls import CoalescedCalls
+from dibs.client.connection.coalesced_calls import CoalescedCalls, storage_limits
 from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
+from dibs.model.limits import Limits
 from dibs.storage.protocol import Storage
 
 #: The most seconds to wait for the close of a storage at the end of its event loop, or on another event loop,
@@ -40,6 +41,7 @@ class OpenStorage:
         # A storage that no other process can reach never keeps a call waiting.
         seconds = call_timeout if storage.capabilities.shared else None
         self.storage = storage
+        self.limits: Limits = storage_limits(storage)
         #: The storage whose verbs end at the deadline of a call.
         self.bounded: Storage = BoundedStorage.of(storage, seconds)
         #: The bound on the enqueues of this event loop.

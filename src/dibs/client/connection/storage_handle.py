@@ -17,6 +17,7 @@ from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots, ch
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, Opening, OpenStorage, close_opened
+from dibs.client.connection.thread_enqueues import current_target, move_to_loop
 from dibs.client.connection.url import resolve_url
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
@@ -142,8 +143,27 @@ class StorageHandle:
         try:
             opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
         except RuntimeError:
-            raise no_loop_error() from None
+            if current_target() is None:
+                raise no_loop_error() from None
+            await move_to_loop()
+            return await self.ensure_open()
         return await self._open() if opened is None else opened
+
+    async def open_for_enqueue(self) -> OpenStorage:
+        """Return what an enqueue uses: `ensure_open`, or the target of this thread without an event loop."""
+        loops = self._by_process.get(os.getpid())
+        try:
+            opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
+        except RuntimeError:
+            if (target := current_target()) is None:
+                raise no_loop_error() from None
+            return cast("OpenStorage", target)
+        return await self._open() if opened is None else opened
+
+    def opened_on(self, loop: asyncio.AbstractEventLoop) -> OpenStorage | None:
+        """Return the storage that is open on a loop of this process, or None."""
+        loops = self._by_process.get(os.getpid())
+        return None if loops is None else loops.opened.get(loop)
 
     async def _open(self) -> OpenStorage:
         """Open the storage in a task of its own, so that a cancelled caller does not affect the others.

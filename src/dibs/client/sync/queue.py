@@ -19,6 +19,7 @@ from dibs.client.sync.background_loop import run, run_with_connection
 from dibs.client.sync.feed import BlockingFeed
 from dibs.client.sync.receiver import BlockingReceiver
 from dibs.client.sync.stored_queue import BlockingStoredQueue
+from dibs.client.sync.thread_calls import run_enqueue
 from dibs.client.sync.ticket import BlockingTicket
 from dibs.client.ticket import DEFAULT_WAIT
 
@@ -72,7 +73,7 @@ class BlockingQueue(BlockingStoredQueue):
         StorageError.
         """
         return BlockingTicket(
-            run_with_connection(
+            run_enqueue(
                 self._storage_handle,
                 "await queue.enqueue(...)",
                 self._source.enqueue(data, connection=connection, **settings),

@@ -14,6 +14,7 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.options.job_settings import CallSettings
 from dibs.client.sync.background_loop import run, run_with_connection
 from dibs.client.sync.queue import BlockingQueue
+from dibs.client.sync.thread_calls import run_enqueue
 from dibs.client.sync.ticket import BlockingTicket
 from dibs.client.task import Task, TaskEnqueuer
 
@@ -48,7 +49,7 @@ class BlockingTaskEnqueuer(Generic[P, R]):
         was lost, StorageError.
         """
         return BlockingTicket(
-            run_with_connection(
+            run_enqueue(
                 self._storage_handle, "await task.enqueue(...)", self._source.enqueue(*args, **kwargs)
             )
         )

@@ -23,14 +23,35 @@ class RedisDirectEnqueue(RedisSession):
     """The enqueues that take one write and one read of an open connection."""
 
     def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
-        # A manual time must be compared, and the first use of a queue registers its name.
-        if self._servers is None or self._manual or queue not in self._registered:
+        if self._servers is None or not self._is_plain_step(queue):
             return False
+        declared, command = self._enqueue_command(queue, requests)
+        return self._servers.start(declared[0], command, partial(self._end_enqueue, queue, requests, on_end))
+
+    def enqueue_blocking(self, queue: str, requests: CheckedBatch) -> Sequence[EnqueueResult] | None:
+        servers = self._servers
+        if servers is None or servers.for_threads is None or not self._is_plain_step(queue):
+            return None
+        reply = servers.for_threads.call(self._enqueue_command(queue, requests)[1])
+        result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def prepare_blocking(self) -> None:
+        if self._servers is not None and self._servers.for_threads is not None:
+            self._servers.for_threads.open_one()
+
+    def _is_plain_step(self, queue: str) -> bool:
+        """Return False for a manual clock, whose times are compared, and for the first use of a queue."""
+        return not self._manual and queue in self._registered
+
+    def _enqueue_command(self, queue: str, requests: CheckedBatch) -> tuple[list[str], tuple[Any, ...]]:
+        """Return the keys that an enqueue declares, and its command."""
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        command = (
+        return declared, (
             "EVALSHA", script("enqueue").sha, len(declared), *declared, "", *codec.encode_requests(requests),
         )  # fmt: skip
-        return self._servers.start(declared[0], command, partial(self._end_enqueue, queue, requests, on_end))
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))

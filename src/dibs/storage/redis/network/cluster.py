@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from dibs.errors import OutcomeUnknown, StorageError, StorageUnavailable
 from dibs.storage.redis.network.address import NodeAddress
+from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import (
     CONNECT_PAUSES,
     ConnectionPool,
@@ -98,6 +99,10 @@ class Cluster:
                 address, asking = self._slots[slot], False
         # Two nodes may redirect to each other while only one of them knows that the slot moves.
         raise TryAgainError(f"the nodes redirected a command {MAX_REDIRECTS} times")
+
+    @property
+    def for_threads(self) -> BlockingConnections | None:
+        return None
 
     def start(self, key: str, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
         # A redirection is an error reply, after which the caller uses `call`.

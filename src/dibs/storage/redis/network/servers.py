@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from attrs import define
+from attrs import define, field
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.errors import TRANSIENT, translate_error
 from dibs.storage.redis.network.scripts import Script
@@ -47,6 +48,11 @@ class Servers(Protocol):
         """
         ...
 
+    @property
+    def for_threads(self) -> BlockingConnections | None:
+        """The connections for threads without an event loop, or None."""
+        ...
+
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float
     ) -> list[Any]:
@@ -79,6 +85,10 @@ class OneServer:
     """A single Redis server, which holds all keys and needs no routing."""
 
     _connections: ConnectionPool
+    for_threads: BlockingConnections | None = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.for_threads = BlockingConnections(self._connections.connect_once, self.url)
 
     @property
     def url(self) -> str:
@@ -110,6 +120,8 @@ class OneServer:
         return await self._connections.connect()
 
     async def close(self) -> None:
+        if self.for_threads is not None:
+            await self.for_threads.close()
         await self._connections.close()
 
 

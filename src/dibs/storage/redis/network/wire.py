@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -144,6 +146,17 @@ class WireConnection(asyncio.Protocol):
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def take_socket(self) -> socket.socket | None:
+        """Return a blocking socket of this connection, and close the transport. None if it uses TLS."""
+        connected = self._transport.get_extra_info("socket")
+        if connected is None or self._transport.get_extra_info("ssl_object") is not None:
+            return None
+        # A transport closes its file descriptor, and the connection stays open with a second one.
+        taken = socket.socket(fileno=os.dup(connected.fileno()))
+        taken.setblocking(True)  # noqa: FBT003 - the parameter has no name
+        self.close()
+        return taken
 
     def close(self) -> None:
         """Start to close the connection, and return at once."""
