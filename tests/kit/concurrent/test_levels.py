@@ -12,7 +12,7 @@ import pytest
 
 from dibs.storage import memory
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.file.locks import CommitLock
+from dibs.storage.file.locks import CommitLock, Turn
 from dibs_conformance.concurrent.levels import interleaved, unscheduled
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import level_verdict
@@ -51,7 +51,8 @@ def test_memory_without_its_lock_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_file_without_its_lock_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def hold(_: CommitLock) -> Iterator[None]:
+    def hold(_: CommitLock, turn: Turn) -> Iterator[None]:
+        turn.take()
         yield
 
     monkeypatch.setattr(CommitLock, "hold", hold)
