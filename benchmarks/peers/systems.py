@@ -105,7 +105,7 @@ def dibs_peers(kind: Kind, enqueues: int, line: int, *, defaults: bool = False) 
 
 _UVLOOP: Final = "uvloop==0.23.0"
 _REDIS: Final[tuple[Peer, ...]] = (
-    *dibs_peers("redis", 1_000_000, REDIS_LINE, defaults=True),
+    *dibs_peers("redis", 1_200_000, REDIS_LINE, defaults=True),
     Peer(
         name="bee-queue",
         kind="redis",
