@@ -44,6 +44,18 @@ async def test_leaving_releases_the_rest_without_a_mark(queue: Queue) -> None:
         assert (claim.attempt, claim.stalls) == (1, 0)
 
 
+async def test_leaving_releases_each_job_of_one_claim(any_queue: Queue) -> None:
+    """The jobs of one claim may share a fence, and each of them is held."""
+    await any_queue.enqueue_many(any_queue.bind(n, id=str(n)) for n in range(3))
+    async with any_queue.receive(max_jobs=3, wait=0) as claims:
+        held = [await anext(claims) for _ in range(3)]
+        assert (await any_queue.counts()).active == 3
+
+    counts = await any_queue.counts()
+    assert (counts.waiting, counts.active) == (3, 0)
+    assert {"0", "1", "2"} == {claim.id for claim in held}
+
+
 async def test_an_exception_inside_releases_too(queue: Queue) -> None:
     await queue.enqueue(1, id="a")
     with pytest.raises(PermanentError):

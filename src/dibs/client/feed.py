@@ -127,8 +127,8 @@ class Feed:
         self._log_is_due = True
         #: The ids whose progress may have changed; None if any may have changed.
         self._reported: Collection[str] | None = None if self._shows_progress else ()
-        #: The latest progress of each run that reported, by fence.
-        self._progress: dict[int, bytes] = {}
+        #: The latest progress of each run that reported, by id and fence. The jobs of one claim may share a fence.
+        self._progress: dict[tuple[str, int], bytes] = {}
 
     def __repr__(self) -> str:
         return f"<Feed {self._client.label} after {self._offset!r}>"
@@ -265,17 +265,17 @@ class Feed:
         """
         for id, slot in await self._followed_jobs(storage):
             run = slot.current.run if slot.current else None
-            if run is None or run.progress is None or self._progress.get(run.fence) == run.progress:
+            if run is None or run.progress is None or self._progress.get((id, run.fence)) == run.progress:
                 continue
-            self._remember_progress(run.fence, run.progress)
+            self._remember_progress((id, run.fence), run.progress)
             value = msgspec.json.decode(run.progress)
             self._buffer.append(
                 Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
             )
 
-    def _remember_progress(self, fence: int, progress: bytes) -> None:
-        self._progress.pop(fence, None)
-        self._progress[fence] = progress
+    def _remember_progress(self, run: tuple[str, int], progress: bytes) -> None:
+        self._progress.pop(run, None)
+        self._progress[run] = progress
         if len(self._progress) > MAX_REMEMBERED:
             # A dict keeps the order of insertion, so its first key has reported longest ago.
             del self._progress[next(iter(self._progress))]

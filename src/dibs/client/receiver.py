@@ -45,8 +45,8 @@ class HeldLease:
     lease: str
     #: Length in ms that the receiver asks for.
     _lease_ms: int
-    #: The open claims by `Claim.fence`.
-    claims: dict[int, Claim] = field(factory=dict[int, Claim])
+    #: The open claims by id and `Claim.fence`. The jobs of one call may share a fence.
+    claims: dict[tuple[str, int], Claim] = field(factory=dict[tuple[str, int], Claim])
     #: True after a claim was settled in a transaction, which may still be open. A drop of the lease would
     #: wait for that transaction, so the receiver releases the claims one by one and lets the lease expire.
     has_open_transaction: bool = False
@@ -214,14 +214,14 @@ class Receiver:
 
     def _add_claim(self, held: HeldLease, job: Job) -> None:
         def on_settled(connection: Any) -> None:
-            held.claims.pop(claim.fence, None)
+            held.claims.pop((claim.id, claim.fence), None)
             self._slot_freed.set()
             if connection is not None:
                 held.has_open_transaction = True
                 self._current = None if self._current is held else self._current
 
         claim = Claim(self._client, job, held.lease, on_settled)
-        held.claims[claim.fence] = claim
+        held.claims[claim.id, claim.fence] = claim
         self._buffer.append(claim)
 
     async def _reap(self, storage: Storage, seconds_left: float | None) -> bool:

@@ -22,7 +22,7 @@ local function each_expired_kept(queue, most, most_read, visit)
     local entries, rest = 0, nil
     while age ~= '*' do
       local entry = call('LINDEX', queue.prefix .. 'ends:' .. age, entries)
-      if not entry or unpack_from('>I6', entry) + tonumber(age) > queue.now then break end
+      if not entry or #entry > 6 and unpack_from('>I6', entry) + tonumber(age) > queue.now then break end
       local ids, at = {}, 7
       for id in string.gmatch(sub(entry, 7), '[^%z]+') do ids[#ids + 1] = id end
       prefetch(queue, 'outcomes', ids)
