@@ -116,6 +116,7 @@ async def test_a_claim_returns_the_job_that_get_returns(storage: PostgresStorage
     )
     back = RetryLater(delay=0, error=Error(type="E", message="no"))
     await storage.enqueue("q", [asked("plain"), EnqueueRequest(job=NewJob(id="rich", data=rich))])
+    jobs: list[Job] = []
     for _ in range(2):
         jobs = await claimed(storage, "q")
         slots = await storage.get("q", [job.id for job in jobs])

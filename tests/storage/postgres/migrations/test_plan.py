@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.vacuum import claims_per_vacuum
 from tests.storage.postgres.jobs import asked, claimed, leased
 
 Connect = Callable[[], Any]
@@ -151,14 +152,22 @@ async def test_each_priority_in_use_is_read_in_order(storage: PostgresStorage, c
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "claims"), [(-1, 10_000), (20_000, 10_000), (100_000, 25_000), (10**7, 50_000)]
+)
+def test_a_small_table_is_vacuumed_more_often(rows: int, claims: int) -> None:
+    assert claims == claims_per_vacuum(rows)
+
+
 async def test_who_claims_much_vacuums(
     storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.storage.postgres.vacuum.CLAIMS_PER_VACUUM", 5)
+    monkeypatch.setattr(storage._vacuum, "_limit", 5)
     await storage.enqueue("q", [asked(f"{n}") for n in range(10)])
     await claimed(storage)
     assert storage._vacuum._task is not None
     await storage._vacuum._task
+    assert 10_000 == storage._vacuum._limit
     look = await connect()
     # Before 15 the server's statistics are gathered by a process of their own, a little later.
     async with asyncio.timeout(60):

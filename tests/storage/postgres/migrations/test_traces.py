@@ -1,4 +1,4 @@
-"""What is left of an id after its end, for an enqueue of the same id that runs at the same time."""
+"""The traces that the end of an id leaves for an enqueue of the same id that runs at the same time."""
 
 from __future__ import annotations
 
