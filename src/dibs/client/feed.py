@@ -127,7 +127,7 @@ class Feed:
         self._log_is_due = True
         #: The ids whose progress may have changed; None if any may have changed.
         self._reported: Collection[str] | None = None if self._shows_progress else ()
-        #: The latest progress of each run that reported, by id and fence. The jobs of one claim may share a fence.
+        #: The latest progress of each run that reported, by id and fence: jobs may share a fence.
         self._progress: dict[tuple[str, int], bytes] = {}
 
     def __repr__(self) -> str:
