@@ -121,9 +121,14 @@ async def test_a_storage_without_the_verb_has_no_such_capability() -> None:
 
 #: Bugs of blocking claims of several queues: the file of Lua, the line, and its replacement.
 BLOCKING_BUGS = {
+    "an enqueue releases no group": (
+        "include/single_enqueue",
+        "      if known[5] then release_groups(known[5], now, KEYS[1]) end\n",
+        "",
+    ),
     "a change releases no group": (
         "include/commit",
-        "    if queue.groups then release_groups(queue) end\n",
+        "    if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end\n",
         "",
     ),
     "wake_claim knows one queue": ("wake_claim", ", ARGV[2]}", "}"),

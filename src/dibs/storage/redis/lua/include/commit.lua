@@ -72,7 +72,7 @@ local function write_meta(queue)
   if queue.work_changed then call('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
-    if queue.groups then release_groups(queue) end
+    if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
   if queue.log_written then call('PUBLISH', queue.prefix .. 'told', '') end

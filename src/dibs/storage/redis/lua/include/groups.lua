@@ -4,8 +4,6 @@
 -- Of a group KEY, the set KEY:members has the prefixes of its queues, and the set KEY:woken those of the queues that
 -- changed since its last claim. The list KEY:parked releases a blocking claim.
 
--- @include queue
-
 -- The ms for which the list and the sets are kept without a claim.
 local GROUP_AGE = 300000
 
@@ -24,8 +22,9 @@ local function release_group(key, prefix)
   release_claim(key)
 end
 
-local function release_groups(queue)
-  for key, ends_at in string.gmatch(queue.groups, '(%S+) (%d+)') do
-    if tonumber(ends_at) > queue.now then release_group(key, queue.prefix) end
+-- Note a change of a queue for its groups. `groups` is the field of its hash `meta`, and `now` its time in ms.
+local function release_groups(groups, now, prefix)
+  for key, ends_at in string.gmatch(groups, '(%S+) (%d+)') do
+    if tonumber(ends_at) > now then release_group(key, prefix) end
   end
 end
