@@ -106,7 +106,7 @@ class CoalescedCalls:
 
     def _batch(self, requests: list[CheckedRequest]) -> CheckedBatch:
         plain = all(checked.plain for checked in requests)
-        return CheckedBatch.of((checked.request for checked in requests), self._limits, plain=plain)
+        return CheckedBatch.of([checked.request for checked in requests], self._limits, plain=plain)
 
     def _direct_enqueues(
         self, queue: str, timeout: CallTimeout

@@ -112,14 +112,15 @@ class Coalescer(Generic[Item, Answer]):
                 self._timer = loop.call_at(expires + TIMER_SLACK, self._on_timer)
         if self._send_inline and self._flushing is None:
             return await self._add_inline(item, loop, expires)
-        if (sent := self._send_directly(item, expires, loop)) is not None:
+        direct = self._direct
+        if direct is not None and direct.is_next and (sent := self._send_directly(item, expires, loop)):
             try:
                 return await sent
             except asyncio.CancelledError:
                 return sent.take_at_loop_end()
         answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(PendingCall(item, self._size(item), answer, expires))
-        if self._flushing is None and not (self._direct and self._direct.is_busy):
+        if self._flushing is None and (direct is None or not direct.is_busy):
             self._start_flush()
         try:
             return await answer
@@ -152,9 +153,7 @@ class Coalescer(Generic[Item, Answer]):
         self, item: Item, expires: float, loop: asyncio.AbstractEventLoop
     ) -> DirectAnswer[Answer] | None:
         direct = self._direct
-        if direct is None or not direct.is_next or self._flushing is not None:
-            return None
-        if direct.is_busy or self._is_filling():
+        if direct is None or direct.is_busy or self._flushing is not None or self._is_filling():
             return None
         return direct.start(item, self._size(item), expires, loop)
 
