@@ -169,6 +169,8 @@ BEGIN
                 ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
         END IF;
         IF cardinality(picked) > 0 THEN
+            -- A run that ended since the claim read the time may have made the room. The new run begins after its end.
+            now_ms := tick(manual);
             IF qu.log_level = 'all' THEN
                 names := ARRAY(SELECT id FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
             END IF;
