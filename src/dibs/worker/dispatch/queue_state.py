@@ -36,10 +36,8 @@ MIN_BATCH: Final = 150
 #: Number of jobs that a claim asks a queue of short runs for, if other such queues wait and the latest claim
 #: of the queue returned fewer jobs than it asked for.
 SMALL_STEP: Final = 8
-#: The same, at least, if the latest claim returned as many jobs as it asked for.
-LARGE_STEP: Final = 64
-#: The growth of the number from one such claim to the next.
-STEP_GROWTH: Final = 4
+#: The growth of the number after a claim that returned as many jobs as it asked for: to 16 and 256 jobs.
+STEP_GROWTH: Final = 16
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
 #: would cost more.
 SETTLEMENT_DELAY: Final = 0.005
@@ -174,7 +172,7 @@ class Prefetch:
 
     def update_step(self, claimed: int, *, has_more: bool) -> None:
         """Update `step` after a claim of this number of jobs: more for a queue that has more jobs."""
-        self.step = min(MAX_PREFETCH, max(LARGE_STEP, STEP_GROWTH * claimed)) if has_more else SMALL_STEP
+        self.step = min(MAX_PREFETCH, STEP_GROWTH * claimed) if has_more else SMALL_STEP
 
     def add_run_time(self, seconds: float) -> None:
         """Update the expected duration of a run: quickly if runs get slower, slowly if they get faster."""
@@ -295,8 +293,23 @@ class QueueState:
 
     @property
     def needs_step(self) -> bool:
-        """True if each step of the worker loop must look at this queue."""
-        return self.readiness.ready or bool(self.prefetch.runs or self.round_trips.outbox)
+        """True if each step of the worker loop must look at this queue.
+
+        While a request is in flight, steps look at the queue after each settlement and after the reply.
+        """
+        if self.prefetch.runs:
+            return True
+        return not self.round_trips.busy and bool(self.readiness.ready or self.round_trips.outbox)
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """True if the queue is ready for a claim, has short runs, and has none here."""
+        trips = self.round_trips
+        return (
+            self.readiness.ready
+            and self.prefetch.is_short
+            and not (self.prefetch.runs or trips.outbox or trips.busy)
+        )
 
     @property
     def has_jobs(self) -> bool:

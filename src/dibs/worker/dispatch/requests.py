@@ -65,6 +65,11 @@ class Requests:
         """The round trips in flight."""
         return (trip for queue in self._busy for trip in queue.round_trips.in_flight)
 
+    @property
+    def takes_claims(self) -> bool:
+        """True if queues of short runs may claim now."""
+        return self._shared < MAX_LARGE
+
     def send_due(
         self,
         queues: Sequence[QueueState],

@@ -178,7 +178,7 @@ class Worker:
         self._step_scheduled = False
         if self.ended.done():
             return
-        now, queues = time.monotonic(), self._pending.take()
+        now, queues = time.monotonic(), self._pending.take(turns=self._requests.takes_claims)
         shares = self._fairness.share(
             queues, now, claiming=self._may_claim(), claims_with_settlements=self._claims_with_settlements()
         )
@@ -238,15 +238,15 @@ class Worker:
             self._listener.close()
         else:
             self._listener.update(queues)
-        self._update_idle_claim(now, self._lease if claiming else None)
+        any_ready = self._pending.any_ready or any(queue.readiness.ready for queue in queues)
+        self._update_idle_claim(now, self._lease if claiming else None, any_ready=any_ready)
         if self._idle_claim.covers_all:
             self._listener.suspend()
         elif not self._draining and self._lease is not None:
             self._listener.listen(later=self._idle_claim.can_cover_all)
 
-    def _update_idle_claim(self, now: float, lease: str | None) -> None:
-        """Send a blocking claim if this process is idle, or end it if another claim must be sent."""
-        any_ready = self._pending.any_ready
+    def _update_idle_claim(self, now: float, lease: str | None, *, any_ready: bool) -> None:
+        """Send a blocking claim if this process is idle, or end it if another claim is sent."""
         if self._idle_claim.is_waiting:
             if self._idle_claim.must_end(lease, now, any_ready=any_ready):
                 self._start_task(self._idle_claim.end_early())
@@ -315,7 +315,11 @@ class Worker:
                 self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
     def _back_off(self, queue: QueueState) -> None:
-        self._loop.call_later(queue.readiness.back_off() + BACKOFF_MARGIN, self._step_soon)
+        self._loop.call_later(queue.readiness.back_off() + BACKOFF_MARGIN, self._wake_queue, queue)
+
+    def _wake_queue(self, queue: QueueState) -> None:
+        queue.note_change()
+        self._step_soon()
 
     def _apply_claim(self, queue: QueueState, lease: str, trip: RoundTrip, claim: ClaimResult) -> int:
         """Start the claimed jobs, keep those without capacity, and return the number of started jobs."""

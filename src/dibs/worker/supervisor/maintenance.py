@@ -65,7 +65,7 @@ class Maintenance:
         other workers have the same settings.
         """
         often = min(self._heartbeat, REAP_EVERY)
-        return often if found else max(often, self._lease - self._heartbeat)
+        return often if found else max(often, min(2 * self._heartbeat, self._lease - self._heartbeat))
 
     async def _reap_candidates(self) -> int:
         """Reap the queues that may have jobs under expired leases, and return their number."""
