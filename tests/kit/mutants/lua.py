@@ -26,7 +26,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_settle_takes_any_fence": (
         "a late holder is refused",
-        "include/settle_run",
+        "include/settle_one",
         "if not job or job.fence ~= settlement.fence then",
         "if not job then",
     ),
@@ -80,8 +80,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "lua_the_origin_has_no_attributes": (
         "a failure is handled once",
-        "include/settle_run",
-        "sized(split_data(job.data) or '')",
+        "include/settle_one",
+        "sized(split_data(job.data).attributes or '')",
         "sized('')",
     ),
     "lua_handed_off_jobs_count_for_max_active": (
@@ -93,8 +93,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_a_renewal_may_shorten": (
         "leases end exactly at their expiry",
         "renew",
-        "math.max(found.expires_at, queue.now + tonumber(ARGV[3]))",
-        "queue.now + tonumber(ARGV[3])",
+        "math.max(found.expires_at, queue.now + ttl)",
+        "queue.now + ttl",
     ),
     "lua_serve_has_no_fail_queue": (
         "a failure is handled once",
@@ -111,8 +111,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_keys_are_remembered_for_ever": (
         "a request_key acts once: within its time",
         "enqueue",
-        "if not text or queue.now >= unpack_from('>I8', text, 20) then",
-        "if not text then",
+        "  if queue.now >= unpack_from('>I8', text, 20) then return nil end\n",
+        "",
     ),
 }
 

@@ -131,3 +131,17 @@ async def test_other_verbs_read_change_and_remove_short_outcomes(storage: RedisS
     page = await storage.list("q", "completed")
     assert ["amended", "kept", "rejected"] == [id for id, _ in page.items]
     assert 3 == (await storage.counts(["q"]))["q"].completed
+
+
+async def test_a_plain_completion_needs_the_fence_of_its_claim(storage: RedisStorage) -> None:
+    """With and without a result; a repeat is answered as long as the outcome is kept."""
+    await storage.enqueue("q", [request("a"), request("b")])
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    claimed = (await storage.claim("q", lease, 2)).jobs
+    fences = {job.id: job.run.fence for job in claimed if job.run is not None}
+    for action in (Complete(), Complete(result=b"1")):
+        late = [Settlement(id=id, fence=fence - 1, action=action) for id, fence in fences.items()]
+        assert ["lost"] * 2 == [one.status for one in await storage.settle("q", late)]
+    ends = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in fences.items()]
+
+    assert ["done"] * 4 == [one.status for one in await storage.settle("q", [*ends, *ends])]
