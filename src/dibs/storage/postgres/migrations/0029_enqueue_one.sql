@@ -10,8 +10,7 @@ CREATE FUNCTION enqueue_one(
 DECLARE
     qu queues;
     now_ms bigint;
-    is_new boolean := false;
-    told text[] := '{}';
+    told text[];
     -- Assigns a transaction id, see enqueue() in 0020_requests.sql.
     myself xid8 := pg_current_xact_id();
 BEGIN
@@ -25,20 +24,21 @@ BEGIN
         INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at, payload)
         VALUES (qu.q, wanted, 'w', 0, now_ms, revision, revision, revision, now_ms, bytes)
         ON CONFLICT (q, id) DO NOTHING;
-        is_new := FOUND;
-        IF is_new AND revision < (SELECT last_value FROM numbers) AND ended_since(qu, ARRAY[wanted], revision) THEN
+        IF FOUND THEN
+            IF revision = (SELECT last_value FROM numbers) OR NOT ended_since(qu, ARRAY[wanted], revision) THEN
+                IF qu.log_level = 'all' THEN
+                    PERFORM tell(qu, now_ms, notes_of(qu, 'queued', ARRAY[wanted], now_ms));
+                    PERFORM ring(qu, true, true, NULL);
+                ELSIF qu.work_until > clock_timestamp() THEN
+                    PERFORM ring(qu, true, false, NULL);
+                END IF;
+                RETURN;
+            END IF;
             DELETE FROM live l WHERE l.q = qu.q AND l.id = wanted;
-            is_new := false;
         END IF;
     END IF;
-    IF NOT is_new THEN
-        SELECT a.* INTO status, was, first, revision, told
-        FROM admit(qu, now_ms, (wanted, bytes, 0, NULL, NULL, NULL, now_ms, 0, NULL)::request) a;
-    ELSIF qu.log_level = 'all' THEN
-        told := notes_of(qu, 'queued', ARRAY[wanted], now_ms);
-    END IF;
-    IF cardinality(told) > 0 THEN
-        PERFORM tell(qu, now_ms, told);
-    END IF;
+    SELECT a.* INTO status, was, first, revision, told
+    FROM admit(qu, now_ms, (wanted, bytes, 0, NULL, NULL, NULL, now_ms, 0, NULL)::request) a;
+    PERFORM tell(qu, now_ms, told);
     PERFORM ring(qu, true, cardinality(told) > 0, NULL);
 END $$;
