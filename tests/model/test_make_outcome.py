@@ -53,7 +53,9 @@ def expected(job: Job, action: End, *, keeps_data: bool) -> Outcome:
         "timeouts",
     )
     fields: dict[str, Any] = {name: getattr(job, name) for name in (*copied, "origin")}
-    run = {} if job.run is None else {"claimed_at": job.run.claimed_at, "holder": job.run.holder}
+    run: dict[str, Any] = (
+        {} if job.run is None else {"claimed_at": job.run.claimed_at, "holder": job.run.holder}
+    )
     return Outcome(
         **fields,
         **run,
