@@ -48,6 +48,21 @@ async def test_the_order_holds_over_lists_and_sets(storage: RedisStorage) -> Non
     assert [job.id for job in jobs] == await everything(storage)
 
 
+async def test_the_fast_path_claims_from_the_lists_of_several_priorities(
+    storage: RedisStorage, redis_server: RedisServer, prefix: str
+) -> None:
+    """A scheduled job of a higher priority does not change this. The first byte of a record is its form."""
+    await storage.enqueue("q", [request("late", priority=9, delay=60_000)])
+    await storage.enqueue("q", [request(f"{n}", priority=n % 3) for n in range(9)])
+    lease = (await storage.grant(["q"], 600_000, "me")).lease
+
+    jobs = (await storage.claim("q", lease, 5)).jobs
+    assert ["2", "5", "8", "1", "4"] == [job.id for job in jobs]
+    records = redis_server.execute("HVALS", f"{prefix}:{{q}}:active")
+    assert ['"'] * 5 == [record[0] for record in records]
+    assert ["7", "0", "3", "6"] == [job.id for job in (await storage.claim("q", lease, 5)).jobs]
+
+
 async def test_many_stale_entries_are_skipped_in_bounded_steps(storage: RedisStorage) -> None:
     await storage.enqueue("q", [request("first")])
     for _ in range(12):

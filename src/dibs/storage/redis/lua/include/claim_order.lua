@@ -114,15 +114,15 @@ local function first_times(queue, priority)
   return at, tonumber(call('ZRANGEBYSCORE', key, '(' .. decimal(queue.now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- Return the earliest run_at later than now of a job without a key; nil if none is scheduled. `queue.only_listed` is then
--- the priority of all due jobs without a key, if there is one priority in use and its list has them; else false.
+-- Return the earliest run_at later than now of a job without a key; nil if none is scheduled. `queue.listed_priorities` then
+-- has the priorities in use; false if an ordered set has due jobs.
 local function next_due(queue)
   local earliest
   local priorities = call('HKEYS', queue.prefix .. 'priorities')
-  queue.only_listed, queue.proven.priorities = #priorities == 1 and priorities[1], true
+  queue.listed_priorities, queue.proven.priorities = priorities, true
   for _, priority in ipairs(priorities) do
     local first, at = first_times(queue, priority)
-    if first and first <= queue.now then queue.only_listed = false end
+    if first and first <= queue.now then queue.listed_priorities = false end
     if at and (not earliest or at < earliest) then earliest = at end
   end
   return earliest
