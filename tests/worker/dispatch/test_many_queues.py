@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from dibs.client.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageBusy, StorageDamaged, StorageUnavailable
 from dibs.worker import run
 from dibs.worker.dispatch import blocking_claim
+from dibs_conformance.servers import PostgresServer
 from tests.worker.dispatch.test_worker import serving
 from tests.worker.faulty_storage import FaultyStorage, faulty_storage, replace_storage
 from tests.worker.jobs import add, ids, put, wait_for_count
@@ -163,6 +165,33 @@ async def test_one_queue_that_fails_does_not_stop_the_others(app: Dibs) -> None:
         served = [{step.queue for step in steps} for verb, steps in storage.asked if verb == "serve"]
 
     assert set(others) >= set().union(*served)
+
+
+async def test_a_locked_id_stops_only_its_queue(postgres_server: PostgresServer) -> None:
+    """A transaction of a user may hold the lock for long."""
+    schema = f"many_{secrets.token_hex(4)}"
+    async with Dibs(f"{postgres_server.url}?schema={schema}") as app:
+        queues = add_queues(app, 5)
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        async def held() -> None:
+            begun.set()
+            await end.wait()
+
+        add(app, "job-000", held, size=1)
+        await put(app, "job-000", "x")
+        async with serving(app), await psycopg.AsyncConnection.connect(postgres_server.url) as connection:
+            await begun.wait()
+            await connection.execute(f'SELECT 1 FROM "{schema}".live FOR UPDATE')
+            for queue in queues[1:]:
+                await put(app, queue, *ids(300))
+            end.set()
+            for queue in queues[1:]:
+                await wait_for_count(app, queue, "completed", 300)
+            assert 1 == (await app.storage.counts(["job-000"]))["job-000"].active
+
+            await connection.rollback()
+            await wait_for_count(app, "job-000", "completed")
 
 
 async def test_a_job_of_any_queue_ends_the_blocking_claim_of_all(

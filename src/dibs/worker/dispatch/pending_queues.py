@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -26,25 +26,24 @@ class PendingQueues:
         """Make the next step look at this queue."""
         self._changed[queue] = None
 
-    def take(self, *, turns: bool) -> Sequence[QueueState]:
+    def take(self, has_room: Callable[[Iterable[QueueState]], bool]) -> Sequence[QueueState]:
         """Return the queues for a step. The step must call `keep` with them at its end.
 
-        `turns` is whether the step may send claims for queues that wait for their turn.
+        `has_room` returns whether queues may claim in turns beside the queues that have changed.
         """
         taken = self._changed
         self._changed = {}
-        if turns:
+        if self._turns and has_room(taken):
             taken.update(chain.from_iterable(islice(one.items(), MAX_TURNS) for one in self._turns.values()))
         return list(taken)
 
     def keep(self, queues: Iterable[QueueState]) -> None:
         """Add those of the queues that a later step must look at, too."""
         for queue in queues:
-            turns = self._turns.setdefault(queue.priority, {})
             if queue.waits_for_turn:
-                turns[queue] = None
+                self._turns.setdefault(queue.priority, {})[queue] = None
                 continue
-            turns.pop(queue, None)
+            self._turns.get(queue.priority, {}).pop(queue, None)
             if queue.needs_step:
                 self.add(queue)
 

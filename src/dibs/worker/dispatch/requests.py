@@ -17,7 +17,13 @@ from dibs.storage.checks import MOST_QUEUES
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.fairness import Fairness, Shares
 from dibs.worker.dispatch.in_flight import InFlightRuns
-from dibs.worker.dispatch.queue_state import MIN_BATCH, PREFETCH_TIMEOUT, SETTLEMENT_DELAY, QueueState
+from dibs.worker.dispatch.queue_state import (
+    MAX_PREFETCH,
+    MIN_BATCH,
+    PREFETCH_TIMEOUT,
+    SETTLEMENT_DELAY,
+    QueueState,
+)
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip, send, send_shared
 
 logger = logging.getLogger("dibs.worker")
@@ -26,6 +32,8 @@ logger = logging.getLogger("dibs.worker")
 MAX_LARGE: Final = 2
 #: Most shared requests in flight if one has a claim whose jobs can start at once.
 MAX_URGENT: Final = 3
+#: The largest used part of what the process may prefetch that leaves room for a large claim.
+MOST_USED: Final = 1.0 - MIN_BATCH / MAX_PREFETCH
 
 
 class Draft(NamedTuple):
@@ -65,10 +73,18 @@ class Requests:
         """The round trips in flight."""
         return (trip for queue in self._busy for trip in queue.round_trips.in_flight)
 
-    @property
-    def takes_claims(self) -> bool:
-        """True if queues of short runs may claim now."""
-        return self._shared < MAX_LARGE
+    def has_room(self, queues: Iterable[QueueState]) -> bool:
+        """Return whether queues of short runs may claim now, beside the prefetched runs of these queues."""
+        return self._shared < MAX_LARGE and self._used_share(queues) <= MOST_USED
+
+    def _used_share(self, queues: Iterable[QueueState]) -> float:
+        """Return the used part of what the process may prefetch, by these queues and by claims in flight.
+
+        A request for a queue alone may wait for a lock, so its claim does not count.
+        """
+        holding = [queue for queue in queues if queue.prefetch.runs]
+        busy = [queue for queue in self._busy if not queue.alone]
+        return sum(queue.prefetch_share for queue in dict.fromkeys((*holding, *busy)))
 
     def send_due(
         self,
@@ -140,11 +156,13 @@ class Requests:
         ready = [queue for queue in queues if queue.readiness.ready]
         if not ready:
             return {}
-        used = sum(queue.prefetch_share for queue in dict.fromkeys((*queues, *self._busy)))
+        used = self._used_share(queues)
         if len(ready) > 1:
             ready.sort(key=lambda queue: (-queue.priority, queue.last_served))
         plan: dict[QueueState, int] = {}
         for queue in ready:
+            if used > MOST_USED:
+                break
             jobs = queue.prefetch.jobs_to_prefetch(used)
             if jobs and len(ready) > 1:
                 jobs = min(jobs, queue.prefetch.step)

@@ -178,7 +178,7 @@ class Worker:
         self._step_scheduled = False
         if self.ended.done():
             return
-        now, queues = time.monotonic(), self._pending.take(turns=self._requests.takes_claims)
+        now, queues = time.monotonic(), self._pending.take(self._requests.has_room)
         shares = self._fairness.share(
             queues, now, claiming=self._may_claim(), claims_with_settlements=self._claims_with_settlements()
         )
