@@ -7,11 +7,10 @@ continues it on an event loop.
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from attrs import frozen
 
@@ -20,9 +19,6 @@ from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
 from dibs.storage.direct_enqueue import BlockingEnqueue, with_blocking_enqueue
-
-if TYPE_CHECKING:
-    from dibs.client.connection.storage_handle import StorageHandle
 
 T = TypeVar("T")
 
@@ -42,7 +38,8 @@ class ThreadEnqueues:
     A call holds no slot of `max_pending`, because its thread waits for it.
     """
 
-    _handle: StorageHandle
+    #: Returns the storage of the running event loop, opened at first use.
+    _ensure_open: Callable[[], Awaitable[OpenStorage]]
     _opened: OpenStorage
     _storage: BlockingEnqueue
 
@@ -74,7 +71,7 @@ class ThreadEnqueues:
 
     async def _enqueue_on_loop(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
         # Another loop than that of `_opened`, if that loop has ended.
-        opened = await self._handle.ensure_open()
+        opened = await self._ensure_open()
         if (storage := with_blocking_enqueue(opened.storage)) is not None:
             storage.prepare_blocking()
         turn = opened.slots.acquire(queue)
@@ -85,13 +82,14 @@ class ThreadEnqueues:
             opened.slots.release(turn)
 
 
-def thread_enqueues(handle: StorageHandle, loop: asyncio.AbstractEventLoop) -> ThreadEnqueues | None:
+def thread_enqueues(
+    opened: OpenStorage | None, ensure_open: Callable[[], Awaitable[OpenStorage]]
+) -> ThreadEnqueues | None:
     """Return the target for enqueues on threads; None if the storage is not open or has no such enqueue."""
-    opened = handle.opened_on(loop)
-    if opened is None or not loop.is_running():
+    if opened is None or not opened.loop.is_running():
         return None
     storage = with_blocking_enqueue(opened.storage)
-    return None if storage is None else ThreadEnqueues(handle, opened, storage)
+    return None if storage is None else ThreadEnqueues(ensure_open, opened, storage)
 
 
 def current_target() -> ThreadEnqueues | None:

@@ -21,7 +21,8 @@ def run_enqueue(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any
     refuse_on_loop(async_form, call)
     if handle.enqueue_middleware is not None or gevent_has_patched():
         return run_with_connection(handle, async_form, call)
-    target = thread_enqueues(handle, handle.loop or BACKGROUND.loop())
+    opened = handle.opened_on(handle.loop or BACKGROUND.loop())
+    target = thread_enqueues(opened, handle.ensure_open)
     if target is None:
         return run_with_connection(handle, async_form, call)
     result, rest = start_on_thread(call, target)
