@@ -145,3 +145,26 @@ async def test_a_plain_completion_needs_the_fence_of_its_claim(storage: RedisSto
     ends = [Settlement(id=id, fence=fence, action=Complete()) for id, fence in fences.items()]
 
     assert ["done"] * 4 == [one.status for one in await storage.settle("q", [*ends, *ends])]
+
+
+@pytest.mark.parametrize("age", [None, 0, 50])
+async def test_the_end_of_a_scheduled_job_is_the_same_on_both_paths(
+    manual: RedisStorage, age: int | None
+) -> None:
+    """The record of such a job has the general form. With log_results the general path ends it."""
+    outcomes = []
+    for queue, log_results, at in (("quick", 0, NOW), ("general", 4096, NOW + 100)):
+        patch = SettingsPatch(retention=OutcomeRetention(completed=age), log_results=log_results)
+        await manual.configure(queue, patch)
+        await manual.enqueue(queue, [EnqueueRequest(job=NewJob(id="a", delay=5))], now=at)
+        lease = (await manual.grant([queue], 60_000, "me", now=at)).lease
+        (job,) = (await manual.claim(queue, lease, 1, now=at + 5)).jobs
+        assert job.run is not None
+        end = Settlement(id="a", fence=job.run.fence, action=Complete(result=b"1"))
+        assert ["done"] == [one.status for one in await manual.settle(queue, [end])]
+        outcome = (await manual.get(queue, ["a"]))[0].outcome
+        assert (outcome is None) == (age == 0)
+        same = {"fence": 0, "first": 0, "revision": 0, "enqueued_at": 0, "run_at": 0, "claimed_at": 0}
+        outcomes.append(outcome and replace(outcome, ended_at=0, expires_at=0, **same))
+
+    assert outcomes[0] == outcomes[1]

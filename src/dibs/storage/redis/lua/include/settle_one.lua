@@ -12,6 +12,7 @@
 -- status      STATUS_... below; SETTLE_STATUSES in storage/redis/codec/settlements.py has the same order
 
 -- @include accept
+-- @include complete_active
 
 local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
@@ -21,7 +22,6 @@ local KIND_RELEASE, KIND_HAND_OFF = 7, 8
 local PLAIN_COMPLETION = pack('>BBI8I2', 1, 0, 0, 0)
 
 local function parse_settlement(text)
-  if #text == 8 then text = text .. PLAIN_COMPLETION end
   local fence, kind, has, time, follows, at = unpack_from('>I8BBI8I2', text)
   local settlement = {
     fence = fence, kind = kind, time = time, follow_up_count = follows, breaks_limit = band(has, 1) ~= 0,
@@ -108,6 +108,8 @@ end
 -- Apply a packed settlement; its follow-ups begin at ARGV[then_at]. Return the packed answer, and the place in ARGV after
 -- its follow-ups.
 local function settle_packed(queue, id, text, fail_queue, manual, then_at)
+  if #text == 8 then text = text .. PLAIN_COMPLETION end
+  if complete_active(queue, id, text) then return pack('>BI8', STATUS_DONE, 0), then_at end
   local settlement = parse_settlement(text)
   local next_at = then_at + 3 * settlement.follow_up_count
   return pack('>BI8', settle_run(queue, id, settlement, fail_queue, function()
