@@ -29,7 +29,7 @@ class PendingQueues:
     def take(self, has_room: Callable[[Iterable[QueueState]], bool]) -> Sequence[QueueState]:
         """Return the queues for a step. The step must call `keep` with them at its end.
 
-        `has_room` returns whether queues may claim in turns beside the queues that have changed.
+        `has_room` returns whether the queues that have changed leave room for claims of queues in turns.
         """
         taken = self._changed
         self._changed = {}

@@ -74,7 +74,7 @@ class Requests:
         return (trip for queue in self._busy for trip in queue.round_trips.in_flight)
 
     def has_room(self, queues: Iterable[QueueState]) -> bool:
-        """Return whether queues of short runs may claim now, beside the prefetched runs of these queues."""
+        """Return whether the prefetched runs of these queues leave room for claims of other short runs."""
         return self._shared < MAX_LARGE and self._used_share(queues) <= MOST_USED
 
     def _used_share(self, queues: Iterable[QueueState]) -> float:
