@@ -10,10 +10,11 @@ from typing import Any, Final
 from attrs import define
 
 from benchmarks.conditions.proxy import delayed_url
-from benchmarks.peers.backends import Backend, ServerUsage
+from benchmarks.peers.backends import Backend
 from benchmarks.peers.environments import Environment
-from benchmarks.peers.measure import measure_peer
+from benchmarks.peers.measure import Effort, Run
 from benchmarks.peers.systems import PEERS, Peer
+from benchmarks.peers.usage import Usage
 
 #: All rows use the proxy, also that with 0 ms, so that the cost of the proxy is the same in each.
 ADDED_MS: Final = (0, 1, 2)
@@ -32,9 +33,18 @@ class DelayedBackend:
         """Empty the backend and return its URL behind a new proxy."""
         return self.stack.enter_context(delayed_url(self.backend.reset(), self.ms))
 
-    def usage(self) -> ServerUsage | None:
+    def usage(self) -> Usage | None:
         """Return the usage of the server without the proxy."""
         return self.backend.usage()
+
+    def settle(self) -> None:
+        self.backend.settle()
+
+    def size(self, *, compact: bool = False) -> int | None:
+        return self.backend.size(compact=compact)
+
+    def left(self, expressions: tuple[str, ...], queues: list[str]) -> bool:
+        return self.backend.left(expressions, queues)
 
 
 def dibs_peer(kind: str) -> Peer:
@@ -54,9 +64,15 @@ def _row(kind: str, backend: Backend, ms: int, jobs: int, show_step: Callable[[s
     peer = dibs_peer(kind)
     with ExitStack() as stack:
         delayed = DelayedBackend(backend, ms, stack)
-        result = measure_peer(peer, Environment(Path(), peer), delayed, jobs=jobs, latency_jobs=50)
-    pickup = result.pickup_ms and round(result.pickup_ms[0], 2)
+        effort = Effort(jobs=jobs / peer.line, latency_jobs=50)
+        run = Run(peer, Environment(Path(), peer), delayed, effort)
+        figures = run.enqueue()
+        variables = run.prepare()
+        figures |= run.pickup(variables) | run.drain(variables, jobs)
     return {
-        "kind": kind, "added_ms": ms, "enqueue": result.enqueue, "drain": result.drain,
-        "pickup_p50_ms": pickup,
-    }  # fmt: skip
+        "kind": kind,
+        "added_ms": ms,
+        "enqueue": round(figures["enqueue_jobs"] / figures["enqueue_seconds"]),
+        "drain": round(figures["drain_jobs"] / figures["drain_seconds"]),
+        "pickup_p50_ms": round(figures["pickup_ms"][0], 2),
+    }
