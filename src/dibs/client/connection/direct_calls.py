@@ -35,7 +35,7 @@ class DirectAnswer(asyncio.Future[T], Generic[T]):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         #: True after the end of the loop has cancelled the caller.
-        self.is_loop_ending = False
+        self.is_loop_ending: bool = False
 
     def cancel(self, msg: Any | None = None) -> bool:
         loop = self.get_loop()
