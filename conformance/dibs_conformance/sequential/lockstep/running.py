@@ -11,6 +11,7 @@ from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import End, EnqueueRequest, QueueStep, Settlement
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs.storage.many_queues import ManyQueues
+from dibs.storage.protocol import Storage
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.sequential.lockstep.token_checks import TokenChecks
 
@@ -48,18 +49,21 @@ class RunVerbs(TokenChecks):
         answer = self.call(
             "claim", {"queue": queue, **args}, self.storage.claim(queue, lease, limit, now=called_at)
         )
-        self._compare_claim(queue, args, answer)
+        self._compare_claim(queue, args, answer, self.newest_handle)
         self.after_write(queue)
         return answer
 
-    def _compare_claim(self, queue: str, args: Mapping[str, Any], answer: ClaimResult) -> None:
+    def _compare_claim(
+        self, queue: str, args: Mapping[str, Any], answer: ClaimResult, storage: Storage
+    ) -> None:
+        """Compare the answer of a claim by the handle `storage`. The reads of the laws may use another one."""
         self.check_laws("claim", queue, args, answer)
         expected = self.oracle.claim(queue, args["lease"], args["limit"], self.now)
         if expected.lost:
             answer = replace(answer, next_due=None)
         self._compare_jobs(queue, expected, answer)
         self.compare(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
-        self.keep_token(queue, answer)
+        self.keep_token(queue, answer, storage)
 
     def _compare_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
         ids, wanted = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
@@ -101,9 +105,9 @@ class RunVerbs(TokenChecks):
         work = self.storage.settle_and_claim(queue, settlements, lease, limit, now=self.now)
         # A read would show the slots after the claim. The laws on the settlements need the slots before it.
         compare_each, self.compare_each = self.compare_each, False
-        answer = self.call("settle_and_claim", {"queue": queue, **args}, work)
+        answer, storage = self.call("settle_and_claim", {"queue": queue, **args}, work), self.newest_handle
         self._compare_settlements(queue, settlements, answer.settled)
-        self._compare_claim(queue, {"lease": lease, "limit": limit}, answer.claim)
+        self._compare_claim(queue, {"lease": lease, "limit": limit}, answer.claim, storage)
         self.compare_each = compare_each
         self.after_write(*self._changed_queues(queue, settlements))
         return answer.claim
@@ -123,7 +127,8 @@ class RunVerbs(TokenChecks):
         for step, answer in zip(steps, answers, strict=True):
             self._compare_settlements(step.queue, step.settlements, answer.settled)
             if step.limit:
-                self._compare_claim(step.queue, {"lease": lease, "limit": step.limit}, answer.claim)
+                args = {"lease": lease, "limit": step.limit}
+                self._compare_claim(step.queue, args, answer.claim, storage)
             else:
                 self.compare(step.queue, "", ClaimResult(now=self.now), answer.claim)
         self.compare_each = compare_each

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from dibs.model.results import ClaimResult
+from dibs.storage.protocol import Storage
 from dibs_conformance.oracle.admission import admitted_jobs, has_headroom
 from dibs_conformance.sequential.lockstep.core import LockstepCore
 from dibs_conformance.sequential.lockstep.standing import StandingToken
@@ -26,12 +27,12 @@ class TokenChecks(LockstepCore):
         for queue in queues:
             self.check_token(queue)
 
-    def keep_token(self, queue: str, answer: ClaimResult) -> None:
-        """Keep the token of a claim if a caller would wait with it: the claim left no admitted job.
+    def keep_token(self, queue: str, answer: ClaimResult, storage: Storage) -> None:
+        """Keep the token of a claim of `storage` if a caller would wait with it: it left no admitted job.
 
         A storage that does not listen yet has no token. Then a wait returns one, and begins to listen.
         """
-        known, storage = self.oracle.queue(queue), self.newest_handle
+        known = self.oracle.queue(queue)
         self.standing.pop(queue, None)
         if not known.settings.has_limits or answer.lost or not storage.capabilities.push_wakeups:
             return
