@@ -56,7 +56,7 @@ class RunVerbs(TokenChecks):
     def _compare_claim(
         self, queue: str, args: Mapping[str, Any], answer: ClaimResult, storage: Storage
     ) -> None:
-        """Compare the answer of a claim by the handle `storage`. The reads of the laws may use another one."""
+        """Compare the answer of a claim by the handle `storage`. The reads of laws may use another one."""
         self.check_laws("claim", queue, args, answer)
         expected = self.oracle.claim(queue, args["lease"], args["limit"], self.now)
         if expected.lost:

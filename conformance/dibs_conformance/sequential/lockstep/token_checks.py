@@ -36,7 +36,8 @@ class TokenChecks(LockstepCore):
         self.standing.pop(queue, None)
         if not known.settings.has_limits or answer.lost or not storage.capabilities.push_wakeups:
             return
-        if not admitted_jobs(known, self.now):
+        # A read after the claim may have closed its handle, and opened another one in its place.
+        if storage in self.opened.handles and not admitted_jobs(known, self.now):
             token = answer.token or self.run_coroutine(storage.wait([queue], timeout=0)).since[queue]
             self.standing[queue] = StandingToken(token, answer.next_due, storage)
 
