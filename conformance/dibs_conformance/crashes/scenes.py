@@ -38,13 +38,13 @@ P = TypeVar("P")
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 RUNNING = (*GRANTS, ENQUEUE, CLAIM)
 WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
-#: Two waiting jobs of one key, of which one may run at a time. A storage without limits refuses the setting.
+#: Two waiting jobs of one key, in a queue that allows one run of a key at a time.
 ONE_OF_TWO = (
     *GRANTS,
     Action(operation="configure", configure_to="one of a key"),
     Action(operation="enqueue", ids=IDS, data=KEYED_DATA),
 )
-#: Two waiting jobs of a queue of which one may start a minute.
+#: Two waiting jobs of a queue that allows one start a minute.
 ONE_START = (
     *GRANTS,
     Action(operation="configure", configure_to="one start"),

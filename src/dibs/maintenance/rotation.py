@@ -10,7 +10,7 @@ from attrs import define, field
 
 @define(eq=False)
 class Rotation:
-    """A list of queues of which each turn takes the next part.
+    """A list of queues. Each turn takes the next part of it.
 
     The first turn begins at a random queue: programs that restart often then also reach the last queues.
     """

@@ -44,7 +44,7 @@ def asked_for(storage: FaultyStorage, verb: str) -> list[str]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of the maintenance, none of which takes time."""
+    """The pauses of the maintenance. Each pause returns at once."""
     taken: list[float] = []
     sleep: Callable[[float], object] = asyncio.sleep
 

@@ -43,7 +43,7 @@ class Maintenance:
 
     def __attrs_post_init__(self) -> None:
         for queue in self._queues:
-            # The report shows every queue, also one that has no run.
+            # The report has a row for each queue, including the queues without runs.
             self._report.queue(queue)
         self._candidates = ReapCandidates(self._storage, self._queues)
         self._idle = Rotation(self._queues, IDLE_QUEUES)

@@ -47,7 +47,7 @@ JOB: Final = 20
 RUN: Final = 6
 SUCCESSOR: Final = 17
 OUTCOME: Final = 25
-#: How many columns the row of enqueue_one has.
+#: The number of columns in the row that enqueue_one returns.
 ENQUEUED_ONE: Final = 4
 
 

@@ -147,7 +147,7 @@ local function remove_outcome(queue, id)
   queue.ended_ids[#queue.ended_ids + 1] = id
 end
 
--- Plan the removal of what is left of the ends of an id.
+-- Plan the removal of the outcome of an id, and of its dropped ranges unless its successor is promoted.
 local function forget_end(queue, id, is_promoted)
   remove_outcome(queue, id)
   if not is_promoted and call('EXISTS', queue.prefix .. 'dropped') == 1 then set_field(queue, 'dropped', id, false) end
