@@ -39,7 +39,7 @@ class Results:
     def save(self, path: Path) -> None:
         """Write the file, in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        document = {"about": self.about, "rounds": _rounded(self.rounds)}
+        document = {"about": self.about, "rounds": rounded(self.rounds)}
         temporary = path.with_suffix(".new")
         temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
         temporary.replace(path)
@@ -54,7 +54,7 @@ class Results:
         """Note the versions, the machine, the date and the settings of the run."""
         self.about = {
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": _commit(),
+            "commit": current_commit(),
             "cpus": os.cpu_count(),
             "load at the start": os.getloadavg()[0],
             "python": platform.python_version(),
@@ -65,7 +65,7 @@ class Results:
         }
 
 
-def _commit() -> str:
+def current_commit() -> str:
     """Return the short name of the commit of the current folder, or "" outside of a repository."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
@@ -74,12 +74,12 @@ def _commit() -> str:
         return ""
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Return the value with all floats rounded, so that the file stays small."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: rounded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return value

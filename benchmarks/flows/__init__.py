@@ -1,0 +1,1 @@
+"""Measurements of flows: dibs and other job queues, run by `python -m benchmarks.flows`."""

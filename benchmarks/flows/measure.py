@@ -1,0 +1,130 @@
+"""The measurements of one system: rates, requests, handovers, and fan-ins under kills."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, Final
+
+from attrs import asdict, define, frozen
+
+from benchmarks.flows.events import FanIns, count_fan_ins, handover_ms
+from benchmarks.flows.servers import FlowServer, Requests
+from benchmarks.flows.session import Session, open_session
+from benchmarks.flows.systems import System
+
+#: Seconds in which a server and its clients end what follows the last fan-in.
+SETTLE: Final = 0.5
+#: Seconds in a run with kills after which the jobs of a killed worker run again.
+RECOVERY: Final = 10
+#: Ms that each node works in a run with kills, so that kills meet running nodes.
+PAUSE: Final = 5
+
+Figures = dict[str, Any]
+
+
+@frozen(kw_only=True)
+class Effort:
+    """The numbers of flows of each measurement."""
+
+    #: Nodes of a flow -> flows of one measurement of the rate.
+    flows: dict[int, int]
+    #: Nodes of a flow -> flows that are enqueued one after the other, for the handover.
+    handovers: dict[int, int]
+    #: Seconds after which no further flow is enqueued for the handover.
+    seconds: float = 20.0
+    #: Flows of a round with a kill, and nodes of each.
+    kill_flows: int = 5
+    kill_nodes: int = 20
+    #: Seconds after the last kill in which fan-ins may end, before they count as lost.
+    patience: float = 120.0
+
+
+FULL: Final = Effort(flows={1: 2_000, 100: 50, 10_000: 1}, handovers={1: 200, 100: 50})
+QUICK: Final = Effort(flows={1: 50, 100: 2, 10_000: 1}, handovers={1: 10, 100: 5}, seconds=5, patience=60)
+
+
+@define
+class Measurement:
+    """The measurements of one system."""
+
+    system: System
+    server: FlowServer
+    effort: Effort = FULL
+
+    def rates_and_handovers(self) -> Figures:
+        """Return the figures of one round. Raise PeerUnavailable if the system fails."""
+        with open_session(self.system, self.server.reset()) as session:
+            rates = {
+                str(nodes): self.rate(session, nodes, flows) for nodes, flows in self.effort.flows.items()
+            }
+            handovers = {
+                str(nodes): self.handovers(session, nodes, flows)
+                for nodes, flows in self.effort.handovers.items()
+            }
+        return {"rates": rates, "handovers_ms": handovers}
+
+    def rate(self, session: Session, nodes: int, flows: int) -> Figures:
+        """Return the time from the enqueue of all flows to the end of the last fan-in, and the requests."""
+        before = self.server.requests()
+        numbers, times = session.enqueue(flows, nodes)
+        session.wait_for_fan_ins(numbers)
+        end = max(event.ns for event in session.log.events if event.letter == "f" and event.flow in numbers)
+        jobs = flows * (nodes + 1)
+        return {
+            "jobs": jobs,
+            "seconds": (end - times["started"]) / 1e9,
+            "enqueue_seconds": (times["ended"] - times["started"]) / 1e9,
+            "handover_ms": handover_ms(session.log.events, numbers),
+            "requests": asdict(self.requests_since(before, jobs)),
+        }
+
+    def requests_since(self, before: Requests, jobs: int) -> Requests:
+        """Return the requests for each job, once the statistics of the server are complete."""
+        time.sleep(SETTLE)
+        return self.server.requests().per_node(before, jobs)
+
+    def handovers(self, session: Session, nodes: int, flows: int) -> list[float]:
+        """Return the ms from the last node's end to the fan-in's start, one flow after the other."""
+        first = session.next_flow
+        deadline = time.monotonic() + self.effort.seconds
+        for _ in range(flows):
+            session.wait_for_fan_ins(session.enqueue(1, nodes)[0])
+            if time.monotonic() > deadline:
+                break
+        return handover_ms(session.log.events, range(first, session.next_flow))
+
+    def fan_ins_under_kills(self, rounds: int, seed: int) -> FanIns:
+        """Kill a worker in each round, and count lost and doubled fan-ins."""
+        effort, draw = self.effort, random.Random(seed)
+        with open_session(self.system, self.server.reset(), pause=PAUSE, recovery=RECOVERY) as session:
+            results = any(event.letter == "f" and event.value >= 0 for event in session.log.events)
+            first = session.next_flow
+            for number in range(rounds):
+                kill_one(session, effort, number, draw)
+            flows = range(first, first + rounds * effort.kill_flows)
+            session.wait(lambda: session.log.done.issuperset(flows), effort.patience)
+            # Jobs of killed workers may still come back, and start a fan-in once more.
+            time.sleep(RECOVERY * 2)
+            session.log.read()
+            return count_fan_ins(
+                session.log.events, flows, effort.kill_nodes, session.workers.killed, results=results
+            )
+
+
+def kill_one(session: Session, effort: Effort, number: int, draw: random.Random) -> None:
+    """Enqueue flows, and kill a worker after a random event of them. Wait until its successor is ready."""
+    ready, seen = session.ready_workers(), len(session.log.events)
+    flows, _ = session.enqueue(effort.kill_flows, effort.kill_nodes)
+    # All other rounds kill near the ends of nodes and fan-ins.
+    total = effort.kill_flows * (effort.kill_nodes + 1)
+    wanted = draw.randint(1, total) if number % 2 else draw.randint(total * 9 // 10, total)
+    session.wait(lambda: _events_of(session, flows, seen) >= wanted, RECOVERY * 3)
+    time.sleep(draw.random() * 0.01)
+    session.workers.replace(number % 2)
+    session.wait(lambda: session.ready_workers() > ready, RECOVERY * 3)
+
+
+def _events_of(session: Session, flows: range, seen: int) -> int:
+    """Return the number of ended nodes and started fan-ins of these flows, after the first `seen` events."""
+    return sum(event.letter in "ns" and event.flow in flows for event in session.log.events[seen:])

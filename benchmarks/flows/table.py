@@ -1,0 +1,133 @@
+"""The tables of a comparison of flows: medians of all rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median, quantiles
+from typing import Any, Final
+
+from attrs import frozen
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.flows.results import Results
+from benchmarks.flows.systems import SYSTEMS
+
+KINDS: Final = {"redis": "Redis", "postgresql": "Postgres"}
+#: The figures of requests, by kind of server: name in the results -> heading.
+REQUESTS: Final = {
+    "redis": {"reads": "requests", "commands": "commands"},
+    "postgresql": {"statements": "statements", "commits": "commits"},
+}
+
+
+@frozen
+class Grid:
+    """A table as texts."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+
+def grids(results: Results) -> Iterator[Grid]:
+    """Yield the tables of each kind of server, and the table of the kills."""
+    for kind, name in KINDS.items():
+        keys = [one.key for one in SYSTEMS if one.kind == kind]
+        measured = {key: found for key in keys if (found := figures_of(results, key))}
+        if measured:
+            yield rates(f"{name}: nodes/s of fan-out and fan-in", measured)
+            yield requests(f"{name}: requests for each node", measured, REQUESTS[kind])
+            yield handovers(f"{name}: ms from the end of the last node to the start of the fan-in", measured)
+    if any("not_run" not in one for one in results.kills.values()):
+        yield kills(results)
+
+
+def figures_of(results: Results, key: str) -> list[dict[str, Any]]:
+    """Return the figures of a system in all rounds in which it was measured."""
+    return [one[key] for one in results.rounds if "not_run" not in one.get(key, {"not_run": ""})]
+
+
+def rates(title: str, measured: dict[str, list[dict[str, Any]]]) -> Grid:
+    sizes = sizes_of(measured, "rates")
+    lines = []
+    for key, rounds in measured.items():
+        parts = [[one["rates"][size] for one in rounds] for size in sizes]
+        per_second = [median(one["jobs"] / one["seconds"] for one in part) for part in parts]
+        lines.append([key.partition(": ")[2], *(f"{one:,.0f}" for one in per_second)])
+    return Grid(title, ["system", *(node_count(size) for size in sizes)], lines)
+
+
+def requests(title: str, measured: dict[str, list[dict[str, Any]]], names: dict[str, str]) -> Grid:
+    sizes = sizes_of(measured, "rates")
+    columns = [(size, name) for size in sizes for name in names]
+    lines = []
+    for key, rounds in measured.items():
+        parts = [[one["rates"][size]["requests"][name] for one in rounds] for size, name in columns]
+        lines.append([key.partition(": ")[2], *map(_median_or_dash, parts)])
+    headings = [f"{names[name]}, {node_count(size)}" for size, name in columns]
+    return Grid(title, ["system", *headings], lines)
+
+
+def handovers(title: str, measured: dict[str, list[dict[str, Any]]]) -> Grid:
+    """Return p50 and p99 of all rounds. Flows of the rates have further sizes."""
+    sizes = sizes_of(measured, "handovers_ms")
+    more = [size for size in sizes_of(measured, "rates") if size not in sizes]
+    lines = []
+    for key, rounds in measured.items():
+        samples = [[ms for one in rounds for ms in one["handovers_ms"][size]] for size in sizes]
+        samples += [[ms for one in rounds for ms in one["rates"][size]["handover_ms"]] for size in more]
+        cells = [f"{value:,.1f}" for part in samples for value in percentiles(part)]
+        lines.append([key.partition(": ")[2], *cells])
+    headings = [f"p{p}, {node_count(size)}" for size in (*sizes, *more) for p in (50, 99)]
+    return Grid(title, ["system", *headings], lines)
+
+
+def sizes_of(measured: dict[str, list[dict[str, Any]]], name: str) -> list[str]:
+    """Return the numbers of nodes, which are the same for all systems."""
+    return list(next(iter(measured.values()))[0][name])
+
+
+def node_count(size: str) -> str:
+    return "1 node" if size == "1" else f"{int(size):,} nodes"
+
+
+def percentiles(samples: list[float]) -> tuple[float, float]:
+    """Return p50 and p99. Of one sample, both are this sample."""
+    if len(samples) == 1:
+        return samples[0], samples[0]
+    parts = quantiles(samples, n=100, method="inclusive")
+    return parts[49], parts[98]
+
+
+def _median_or_dash(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{median(known):.2f}" if known else "-"
+
+
+def kills(results: Results) -> Grid:
+    """Return the counts of fan-ins under kills."""
+    names = ("flows", "lost", "doubled", "repeated", "wrong")
+    lines = [
+        [key, *(str(found[name]) for name in names)]
+        for key, found in results.kills.items()
+        if "not_run" not in found
+    ]
+    title = f"fan-ins of {results.about['kills']} rounds, each with a killed worker"
+    return Grid(title, ["system", *names], lines)
+
+
+def show(results: Results, console: Console) -> None:
+    """Print all tables, and a line for each system that could not run."""
+    for grid in grids(results):
+        drawn = Table(title=grid.title)
+        drawn.add_column(grid.headings[0], no_wrap=True)
+        for heading in grid.headings[1:]:
+            drawn.add_column(heading, justify="right")
+        for line in grid.lines:
+            drawn.add_row(*line)
+        console.print(drawn)
+    for part in (*results.rounds, results.kills):
+        for key, found in part.items():
+            if "not_run" in found:
+                console.print(f"{key}: not measured: {found['not_run']}", style="yellow", highlight=False)
