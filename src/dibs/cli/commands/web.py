@@ -1,0 +1,119 @@
+"""`dibs web`: serve the dashboard of a storage."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import rich_click as click
+
+from dibs.cli import options
+from dibs.cli.errors import UsageError
+from dibs.cli.file_listing import file_url_directory
+from dibs.cli.output import print_json, print_lines
+from dibs.cli.storage_access import check_outlives_command
+from dibs.client.app import Dibs
+from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.errors import StorageUnavailable
+from dibs.storage.registry import open_storage, parse_scheme
+
+if TYPE_CHECKING:
+    from dibs.web.server import ServerOptions
+
+INSTALL_COMMAND: Final = 'pip install "dibs[web]"'
+#: Environment variable with a token of the user's choice, for servers that start again.
+TOKEN_VARIABLE: Final = "DIBS_WEB_TOKEN"  # noqa: S105 - a name
+#: Fewest characters of such a token.
+TOKEN_LENGTH: Final = 16
+
+
+@click.command("web")
+@click.argument(
+    "application",
+    metavar="[MODULE:APP]",
+    required=False,
+    help="The application, as package.module:app. The pages then name the arguments of its tasks.",
+)
+@click.option("--host", metavar="HOST", default="127.0.0.1", help="The address to listen on.")
+@click.option(
+    "--port",
+    type=options.Number(0, 65535),
+    metavar="PORT",
+    default=8321,
+    help="The port to listen on; 0 for a free one.",
+)
+@click.option("--write", is_flag=True, help="Allow changes to those who have the printed address.")
+@click.option("--hide-values", is_flag=True, help="Show no arguments, results or texts of errors.")
+@options.url
+@options.json
+def command(
+    application: str | None,
+    *,
+    host: str,
+    port: int,
+    write: bool,
+    hide_values: bool,
+    url: str | None,
+    json: bool,
+) -> None:
+    """Serve the dashboard of a storage until Ctrl-C, and print its address.
+
+    The dashboard is read-only, and only this machine can reach it. With --write, or with another --host, the
+    address ends with a token, and the dashboard is closed to those without it. DIBS_WEB_TOKEN sets the token.
+    It needs pip install "dibs[web]". --json prints the address as JSON.
+
+    Example:
+        dibs web --url redis://localhost --write
+    """
+    server_options = _server_options(host, port, write=write, hide_values=hide_values)
+    app = _import_application(application, url) if application else Dibs(resolve_url(url))
+    _check_storage(app.url)
+    from dibs.web import server  # noqa: PLC0415 - slow: it imports Starlette and uvicorn
+
+    def print_address(address: str) -> None:
+        if json:
+            print_json({"url": address, "write": write})
+        else:
+            print_lines(f"The dashboard is at {address}", "Press Ctrl-C to stop it.")
+
+    server.run(app, server_options, print_address)
+
+
+def _server_options(host: str, port: int, *, write: bool, hide_values: bool) -> ServerOptions:
+    try:
+        from dibs.web.server import ServerOptions  # noqa: PLC0415 - the extra may be missing
+    except ImportError as error:
+        raise UsageError(
+            f"web needs {error.name or 'packages'} of the extra `web`, not installed: {INSTALL_COMMAND}"
+        ) from error
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if token and (len(token) < TOKEN_LENGTH or not token.isascii() or not token.isprintable()):
+        raise UsageError(
+            f"{TOKEN_VARIABLE} is too short or has special characters; set at least "
+            f"{TOKEN_LENGTH} letters and digits"
+        )
+    return ServerOptions(host, port, write, hide_values, token)
+
+
+def _import_application(application: str, url: str | None) -> Dibs:
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
+
+    if url is not None:
+        os.environ[URL_VARIABLE] = url
+    sys.path.insert(0, str(Path.cwd()))
+    return import_app(application)
+
+
+def _check_storage(url: str) -> None:
+    """Raise Refused for a storage of one process, StorageUnavailable for a folder that does not exist."""
+    if parse_scheme(url) == "django":
+        sys.path.insert(0, str(Path.cwd()))
+    storage = open_storage(url)
+    check_outlives_command(storage)
+    directory = file_url_directory(storage.url)
+    if directory is not None and not directory.exists():
+        raise StorageUnavailable(
+            f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"
+        )

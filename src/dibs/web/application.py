@@ -1,0 +1,59 @@
+"""`dibs_web`: the dashboard as an ASGI application."""
+
+from __future__ import annotations
+
+from attrs import define, field
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dibs.client.app import Dibs
+from dibs.errors import ConfigurationError
+from dibs.web.live import Live
+from dibs.web.pages import Pages
+from dibs.web.reading.source import Redact, Source
+from dibs.web.routes import Routes
+from dibs.web.safety import Allow, Guard
+from dibs.web.site import Site
+
+
+@define(eq=False)
+class Dashboard:
+    """The ASGI application that `dibs_web` returns."""
+
+    app: Dibs
+    _asgi: ASGIApp = field(repr=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._asgi(scope, receive, send)
+
+
+def dibs_web(
+    app_or_url: Dibs | str, *, allow: Allow | None = None, redact: Redact | None = None
+) -> Dashboard:
+    """Return the dashboard of an app, or of the storage at a URL, as an ASGI application.
+
+    Mount it in Starlette or FastAPI: `api.mount("/jobs", dibs_web(app))`. The storage opens at
+    the first request. With an app it knows the tasks: it names the arguments, and builds forms from the
+    signatures.
+
+    - `allow(request)` returns the access of a request of Starlette: "write", "read" or "none". It may be
+      async. By default everybody who reaches the application may read, and nobody may write.
+    - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
+      "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
+      hook raises an error, the page shows no value. Default: values are shown as they are.
+
+    Raises ConfigurationError for another object than an app or a URL.
+    """
+    if isinstance(app_or_url, str):
+        app_or_url = Dibs(app_or_url)
+    if not isinstance(app_or_url, Dibs):
+        raise ConfigurationError(
+            f"app_or_url is of type {type(app_or_url).__name__}; pass an app, or a URL such as file:./jobs"
+        )
+    for name, function in (("allow", allow), ("redact", redact)):
+        if function is not None and not callable(function):
+            raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
+    pages = Pages(Source(app_or_url, redact))
+    routes = Routes(pages, Live(pages), Site())
+    return Dashboard(app_or_url, Guard(Starlette(routes=routes.all()), allow))

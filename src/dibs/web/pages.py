@@ -1,0 +1,128 @@
+"""The pages of the dashboard: how each is read, and the latest reading that all viewers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from dibs.errors import StorageBusy
+from dibs.web.reading.activity import Activity
+from dibs.web.reading.failures import read_failures
+from dibs.web.reading.form import read_form
+from dibs.web.reading.job import read_job
+from dibs.web.reading.overview import read_overview
+from dibs.web.reading.periodic import read_periodic
+from dibs.web.reading.place import read_place
+from dibs.web.reading.queue import read_queue
+from dibs.web.reading.search import search
+from dibs.web.reading.source import READ_TIMEOUT, Source
+from dibs.web.reading.story import Stories
+from dibs.web.reading.workers import read_workers
+
+#: Seconds for which a reading serves further viewers of its page.
+MAX_AGE: Final = 0.5
+#: Most readings that are remembered.
+MAX_READINGS: Final = 100
+
+Read = Callable[[Mapping[str, str]], Awaitable[Any]]
+#: The name of a page, and the parameters that it uses.
+PageKey = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@frozen
+class Page:
+    """A kind of page."""
+
+    name: str
+    title: str
+    #: Names of the query parameters that select the content.
+    params: tuple[str, ...]
+    #: Seconds between two readings while somebody watches the page; None for a page without live updates.
+    period: float | None
+    read: Read
+
+
+@frozen
+class _Reading:
+    task: asyncio.Task[Any]
+    begun: float
+
+    def is_usable(self, now: float) -> bool:
+        if not self.task.done():
+            return True
+        failed = self.task.cancelled() or self.task.exception() is not None
+        return not failed and now - self.begun < MAX_AGE
+
+
+@define(eq=False)
+class Pages:
+    """All pages of one storage."""
+
+    source: Source
+    _activity: Activity = field(factory=Activity, init=False)
+    _stories: Stories = field(factory=Stories, init=False)
+    _readings: OrderedDict[Any, _Reading] = field(factory=OrderedDict, init=False)
+    kinds: dict[str, Page] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.kinds = {page.name: page for page in self._all()}
+
+    def _all(self) -> tuple[Page, ...]:
+        source = self.source
+        overview = partial(read_overview, source, self._activity)
+        queue = partial(read_queue, source, self._activity)
+        job = partial(read_job, source, self._stories)
+        return (
+            Page("overview", "Overview", ("filter", "sort", "page"), 2.0, overview),
+            Page("queue", "Queue", ("name", "state", "after"), 2.0, queue),
+            Page("job", "Job", ("queue", "id"), 1.0, job),
+            Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
+            Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source)),
+            Page("workers", "Workers", (), 5.0, partial(read_workers, source)),
+            Page("place", "Storage", (), 30.0, partial(read_place, source)),
+            Page("search", "Search", ("text",), None, partial(search, source)),
+            Page("enqueue", "Enqueue a job", ("queue",), None, partial(read_form, source)),
+        )
+
+    def key(self, name: str, params: Mapping[str, str]) -> PageKey:
+        """Return the key of a page. Other parameters than those of the page do not count."""
+        used = ((param, params[param]) for param in self.kinds[name].params if params.get(param))
+        return name, tuple(used)
+
+    async def read(self, key: PageKey) -> Any:
+        """Return the model of a page. Concurrent and later calls, up to MAX_AGE seconds, share a reading.
+
+        Raises StorageBusy after READ_TIMEOUT seconds, and the errors of the page.
+        """
+        loop = asyncio.get_running_loop()
+        reading = self._readings.get((loop, key))
+        if reading is None or not reading.is_usable(monotonic()):
+            # An empty context, because the reading belongs to all viewers and not to the first request.
+            task = loop.create_task(self._read(key), context=Context())
+            reading = self._readings[loop, key] = _Reading(task, monotonic())
+            self._readings.move_to_end((loop, key))
+            if len(self._readings) > MAX_READINGS:
+                self._readings.popitem(last=False)
+        return await asyncio.shield(reading.task)
+
+    def forget(self) -> None:
+        """Read the storage for the next view of each page, as after a write."""
+        self._readings.clear()
+
+    async def _read(self, key: PageKey) -> Any:
+        name, params = key
+        limit = asyncio.timeout(READ_TIMEOUT)
+        try:
+            async with limit:
+                return await self.kinds[name].read(dict(params))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise StorageBusy(f"the storage did not answer within {READ_TIMEOUT:g} s") from None

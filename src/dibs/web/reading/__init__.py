@@ -1,0 +1,1 @@
+"""The page models of the dashboard, read from the storage in bounded scans."""

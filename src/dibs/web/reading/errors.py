@@ -1,0 +1,77 @@
+"""Errors of jobs as page models, after the redaction hook."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Any, Final
+
+from attrs import frozen
+
+from dibs.model.job import Error
+from dibs.web.reading.source import Shown, Source
+
+#: Most errors of a chain of causes that a page shows.
+MAX_CAUSES: Final = 5
+#: Most characters of a message in a group of failures.
+MAX_MESSAGE: Final = 200
+#: Numbers, quoted texts and hexadecimal numbers, in which the messages of one failure differ.
+_VARIABLE: Final = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|0x[0-9a-fA-F]+|\d+(?:[.,:]\d+)*")
+
+
+@frozen
+class ErrorView:
+    """An error of a run, with the errors that caused it."""
+
+    type: str
+    kind: str
+    message: str
+    traceback: str
+    causes: tuple[ErrorView, ...] = ()
+
+
+def error_view(
+    source: Source, queue: str, error: Error | None, *, traceback: bool = True
+) -> ErrorView | None:
+    """Return an error as a page shows it; None without an error."""
+    if error is None:
+        return None
+    causes: list[ErrorView] = []
+    cause = error.cause
+    while cause is not None and len(causes) < MAX_CAUSES:
+        causes.append(_one(source, queue, cause, traceback=traceback))
+        cause = cause.cause
+    return _one(source, queue, error, traceback=traceback, causes=tuple(causes))
+
+
+def _one(
+    source: Source, queue: str, error: Error, *, traceback: bool, causes: tuple[ErrorView, ...] = ()
+) -> ErrorView:
+    trace = _hidden_text(source, queue, error.traceback) if traceback and error.traceback else ""
+    return ErrorView(error.type, error.kind, hidden_message(source, queue, error), trace, causes)
+
+
+def hidden_message(source: Source, queue: str, error: Error | None) -> str:
+    """Return the message of an error after the redaction hook."""
+    return _hidden_text(source, queue, error.message) if error is not None and error.message else ""
+
+
+def _hidden_text(source: Source, queue: str, text: str) -> str:
+    hidden: Any = source.hide(queue, "error", text)
+    return hidden.text if isinstance(hidden, Shown) else str(hidden)
+
+
+def message_pattern(message: str) -> str:
+    """Return the first line of a message with "…" for its numbers and quoted texts, to group failures."""
+    line = message.strip().partition("\n")[0]
+    return _VARIABLE.sub("…", line)[:MAX_MESSAGE]
+
+
+def group_key(queue: str, error: Error | None) -> str:
+    """Return a short text that failures of one queue, type and pattern of message share.
+
+    The key comes from the stored message, so it is the same with and without a redaction hook.
+    """
+    kind = "" if error is None else error.type
+    pattern = "" if error is None else message_pattern(error.message)
+    return blake2b(f"{queue}\0{kind}\0{pattern}".encode("utf-8", "replace"), digest_size=8).hexdigest()

@@ -1,0 +1,153 @@
+"""The failed jobs of all queues, grouped by queue, type of error and pattern of message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import define, field, frozen
+
+from dibs.model.job import Error, Outcome
+from dibs.web.reading.errors import (
+    ErrorView,
+    error_view,
+    group_key,
+    hidden_message,
+    message_pattern,
+)
+from dibs.web.reading.source import Budget, Source, read_counts, scan_failed
+
+#: Bounds of the scan of one page: failed jobs and seconds.
+MAX_SCANNED: Final = 5_000
+MAX_SECONDS: Final = 1.5
+#: Failed jobs that one call reads. Each comes with its payload, up to 1 MiB.
+PAGE_SIZE: Final = 100
+#: Jobs of a group that the page lists.
+MAX_LISTED: Final = 100
+
+
+@frozen
+class FailedJob:
+    """A failed job in a list."""
+
+    queue: str
+    id: str
+    ended_at: int
+    attempts: int
+    message: str
+
+
+@frozen
+class FailureGroup:
+    """Failed jobs of one queue with the same type of error and the same pattern of message."""
+
+    key: str
+    queue: str
+    type: str
+    kind: str
+    #: Message of the newest of these failures, on one line.
+    message: str
+    oldest: int
+    newest: int
+    count: int
+    #: The newest failures, at most MAX_LISTED if the page is about this group, else none.
+    jobs: tuple[FailedJob, ...] = ()
+    #: Error of the newest failure, with its traceback, if the page is about this group.
+    error: ErrorView | None = None
+
+
+@frozen
+class FailuresPage:
+    """The groups of failures, the largest first."""
+
+    groups: tuple[FailureGroup, ...]
+    #: The queue and the key that the page is about; "" for all.
+    queue: str
+    group: str
+    #: Number of failed jobs that were read, and the number that the storage counts.
+    scanned: int
+    total: int
+    is_approximate: bool
+    #: Name of each queue with failed jobs, and their number.
+    queues: tuple[tuple[str, int], ...]
+
+    @property
+    def is_complete(self) -> bool:
+        return self.scanned >= self.total
+
+
+@define(eq=False)
+class _Group:
+    queue: str
+    error: Error | None
+    newest: Outcome
+    oldest: int
+    count: int = 0
+    outcomes: list[tuple[str, Outcome]] = field(factory=list)
+
+    def add(self, id: str, outcome: Outcome) -> None:
+        self.count += 1
+        self.oldest = min(self.oldest, outcome.ended_at)
+        if outcome.ended_at >= self.newest.ended_at:
+            self.newest, self.error = outcome, outcome.error
+        if len(self.outcomes) < MAX_LISTED:
+            self.outcomes.append((id, outcome))
+
+
+async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPage:
+    """Return the failures of all queues, of one `queue`, or of one `group` of a queue."""
+    storage = await source.storage()
+    queue, wanted = params.get("queue", ""), params.get("group", "")
+    counts = await read_counts(storage, [info.name for info in await storage.queues()])
+    failed = {name: each.failed for name, each in counts.items() if each.failed}
+    names = sorted(failed, key=lambda name: (-failed[name], name)) if not queue else [queue]
+    budget = Budget(MAX_SCANNED, MAX_SECONDS)
+    groups: dict[str, _Group] = {}
+    for name in names:
+        async for id, outcome in scan_failed(storage, name, budget, PAGE_SIZE):
+            key = group_key(name, outcome.error)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(name, outcome.error, outcome, outcome.ended_at)
+            group.add(id, outcome)
+    shown = [_view(source, key, group, key == wanted) for key, group in groups.items() if wanted in ("", key)]
+    shown.sort(key=lambda group: (-group.count, -group.newest))
+    return FailuresPage(
+        groups=tuple(shown),
+        queue=queue,
+        group=wanted,
+        scanned=budget.read,
+        total=failed.get(queue, 0) if queue else sum(failed.values()),
+        is_approximate=any(counts[name].approximate for name in names if name in counts),
+        queues=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0])))[:50],
+    )
+
+
+def _view(source: Source, key: str, group: _Group, is_open: bool) -> FailureGroup:  # noqa: FBT001 - private
+    newest = sorted(group.outcomes, key=lambda item: -item[1].ended_at) if is_open else []
+    return FailureGroup(
+        key=key,
+        queue=group.queue,
+        type=group.error.type if group.error else "no error",
+        kind=group.error.kind if group.error else "",
+        message=_one_line(source, group),
+        oldest=group.oldest,
+        newest=group.newest.ended_at,
+        count=group.count,
+        jobs=tuple(
+            FailedJob(
+                group.queue,
+                id,
+                outcome.ended_at,
+                outcome.attempts,
+                hidden_message(source, group.queue, outcome.error).partition("\n")[0][:300],
+            )
+            for id, outcome in newest
+        ),
+        error=error_view(source, group.queue, group.error) if is_open else None,
+    )
+
+
+def _one_line(source: Source, group: _Group) -> str:
+    message = hidden_message(source, group.queue, group.error)
+    return message.strip().partition("\n")[0][:300] if group.count == 1 else message_pattern(message)

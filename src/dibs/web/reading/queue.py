@@ -1,0 +1,207 @@
+"""The page of a queue: its states, settings, schedule, latest ends and a page of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, get_args
+
+from attrs import frozen
+from msgspec import UNSET
+
+from dibs.model.job import DEFAULT_RETENTION, Slot
+from dibs.model.requests import Settings, StartRate
+from dibs.model.results import Counts, State
+from dibs.model.schedule import TICK_ID
+from dibs.storage.protocol import Storage
+from dibs.web.reading.activity import Activity, Rates
+from dibs.web.reading.errors import hidden_message
+from dibs.web.reading.periodic import schedule_text
+from dibs.web.reading.source import Shown, Source
+
+#: Jobs on one page. A page reads them with their payloads, each up to 1 MiB.
+PAGE_SIZE: Final = 25
+STATES: Final[tuple[State, ...]] = get_args(State)
+#: States in the order in which the page chooses one to list.
+PREFERRED: Final[tuple[State, ...]] = ("active", "waiting", "failed", "completed", "cancelled")
+
+
+@frozen
+class JobRow:
+    """A job in a list. Times are ms since the epoch; a field that does not apply is None or empty."""
+
+    id: str
+    enqueued_at: int | None = None
+    run_at: int | None = None
+    claimed_at: int | None = None
+    ended_at: int | None = None
+    attempts: int = 0
+    holder: str = ""
+    priority: int = 0
+    key: str | None = None
+    error_type: str = ""
+    message: str = ""
+    progress: Shown | None = None
+    cancel_requested: bool = False
+
+
+@frozen
+class EndRow:
+    """An end of a run, from the log."""
+
+    id: str
+    kind: str
+    at: int
+    ran: int | None
+    error_type: str
+
+
+@frozen
+class QueuePage:
+    """A queue, and a page of its jobs in one state."""
+
+    name: str
+    #: False if the storage does not know the queue.
+    is_known: bool
+    paused: bool
+    counts: Counts
+    rates: Rates
+    settings: tuple[tuple[str, str], ...]
+    max_active: int | None
+    log_level: str
+    #: The schedule of a periodic task, and the time of its next run; "" and None for other queues.
+    schedule: str
+    next_run: int | None
+    state: State
+    jobs: tuple[JobRow, ...]
+    #: Cursor of the next page; None on the last one.
+    after: str | None
+    is_first: bool
+    ends: tuple[EndRow, ...]
+    #: True if the app declares a task or a handler for the queue.
+    has_task: bool
+
+
+async def read_queue(source: Source, activity: Activity, params: Mapping[str, str]) -> QueuePage:
+    """Return the page of the queue `name`. Raises Refused for a name or a cursor that is not allowed."""
+    storage, name = await source.storage(), params.get("name", "")
+    infos = {info.name: info.settings for info in await storage.queues()}
+    settings = infos.get(name, Settings())
+    counts = (await storage.counts([name]))[name]
+    active = (await activity.read(storage, {name: counts}))[name]
+    state, cursor = _choose_state(params.get("state", ""), counts), params.get("after") or None
+    page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
+    handler = source.app.handlers.get(name)
+    schedule = None if handler is None else handler.schedule
+    return QueuePage(
+        name=name,
+        is_known=name in infos,
+        paused=settings.paused,
+        counts=counts,
+        rates=active.rates(),
+        settings=tuple(setting_rows(settings)),
+        max_active=settings.max_active,
+        log_level=settings.log_level,
+        schedule=schedule_text(schedule),
+        next_run=await _next_run(storage, name),
+        state=state,
+        jobs=tuple(job_row(source, name, id, slot, state) for id, slot in page.items),
+        after=page.after,
+        is_first=cursor is None,
+        ends=tuple(
+            EndRow(
+                event.id,
+                event.kind,
+                event.at,
+                None if event.claimed_at is None else max(0, event.at - event.claimed_at),
+                event.error.type if event.error else "",
+            )
+            for event in reversed(active.ends)
+        ),
+        has_task=handler is not None,
+    )
+
+
+def _choose_state(wanted: str, counts: Counts) -> State:
+    if wanted in STATES:
+        return wanted
+    return next((state for state in PREFERRED if getattr(counts, state)), "waiting")
+
+
+async def _next_run(storage: Storage, name: str) -> int | None:
+    [slot] = await storage.get(name, [TICK_ID])
+    tick = slot.current
+    return None if tick is None or tick.run is not None else tick.run_at
+
+
+def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> JobRow:
+    """Return the part of an id that a listing of `state` is about."""
+    job, successor, outcome = slot.current, slot.successor, slot.outcome
+    if state == "blocked" and successor is not None:
+        return JobRow(
+            id,
+            enqueued_at=successor.enqueued_at,
+            run_at=successor.run_at if successor.creates else None,
+            priority=successor.data.priority,
+            key=successor.data.key,
+        )
+    if state in ("completed", "failed", "cancelled") and outcome is not None:
+        return JobRow(
+            id,
+            enqueued_at=outcome.enqueued_at,
+            claimed_at=outcome.claimed_at,
+            ended_at=outcome.ended_at,
+            attempts=outcome.attempts,
+            holder=outcome.holder,
+            error_type=outcome.error.type if outcome.error else "",
+            message=hidden_message(source, queue, outcome.error),
+        )
+    if job is None:
+        return JobRow(id)
+    run = job.run
+    return JobRow(
+        id,
+        enqueued_at=job.enqueued_at,
+        run_at=job.run_at,
+        claimed_at=run.claimed_at if run else None,
+        attempts=job.attempts,
+        holder=run.holder if run else "",
+        priority=job.data.priority,
+        key=job.data.key,
+        error_type=job.error.type if job.error else "",
+        message=hidden_message(source, queue, job.error),
+        progress=source.show_json(queue, "progress", run.progress) if run and run.progress else None,
+        cancel_requested=run is not None and run.cancel_requested,
+    )
+
+
+def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a queue that the page lists, as names and texts."""
+    for name in ("max_active", "per_key"):
+        number = getattr(settings, name)
+        yield name, "no limit" if number is None else f"{number:,}"
+    for name in ("rate", "key_rate"):
+        yield name, _rate_text(getattr(settings, name))
+    for kind in ("completed", "failed", "cancelled"):
+        age = getattr(settings.retention, kind)
+        yield f"keeps {kind}", _age_text(getattr(DEFAULT_RETENTION, kind) if age is UNSET else age)
+    yield "log_level", settings.log_level
+    yield "log_age", _age_text(settings.log_age)
+    yield "failure handler", "yes" if settings.fail_handler else "no"
+
+
+def _rate_text(rate: StartRate | None) -> str:
+    if rate is None:
+        return "no limit"
+    burst = f", burst {rate.burst:,}" if rate.burst > 1 else ""
+    return f"{rate.starts:,} in {_age_text(rate.per)}{burst}"
+
+
+def _age_text(ms: int | None) -> str:
+    if ms is None:
+        return "for ever"
+    parts, rest = [], ms
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)):
+        if count := rest // length:
+            parts.append(f"{count:,} {unit}")
+        rest %= length
+    return " ".join(parts) or "0 s"

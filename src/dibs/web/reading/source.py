@@ -1,0 +1,173 @@
+"""The storage as the dashboard reads it: the verbs of an app, and stored values as text for a page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import islice
+from time import monotonic
+from typing import Any, Final, Literal, TypeVar, cast
+
+import msgspec
+from attrs import define, field, frozen
+
+from dibs.client.app import Dibs
+from dibs.client.options.serde import Serde
+from dibs.client.queue import Queue
+from dibs.client.task import Task
+from dibs.errors import ConfigurationError, UnknownTask
+from dibs.model.job import Outcome
+from dibs.storage.protocol import Storage
+
+#: Seconds after which a page stops waiting for the storage.
+READ_TIMEOUT: Final = 5.0
+#: Most calls of the storage that one page has pending at a time.
+MAX_CALLS: Final = 8
+#: Queues that one call of `counts` reads.
+COUNTED: Final = 500
+#: Most characters of a value that a page shows.
+MAX_CHARACTERS: Final = 20_000
+
+Part = Literal["data", "attributes", "result", "progress", "step", "error"]
+#: A hook that hides values: it gets the queue, the part of the job and the value, and returns the value to
+#: show.
+Redact = Callable[[str, Part, Any], Any]
+
+T = TypeVar("T")
+R = TypeVar("R")
+log = logging.getLogger("dibs.web")
+
+
+@frozen
+class Shown:
+    """A stored value as the text that a page shows."""
+
+    text: str
+    #: "json", "bytes" for a value that the serde cannot decode, or "hidden" after a failure of the hook.
+    kind: Literal["json", "bytes", "hidden"] = "json"
+    #: True if the text ends before the value does.
+    is_cut: bool = False
+
+
+HIDDEN: Final = Shown("hidden, because the redaction hook failed", "hidden")
+
+
+@define(eq=False)
+class Source:
+    """An app and the hook that hides values of its jobs."""
+
+    app: Dibs
+    redact: Redact | None = field(default=None, repr=False)
+
+    async def storage(self) -> Storage:
+        """Return the open storage, whose verbs end at the `call_timeout` of the app."""
+        return (await self.app._storage_handle.ensure_open()).bounded  # noqa: SLF001 - a part of dibs
+
+    def queue(self, name: str) -> Queue:
+        return self.app.queue(name)
+
+    def task(self, queue: str) -> Task[Any, Any] | None:
+        """Return the task of a queue; None if the app does not declare one."""
+        try:
+            return self.app.get_task(queue)
+        except UnknownTask:
+            return None
+
+    def serde(self, queue: str) -> Serde:
+        return self.queue(queue)._client.serde  # noqa: SLF001 - a part of dibs
+
+    def decode(self, queue: str, raw: bytes) -> Any:
+        """Return stored bytes, decoded by the serde of the queue; unchanged if it cannot decode them."""
+        try:
+            return self.serde(queue).decode(raw)
+        except (ValueError, TypeError, RecursionError, ConfigurationError):
+            return raw
+
+    def hide(self, queue: str, part: Part, value: Any) -> Any:
+        """Return the value that the redaction hook allows, or HIDDEN if the hook fails."""
+        if self.redact is None:
+            return value
+        try:
+            return self.redact(queue, part, value)
+        except Exception:
+            log.exception("the redaction hook failed for the %s of a job in queue %r", part, queue)
+            return HIDDEN
+
+    def show(self, queue: str, part: Part, value: Any) -> Shown:
+        """Return a decoded value as text, after the redaction hook."""
+        return to_shown(self.hide(queue, part, value))
+
+    def show_json(self, queue: str, part: Part, raw: bytes) -> Shown:
+        """Return a value that is stored as JSON, after the redaction hook."""
+        return self.show(queue, part, msgspec.json.decode(raw))
+
+
+def to_shown(value: Any) -> Shown:
+    """Return a value as text of at most MAX_CHARACTERS characters."""
+    if isinstance(value, Shown):
+        return value
+    if isinstance(value, bytes):
+        text, kind = repr(value[:MAX_CHARACTERS])[2:-1], "bytes"
+    else:
+        text, kind = _json_text(value), "json"
+    is_cut = len(text) > MAX_CHARACTERS
+    return Shown(text[:MAX_CHARACTERS], cast("Literal['json', 'bytes']", kind), is_cut)
+
+
+def _json_text(value: Any) -> str:
+    try:
+        raw = msgspec.json.encode(value, enc_hook=repr)
+        return msgspec.json.format(raw, indent=2).decode()
+    except (ValueError, TypeError, RecursionError):
+        return repr(value)
+
+
+async def gather(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Return the answers of `call` for each item, in order, with at most MAX_CALLS calls at a time."""
+    turns = asyncio.Semaphore(MAX_CALLS)
+
+    async def one(item: T) -> R:
+        async with turns:
+            return await call(item)
+
+    return await asyncio.gather(*map(one, items))
+
+
+async def read_counts(storage: Storage, names: Iterable[str]) -> dict[str, Any]:
+    """Return the counts of queues, with a call for each COUNTED of them."""
+    found: dict[str, Any] = {}
+    rest = iter(names)
+    while part := list(islice(rest, COUNTED)):
+        found.update(await storage.counts(part))
+    return found
+
+
+@define(eq=False)
+class Budget:
+    """The bounds of a scan: a number of entries and a time in seconds."""
+
+    entries: int
+    seconds: float
+    #: Number of entries that were read.
+    read: int = field(default=0, init=False)
+    _begun: float = field(factory=monotonic, init=False)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.read >= self.entries or monotonic() - self._begun >= self.seconds
+
+
+async def scan_failed(
+    storage: Storage, queue: str, budget: Budget, page_size: int
+) -> AsyncIterator[tuple[str, Outcome]]:
+    """Yield the failed jobs of a queue, until the end or until the budget is spent."""
+    after: str | None = None
+    while not budget.is_spent:
+        page = await storage.list(queue, "failed", after=after, limit=page_size)
+        budget.read += len(page.items)
+        for id, slot in page.items:
+            if slot.outcome is not None:
+                yield id, slot.outcome
+        if (after := page.after) is None:
+            return

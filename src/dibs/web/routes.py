@@ -1,0 +1,249 @@
+"""The routes of the dashboard: they read a page or call a write, and render the answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from attrs import define, evolve
+from sse_starlette.sse import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from dibs.errors import BatchRefused, DibsError, Refused
+from dibs.web.bulk_retry import RetryProgress, count_matching, retry_selected, retry_step, storage_time
+from dibs.web.live import Live, TooManyViewersError
+from dibs.web.pages import Page, PageKey, Pages
+from dibs.web.safety import ForbiddenError, Form, access_of, csrf_of, read_form_body
+from dibs.web.site import STATIC, Frame, Site, Variant, link
+from dibs.web.text import MESSAGES
+from dibs.web.writes import WRITES, Write
+
+#: Largest number in a hidden field of a bulk retry.
+MOST: int = 2**53
+
+
+@define(eq=False)
+class Routes:
+    """The handlers of all routes."""
+
+    pages: Pages
+    live: Live
+    site: Site
+
+    def all(self) -> list[BaseRoute]:
+        shown = [
+            Route("/" if page.name == "overview" else f"/{page.name}", self._show(page))
+            for page in self.pages.kinds.values()
+        ]
+        return [
+            *shown,
+            Route("/live/{name}", self.stream),
+            Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
+            Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
+            Route("/do/{action}", self.write, methods=["POST"]),
+            Mount("/static", _CachedFiles(directory=STATIC)),
+        ]
+
+    def _show(self, page: Page) -> Any:
+        async def show(request: Request) -> Response:
+            params = dict(request.query_params)
+            key = self.pages.key(page.name, params)
+            frame = self._frame(page, key, params)
+            try:
+                model = await self.pages.read(key)
+            except DibsError as error:
+                return self._failed(request, frame, error)
+            if page.name == "search" and len(model.found) == 1 and not model.names:
+                [(queue, _)] = model.found
+                base = _variant(request).base
+                return RedirectResponse(link(base, "job", queue=queue, id=model.text), 303)
+            content = self.site.content(page, model, _variant(request), params=frame.params)
+            return self._document(request, frame, content)
+
+        return show
+
+    async def stream(self, request: Request) -> Response:
+        """Send the content of a page at each change, as server-sent events."""
+        page = self.pages.kinds.get(request.path_params["name"])
+        if page is None or page.period is None:
+            return PlainTextResponse("There is no such live page.\n", 404)
+        key = self.pages.key(page.name, dict(request.query_params))
+        if self.live.is_full(key):
+            retry = {"Retry-After": "10"}
+            return PlainTextResponse("Too many viewers; the page can be reloaded.\n", 503, retry)
+        return EventSourceResponse(self._events(page, key, request), ping=3600)
+
+    async def _events(self, page: Page, key: PageKey, request: Request) -> AsyncIterator[Mapping[str, str]]:
+        variant, token, params = _variant(request), csrf_of(request), dict(key[1])
+
+        def render(model: Any) -> str:
+            return self.site.content(page, model, variant, params=params)
+
+        try:
+            watch = self.live.join(key)
+        except TooManyViewersError:
+            return
+        try:
+            async for event, text in self.live.updates(watch, variant, render):
+                yield {"event": event, "data": self.site.with_token(text, token)}
+        finally:
+            self.live.leave(watch)
+
+    # -- writes ----------------------------------------------------------------------------------------
+
+    async def write(self, request: Request) -> Response:
+        """Do one write, and go to the page that shows its result."""
+        action = WRITES.get(request.path_params["action"])
+        if action is None:
+            return PlainTextResponse("There is no such action.\n", 404)
+        try:
+            form = await read_form_body(request)
+        except ForbiddenError as error:
+            return self._forbidden(request, error)
+        params = dict(request.query_params)
+        try:
+            done = await action(Write(self.pages.source, params, form))
+        except DibsError as error:
+            if request.path_params["action"] == "enqueue":
+                return await self._form_again(request, params, form, error)
+            return self._problem(request, error)
+        finally:
+            self._changed()
+        base = _variant(request).base
+        return RedirectResponse(link(base, done.page, **done.params, did=done.code), 303)
+
+    async def _form_again(
+        self, request: Request, params: Mapping[str, str], form: Form, error: DibsError
+    ) -> Response:
+        """Show the form of a refused enqueue with its values and the reason."""
+        page = self.pages.kinds["enqueue"]
+        key = self.pages.key("enqueue", params)
+        model = await self.pages.read(key)
+        more = {"params": dict(key[1]), "form": form, "problem": error_text(error)}
+        content = self.site.content(page, model, _variant(request), **more)
+        return self._document(request, self._frame(page, key, {}), content, 422)
+
+    async def retry_selected(self, request: Request) -> Response:
+        """Retry the jobs whose boxes are checked."""
+        try:
+            form = await read_form_body(request)
+            state = await retry_selected(self.pages.source, form.all("job"))
+        except ForbiddenError as error:
+            return self._forbidden(request, error)
+        except DibsError as error:
+            return self._problem(request, error)
+        finally:
+            self._changed()
+        return self._progress(request, state)
+
+    async def retry_matching(self, request: Request) -> Response:
+        """Count the failed jobs that match; after the confirmation retry them, one step for each request."""
+        params = request.query_params
+        queue, group = params.get("queue", ""), params.get("group", "")
+        source = self.pages.source
+        try:
+            form = await read_form_body(request)
+            if not form.get("confirmed"):
+                storage = await source.storage()
+                before = await storage_time(storage, queue)
+                matching, read, total = await count_matching(source, queue, group)
+                return self._confirm(
+                    request, RetryProgress(queue, group, before, read, total, {}, (), ""), matching
+                )
+            state = await retry_step(source, _progress_from(queue, group, form))
+        except ForbiddenError as error:
+            return self._forbidden(request, error)
+        except DibsError as error:
+            return self._problem(request, error)
+        self._changed()
+        return self._progress(request, state)
+
+    def _confirm(self, request: Request, state: RetryProgress, matching: int) -> Response:
+        return self._other(request, "retry.html", 200, state=state, matching=matching)
+
+    def _progress(self, request: Request, state: RetryProgress) -> Response:
+        return self._other(request, "retry.html", 200, state=state, matching=None)
+
+    def _changed(self) -> None:
+        self.pages.forget()
+        self.live.hurry()
+
+    # -- answers ---------------------------------------------------------------------------------------
+
+    def _frame(self, page: Page, key: PageKey, params: Mapping[str, str]) -> Frame:
+        done = params.get("did", "")
+        url = self.pages.source.app._storage_handle.redacted_url  # noqa: SLF001 - a part of dibs
+        return Frame(page, dict(key[1]), url, done if done in MESSAGES else "")
+
+    def _document(self, request: Request, frame: Frame, content: str, status: int = 200) -> Response:
+        html = self.site.document(frame, content, _variant(request))
+        return HTMLResponse(self.site.with_token(html, csrf_of(request)), status)
+
+    def _failed(self, request: Request, frame: Frame, error: DibsError) -> Response:
+        """Show the reason for which a page cannot be read. After an error of the storage, it stays live."""
+        if isinstance(error, Refused):
+            return self._problem(request, error)
+        frame = evolve(frame, down=error_text(error))
+        return self._document(request, frame, "", 503)
+
+    def _problem(self, request: Request, error: DibsError) -> Response:
+        status = 400 if isinstance(error, (Refused, BatchRefused)) else 503
+        return self._other(request, "problem.html", status, problem=error_text(error))
+
+    def _forbidden(self, request: Request, error: ForbiddenError) -> Response:
+        return self._other(request, "problem.html", 403, problem=str(error))
+
+    def _other(self, request: Request, template: str, status: int, **values: Any) -> Response:
+        """Return a page that is no page of the registry; it is not live."""
+        variant = _variant(request)
+        content = self.site.render(template, variant, **values)
+        page = Page(template.partition(".")[0], "dibs", (), None, self.pages.read)  # type: ignore[arg-type]
+        url = self.pages.source.app._storage_handle.redacted_url  # noqa: SLF001 - a part of dibs
+        return self._document(request, Frame(page, {}, url), content, status)
+
+
+class _CachedFiles(StaticFiles):
+    """Static files whose address has a digest of their content, so that a browser keeps them."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+def _variant(request: Request) -> Variant:
+    base = f"{request.scope.get('root_path', '').rstrip('/')}/"
+    return Variant(base, access_of(request))
+
+
+def error_text(error: DibsError) -> str:
+    """Return the message of an error; that of a batch has the messages of its items."""
+    if isinstance(error, BatchRefused):
+        return "; ".join(str(each) for each in error.exceptions)
+    return str(error)
+
+
+def _progress_from(queue: str, group: str, form: Form) -> RetryProgress:
+    """Return the state that a form carries. A wrong value only changes the numbers that its sender sees."""
+    answers = {
+        name.removeprefix("answer-"): _number(value)
+        for name, value in form.pairs
+        if name.startswith("answer-")
+    }
+    return RetryProgress(
+        queue=queue,
+        group=group,
+        before=_number(form.get("before")),
+        read=_number(form.get("read")),
+        total=_number(form.get("total")),
+        answers=answers,
+        others=(),
+        after=form.get("after"),
+    )
+
+
+def _number(text: str) -> int:
+    return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 20 else 0

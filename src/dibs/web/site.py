@@ -1,0 +1,136 @@
+"""The HTML of pages: the templates, their filters, and the links between pages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from attrs import frozen
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from dibs.web import text
+from dibs.web.pages import Page
+from dibs.web.safety import Access
+
+HERE: Final = Path(__file__).parent
+STATIC: Final = HERE / "static"
+TEMPLATES: Final = HERE / "templates"
+#: Pages in the navigation.
+NAVIGATION: Final = ("overview", "failures", "periodic", "workers", "place")
+
+
+@frozen
+class Variant:
+    """The part of a viewer on which the content of a page depends."""
+
+    #: Path under which the dashboard is mounted, with a slash at its end.
+    base: str
+    access: Access
+
+    @property
+    def may_write(self) -> bool:
+        return self.access == "write"
+
+
+@frozen
+class Frame:
+    """The part of a page around its content."""
+
+    page: Page
+    params: Mapping[str, str]
+    storage: str
+    #: Code of the answer to the write before, as in the address; "" without one.
+    done: str = ""
+    #: Message of a storage that does not answer.
+    down: str = ""
+
+
+class Site:
+    """Renders pages. The token of a viewer is put into the text last, so that viewers share the text."""
+
+    def __init__(self) -> None:
+        #: Stands for the token in rendered text. It is random, so that no stored text can contain it.
+        self._placeholder = f"csrf-{token_hex(16)}"
+
+    @cached_property
+    def _templates(self) -> Environment:
+        templates = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        templates.filters.update(
+            age=lambda ms: text.age(ms, _now()),
+            duration=text.duration,
+            iso=text.iso,
+            line=text.one_line,
+            number=text.number,
+            plain=text.plain,
+            rate=text.rate,
+            points=text.spark_points,
+            quoted=lambda value: quote(value, safe=""),
+            visible=text.visible,
+        )
+        templates.globals.update(
+            url=_url, csrf=self._placeholder, now=_now, static=static_name, messages=text.MESSAGES
+        )
+        return templates
+
+    def content(self, page: Page, model: Any, variant: Variant, **more: Any) -> str:
+        """Return the content of a page, with the placeholder of the token."""
+        template = self._templates.get_template(f"{page.name}.html")
+        return template.render(page=page, model=model, variant=variant, **more)
+
+    def document(self, frame: Frame, content: str, variant: Variant) -> str:
+        """Return the whole page around a content, with the placeholder of the token."""
+        return self._templates.get_template("layout.html").render(
+            frame=frame,
+            page=frame.page,
+            content=Markup(content),  # noqa: S704 - rendered with autoescape
+            variant=variant,
+            navigation=NAVIGATION,
+        )
+
+    def render(self, template: str, variant: Variant, **values: Any) -> str:
+        """Return a template that is no page of the registry, such as the progress of a retry."""
+        return self._templates.get_template(template).render(variant=variant, **values)
+
+    def with_token(self, html: str, token: str) -> str:
+        """Return rendered text with the token of a viewer."""
+        return html.replace(self._placeholder, token)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+@pass_context
+def _url(context: Context, path: str, /, **params: Any) -> str:
+    return link(context["variant"].base, path, **params)
+
+
+def link(base: str, path: str, /, **params: Any) -> str:
+    """Return the address of a page or an action. Parameters that are empty are left out."""
+    used = {name: value for name, value in params.items() if value not in ("", None)}
+    query = f"?{urlencode(used, quote_via=quote, safe='')}" if used else ""
+    return f"{base}{'' if path == 'overview' else path}{query}"
+
+
+def static_name(name: str) -> str:
+    """Return the path of a static file, with a digest of its content that makes it cacheable for ever."""
+    if name not in _DIGESTS:
+        _DIGESTS[name] = blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
+    return f"static/{name}?v={_DIGESTS[name]}"
+
+
+_DIGESTS: dict[str, str] = {}
