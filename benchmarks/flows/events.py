@@ -72,6 +72,8 @@ class FanIns:
     flows: int
     #: Fan-ins that did not end.
     lost: int
+    #: Lost fan-ins whose nodes all ended.
+    lost_after_nodes: int
     #: Fan-ins that ran twice although no kill explains the second run.
     doubled: int
     #: Fan-ins that ran again because their worker was killed before it could acknowledge them.
@@ -87,6 +89,7 @@ def count_fan_ins(
 
     `killed`: the time in ns of the kill, by process id. `results`: fan-ins get the results of nodes.
     """
+    ended: dict[int, set[int]] = defaultdict(set)
     runs: dict[int, list[Event]] = defaultdict(list)
     ends: dict[int, list[Event]] = defaultdict(list)
     for event in events:
@@ -94,12 +97,16 @@ def count_fan_ins(
             runs[event.flow].append(event)
         elif event.letter == "f":
             ends[event.flow].append(event)
+        elif event.letter == "n":
+            ended[event.flow].add(event.value)
+    lost = [flow for flow in flows if not ends[flow]]
     twice = [flow for flow in flows if len(runs[flow]) > 1]
     doubled = [flow for flow in twice if not _is_explained(runs[flow], ends[flow], killed)]
     expected = sum(range(nodes)) if results else -1
     return FanIns(
         flows=len(flows),
-        lost=sum(not ends[flow] for flow in flows),
+        lost=len(lost),
+        lost_after_nodes=sum(len(ended[flow]) == nodes for flow in lost),
         doubled=len(doubled),
         repeated=len(twice) - len(doubled),
         wrong=sum(any(end.value != expected for end in ends[flow]) for flow in flows),

@@ -17,7 +17,7 @@ from benchmarks.flows.systems import System
 SETTLE: Final = 0.5
 #: Seconds in a run with kills after which the jobs of a killed worker run again.
 RECOVERY: Final = 10
-#: Ms that each node works in a run with kills, so that kills meet running nodes.
+#: Least ms that a node works in a run with kills, so that kills meet running nodes; the most is ten times.
 PAUSE: Final = 5
 
 Figures = dict[str, Any]

@@ -207,8 +207,8 @@ class Session:
 def open_session(system: System, url: str, *, pause: int = 0, recovery: int = 0) -> Iterator[Session]:
     """Start the processes of a system, and run the first flows.
 
-    `pause`: the ms that each node works. `recovery`: the seconds after which the jobs of a killed worker run
-    again, or 0 for the default of the system.
+    `pause`: the least ms that a node works, 0 for none. `recovery`: the seconds after which the jobs of a
+    killed worker run again, or 0 for the default of the system.
     """
     with tempfile.TemporaryDirectory(prefix="flows-") as name:
         folder = Path(name)

@@ -107,14 +107,21 @@ def _median_or_dash(values: list[float | None]) -> str:
 
 def kills(results: Results) -> Grid:
     """Return the counts of fan-ins under kills."""
-    names = ("flows", "lost", "doubled", "repeated", "wrong")
+    columns = {
+        "flows": "flows",
+        "lost": "lost",
+        "lost_after_nodes": "of these, all nodes ended",
+        "doubled": "doubled",
+        "repeated": "repeated after a kill",
+        "wrong": "with wrong results",
+    }
     lines = [
-        [key, *(str(found[name]) for name in names)]
+        [key, *(str(found[name]) for name in columns)]
         for key, found in results.kills.items()
         if "not_run" not in found
     ]
     title = f"fan-ins of {results.about['kills']} rounds, each with a killed worker"
-    return Grid(title, ["system", *names], lines)
+    return Grid(title, ["system", *columns.values()], lines)
 
 
 def show(results: Results, console: Console) -> None:

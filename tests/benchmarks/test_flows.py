@@ -40,11 +40,15 @@ def count(events: list[Event], killed: dict[int, int] | None = None) -> FanIns:
 
 
 def test_a_fan_in_that_ran_once_is_neither_lost_nor_doubled() -> None:
-    assert FanIns(flows=1, lost=0, doubled=0, repeated=0, wrong=0) == count(run(0, 10, 0))
+    assert FanIns(1, lost=0, lost_after_nodes=0, doubled=0, repeated=0, wrong=0) == count(run(0, 10, 0))
 
 
 def test_a_fan_in_without_an_end_is_lost() -> None:
-    assert count([Event("s", 0, 0, 10, 0)]).lost == 1
+    nodes = [Event("n", 0, 0, 10, 0), Event("n", 0, 1, 10, 1)]
+    started, node_lost = count([*nodes, Event("s", 0, 0, 10, 2)]), count(nodes[:1])
+
+    assert (1, 1) == (started.lost, started.lost_after_nodes)
+    assert (1, 0) == (node_lost.lost, node_lost.lost_after_nodes)
 
 
 def test_a_second_run_without_a_kill_is_doubled() -> None:
@@ -104,13 +108,17 @@ def test_tables_have_the_medians_of_all_rounds() -> None:
 
     rounds = [{"redis: dibs": figures(seconds)} for seconds in (1.0, 2.0, 4.0)]
     results = Results({"kills": 3}, [*rounds, {"redis: dibs": {"not_run": "a reason"}}])
-    results.kills["redis: dibs"] = {"flows": 15, "lost": 0, "doubled": 1, "repeated": 2, "wrong": 0}
+    results.kills["redis: dibs"] = {"flows": 15, "lost": 3, "lost_after_nodes": 0} | {
+        "doubled": 1,
+        "repeated": 2,
+        "wrong": 0,
+    }
     rates, requests, handovers, kills = table.grids(results)
 
     assert [["dibs", "100", "100"]] == rates.lines
     assert [["dibs", "2.00", "5.00", "2.00", "5.00"]] == requests.lines
     assert [["dibs", "2.0", "3.0", "4.0", "4.0"]] == handovers.lines
-    assert [["redis: dibs", "15", "0", "1", "2", "0"]] == kills.lines
+    assert [["redis: dibs", "15", "3", "0", "1", "2", "0"]] == kills.lines
 
 
 def test_a_program_that_fails_is_unavailable_with_its_error(own_redis: FlowRedis) -> None:

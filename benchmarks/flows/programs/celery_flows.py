@@ -33,7 +33,7 @@ if harness.RECOVERY:
 @app.task(name="node")
 def run_node(flow, number):
     if harness.PAUSE:
-        time.sleep(harness.PAUSE)
+        time.sleep(harness.pause_of(number))
     harness.log("n", flow, number)
     return number
 

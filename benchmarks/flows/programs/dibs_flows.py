@@ -23,7 +23,7 @@ async def lifespan():
 @app.task(queue="nodes", size=1, max_stalls=None)
 async def run_node(flow: int, number: int) -> int:
     if harness.PAUSE:
-        await asyncio.sleep(harness.PAUSE)
+        await asyncio.sleep(harness.pause_of(number))
     harness.log("n", flow, number)
     return number
 

@@ -1,7 +1,7 @@
 """The common part of the Python programs: settings, the log of events, and the requests of a producer.
 
 Environment variables: the step in FLOW_STEP (`prepare`, `produce` or `work`), the URL of the server in
-FLOW_URL, the path of the log in FLOW_LOG, the milliseconds that a node works in FLOW_PAUSE, and in
+FLOW_URL, the path of the log in FLOW_LOG, the least milliseconds that a node works in FLOW_PAUSE, and in
 FLOW_RECOVERY the seconds after which the jobs of a killed worker run again (0: the default of the system).
 
 Events are lines of the log: a letter, the number of the flow, a value, the process id, and the time in ns.
@@ -33,6 +33,11 @@ def log(letter: str, flow: int, value: int) -> None:
     """Write an event."""
     line = f"{letter} {flow} {value} {os.getpid()} {time.monotonic_ns()}\n"
     os.write(_log, line.encode())
+
+
+def pause_of(number: int) -> float:
+    """Return the seconds that a node works: one to ten times the pause, so that nodes end one by one."""
+    return PAUSE * (1 + number % 10)
 
 
 def ready() -> None:
