@@ -66,6 +66,9 @@ TWINS = {
     "dibs.client.claim": "dibs.client.sync.claim",
     "dibs.client.feed": "dibs.client.sync.feed",
     "dibs.client.receiver": "dibs.client.sync.receiver",
+    "dibs.flow.builder": "dibs.client.sync.flow_builder",
+    "dibs.flow.chain": "dibs.client.sync.flow_chain",
+    "dibs.flow.stored_flow": "dibs.client.sync.stored_flow",
 }
 
 

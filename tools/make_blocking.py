@@ -27,6 +27,10 @@ TARGET = CLIENT / "sync"
 
 #: Module -> its handles in the order in which they are written, each with its type parameters.
 HANDLES = {
+    "flow_calls": {"FlowCalls": ""},
+    "flow_builder": {"Flow": ""},
+    "flow_chain": {"Chain": ""},
+    "stored_flow": {"StoredFlow": ""},
     "app": {"Dibs": ""},
     "listing": {"Listing": ""},
     "stored_queue": {"StoredQueue": ""},
@@ -37,14 +41,28 @@ HANDLES = {
     "claim": {"Claim": ""},
     "feed": {"Feed": ""},
 }
+#: The async modules outside dibs.client, by the names of their blocking modules.
+SOURCES = {
+    "flow_calls": "dibs.flow.app_calls",
+    "flow_builder": "dibs.flow.builder",
+    "flow_chain": "dibs.flow.chain",
+    "stored_flow": "dibs.flow.stored_flow",
+}
 PARAMETERS = {name: parameters for handles in HANDLES.values() for name, parameters in handles.items()}
 #: Handle -> the variable that stands for it in error messages, where it is not the class name in lower case.
-VARIABLES = {"Dibs": "app", "TaskEnqueuer": "task", "StoredQueue": "queue"}
+VARIABLES = {
+    "FlowCalls": "app",
+    "StoredFlow": "flow",
+    "Dibs": "app",
+    "TaskEnqueuer": "task",
+    "StoredQueue": "queue",
+}
 #: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 LEFT_OUT = {
     *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
     *("middleware", "override_storage", "using", "from_redis", "from_pool"),
     *("handlers", "storage", "lease_ms", "sync"),
+    *("add_next", "plan", "build_request"),
 }
 #: Long calls, which run on the thread of the caller: signals arrive there.
 ON_CALLERS_THREAD = {"work"}
@@ -64,7 +82,7 @@ RUNNERS = ("iterate", "next_item", "run", "run_on_this_thread", "run_with_connec
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
-HEADER = '''"""Blocking form of dibs.client.{module}.
+HEADER = '''"""Blocking form of {module}.
 
 Written by tools/make_blocking.py from the async module: change that one.
 """
@@ -95,13 +113,24 @@ def main(arguments: list[str]) -> int:
 
 def generated(module: str) -> str:
     """Return the source of a blocking module before it is formatted."""
-    tree = ast.parse((CLIENT / f"{module}.py").read_text("utf-8"))
+    tree = ast.parse(source_path(module).read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in HANDLES[module]]
     body = "\n\n".join(map(blocking_class, classes))
     types = [text for name, text in TYPE_VARIABLES.items() if re.search(rf"\b{name}\b", body)]
     imports = [*needed_imports(module, tree, body), *other_handles(module, body)]
-    lint = LINT if "source._" in body else ""
-    return HEADER.format(module=module, lint=lint) + "\n".join([*imports, "", *types, "", body])
+    lint = LINT if re.search(r"\bsource\._", body.replace("self._source._", "")) else ""
+    return HEADER.format(module=source_module(module), lint=lint) + "\n".join(
+        [*imports, "", *types, "", body]
+    )
+
+
+def source_module(module: str) -> str:
+    """Return the name of the async module of a blocking module."""
+    return SOURCES.get(module, f"dibs.client.{module}")
+
+
+def source_path(module: str) -> Path:
+    return CLIENT.parent.parent.joinpath(*source_module(module).split(".")).with_suffix(".py")
 
 
 def formatted(text: str) -> str:
@@ -127,10 +156,20 @@ def needed_imports(module: str, tree: ast.Module, body: str) -> Iterator[str]:
     words = set(re.findall(r"\w+", body)) - {*TYPE_VARIABLES}
     yield from (f"from dibs.client.sync.background_loop import {name}" for name in RUNNERS)
     yield "from dibs.client.sync.thread_calls import run_enqueue"
-    for node in tree.body:
-        for source, name in names_in(node, f"dibs.client.{module}"):
-            if name in words:
+    for node in statements(tree):
+        for source, name in names_in(node, source_module(module)):
+            if name in words and source != f"dibs.client.sync.{module}":
                 yield f"from {source} import {name}"
+
+
+def statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, also those under `if TYPE_CHECKING:`."""
+    for node in tree.body:
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from node.body
+            case _:
+                yield node
 
 
 def names_in(node: ast.stmt, module: str) -> Iterator[tuple[str, str]]:
@@ -164,7 +203,7 @@ def blocking_class(node: ast.ClassDef) -> str:
     lines += ["        super().__init__(source)"] if base else []
     lines += [f"        self._source{f': {name}{parameters}' if base else ''} = source"]
     if not base:
-        handle = "source._storage_handle" if name == "Dibs" else "source._client.storage_handle"
+        handle = "source._storage_handle" if name == "FlowCalls" else "source._client.storage_handle"
         lines += [f"        self._storage_handle = {handle}", ""]
         lines += ["    def __repr__(self) -> str:", '        return f"<Blocking{repr(self._source)[1:]}"']
     return "\n".join([*lines, "", *members(node), ""])

@@ -66,31 +66,42 @@ if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
     from dibs.client.sync.claim import BlockingClaim
     from dibs.client.sync.feed import BlockingFeed
+    from dibs.client.sync.flow_builder import BlockingFlow
+    from dibs.client.sync.flow_chain import BlockingChain
     from dibs.client.sync.listing import BlockingListing
     from dibs.client.sync.queue import BlockingQueue
     from dibs.client.sync.receiver import BlockingReceiver
+    from dibs.client.sync.stored_flow import BlockingStoredFlow
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
     from dibs.client.sync.ticket import BlockingTicket
+    from dibs.flow.builder import Flow
+    from dibs.flow.chain import Chain
+    from dibs.flow.context import Node
+    from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow
 else:
-    # Python calls this function for a name that is not defined above. It imports a blocking class at the
-    # first use, so that async programs never load these modules.
+    # Python calls this function for a name that is not defined above. It imports a blocking class, or a class
+    # of flows, at the first use, so that other programs never load these modules.
     from dibs.client.sync import __getattr__ as __getattr__
 
 __all__ = [
     "AsyncTask",
     "BadHandler",
     "BatchRefused",
+    "BlockingChain",
     "BlockingClaim",
     "BlockingDibs",
     "BlockingFeed",
+    "BlockingFlow",
     "BlockingListing",
     "BlockingQueue",
     "BlockingReceiver",
+    "BlockingStoredFlow",
     "BlockingTask",
     "BlockingTaskEnqueuer",
     "BlockingTicket",
     "Bound",
     "CallSettings",
+    "Chain",
     "Claim",
     "ConfigurationError",
     "Counts",
@@ -106,6 +117,8 @@ __all__ = [
     "Failure",
     "Feed",
     "Fixed",
+    "Flow",
+    "FlowStatus",
     "HandlerSettings",
     "Immediate",
     "JobAbsent",
@@ -118,6 +131,8 @@ __all__ = [
     "Listing",
     "MessagePackSerde",
     "NoStorage",
+    "Node",
+    "NodeStatus",
     "NotRunning",
     "OutcomeNotKept",
     "OutcomeUnknown",
@@ -143,6 +158,7 @@ __all__ = [
     "StorageReadOnly",
     "StorageTooNew",
     "StorageUnavailable",
+    "StoredFlow",
     "Task",
     "TaskEnqueuer",
     "TaskSettings",

@@ -132,7 +132,7 @@ async def good_settings() -> None:
     await variadic.enqueue(b"a", 1, 2, flag=True, name="x")
     assert_type(await often.enqueue(), Ticket[None])
     assert_type(nightly(), None)
-    assert_type(thumbnail.bind("a"), Bound)
+    assert_type(thumbnail.bind("a"), Bound[str])
     assert_type(await thumbnail.enqueue_many([thumbnail.bind("a")]), Sequence[Ticket[str]])
 
 

@@ -22,6 +22,7 @@ from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
+from dibs.flow.app_calls import FlowCalls
 from dibs.model.check_jobs import check_enqueue_queue
 from dibs.model.check_values import check_is_text
 from dibs.storage.protocol import Storage
@@ -42,14 +43,15 @@ Until = Literal["stopped", "empty"]
 WORKER_FUNCTION = "dibs.worker:run"
 
 
-class Dibs:
+class Dibs(FlowCalls):
     """A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
 
     Without `url` the app uses $DIBS_URL, or else `url` under [tool.dibs] in the nearest pyproject.toml.
     `call_timeout` is the deadline of each call to the storage: seconds, text such as "5s", or a timedelta;
     None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
     Waits, feeds, receivers and workers have their own limits. `max_pending`: `enqueue` calls that may be
-    pending at a time on an event loop; later ones wait. `options` are passed to the storage.
+    pending at a time on an event loop; later ones wait. `flows`: True to use flows, chains and batches; the
+    workers of the app then also serve the two queues of flows. `options` are passed to the storage.
 
     The storage opens at the first use, or with `async with app`. After `close` every use raises NotRunning
     until the app is opened again.
@@ -61,6 +63,7 @@ class Dibs:
         *,
         call_timeout: Seconds | None = DEFAULT_CALL_TIMEOUT,
         max_pending: int = DEFAULT_MAX_PENDING,
+        flows: bool = False,
         **options: Any,
     ) -> None:
         if url is not None and not isinstance(url, str):
@@ -75,6 +78,8 @@ class Dibs:
         self._running_works: set[StopRequests] = set()
         self._clients = QueueClients(self._storage_handle)
         self._tasks: dict[str, Task[Any, Any]] = {}
+        if flows:
+            self._enable_flows(self._result_decoder)
 
     @classmethod
     def from_redis(cls, client: Any, **options: Any) -> Self:
@@ -283,6 +288,13 @@ class Dibs:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownTask(f"no task {name!r} is declared on this app; the declared tasks are: {known}")
         return self._tasks[name]
+
+    def _result_decoder(self, name: str) -> Callable[[bytes], Any]:
+        """Return the decoder of results of a queue: that of its task, if this app has it."""
+        task = self._tasks.get(name)
+        if task is None:
+            return self._clients.get(name, None).serde.decode
+        return task._decode_result  # noqa: SLF001 - no part of the public face of a task
 
     def lifespan(self, function: L) -> L:
         """Declare an async generator that yields once: a worker process runs it around all its jobs.

@@ -18,6 +18,7 @@ from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.client.status import decode_attributes
 from dibs.errors import JobCancelled, LeaseLost, Refused
+from dibs.flow.wakeup import FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import requests as model
 from dibs.model.job import Error, Job
 from dibs.model.results import SettleResult, SettleStatus
@@ -101,7 +102,7 @@ class Claim:
         self,
         result: Any = None,
         *,
-        then: Iterable[Bound] = (),
+        then: Iterable[Bound[Any]] = (),
         retention: Retention | Seconds | None = None,
         connection: Any = None,
     ) -> None:
@@ -123,7 +124,7 @@ class Claim:
         await self._settle(action, connection)
 
     async def fail(
-        self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None
+        self, error: BaseException | str, *, then: Iterable[Bound[Any]] = (), connection: Any = None
     ) -> None:
         """Fail the job with an error, without a retry.
 
@@ -207,6 +208,8 @@ class Claim:
             raise self._mark_lost()
 
     async def _settle(self, action: model.SettleAction, connection: Any = None) -> SettleResult:
+        if FLOW_ATTRIBUTE in self._job.data.attributes:
+            action = with_wake_up(action, self.id, self._job.data.attributes)
         settlement = model.Settlement(id=self.id, fence=self.fence, action=action)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
@@ -223,13 +226,13 @@ class Claim:
             f"{self.queue}/{self.id}: the lease has ended, and another worker may run the job now"
         )
 
-    async def _build_follow_ups(self, then: Iterable[Bound]) -> tuple[model.FollowUp, ...]:
+    async def _build_follow_ups(self, then: Iterable[Bound[Any]]) -> tuple[model.FollowUp, ...]:
         follow_ups = tuple(bound.as_follow_up() for bound in _check_then(then))
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
 
 
-def _check_then(then: Iterable[Bound]) -> Iterable[Bound]:
+def _check_then(then: Iterable[Bound[Any]]) -> Iterable[Bound[Any]]:
     """Return the jobs of `then`. Raise Refused for anything else than a list of bound jobs."""
     check_list("then", then)
     bound = tuple(then)

@@ -150,13 +150,13 @@ class Queue(StoredQueue):
         jobs = (item if isinstance(item, Bound) else self.bind(item) for item in items)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection))
 
-    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound:
-        """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound[Any]:
+        """Return a job to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
         """
         try:
-            return Bound(self.name, self._build_request(data, settings))
+            return Bound(self.name, self._build_request(data, settings), "id" in settings)
         except Refused as refused:
             return Bound(self.name, refused)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from attrs import define, evolve, frozen
 
-from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.bound_job import Bound, KeptCall
 from dibs.client.calls.functions import check_parameter_names
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
@@ -120,17 +120,19 @@ class TaskEnqueuer(Generic[P, R]):
             ticket = self._ticket(request, await self._client.enqueue(opened, request, expires))
         return await ticket.result(wait)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
-        """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
         """
         if self._settings.get("connection") is not None:
             return Bound(self._client.name, Refused(_BOUND_CONNECTION, field="connection"))
+        has_id = "id" in self._settings
         try:
-            return Bound(self._client.name, self._build_request(args, kwargs))
+            return Bound(self._client.name, self._build_request(args, kwargs), has_id)
         except Refused as refused:
-            return Bound(self._client.name, refused)
+            call = KeptCall(self._call, self._client.serde, args, kwargs, self._settings, self._key)
+            return Bound(self._client.name, refused, has_id, call)
 
     async def _enqueue_in_transaction(self, request: EnqueueRequest) -> Ticket[R]:
         connection = self._settings.get("connection")
@@ -215,7 +217,9 @@ class Task(TaskEnqueuer[P, R]):
         check_setting_names(settings, CALL_SETTINGS)
         return TaskEnqueuer(self._client, self._call, settings, self._key)
 
-    async def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[Ticket[R]]:
+    async def enqueue_many(
+        self, jobs: Iterable[Bound[Any]], *, connection: Any = None
+    ) -> Sequence[Ticket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are

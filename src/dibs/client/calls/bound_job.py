@@ -3,24 +3,56 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
+from attrs import frozen
+
+from dibs.client.calls.signature import CallSignature
+from dibs.client.calls.task_key import TaskKey
+from dibs.client.options.job_settings import JobSettings
+from dibs.client.options.serde import Serde
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest, FollowUp
 
+R_co = TypeVar("R_co", covariant=True)
 
-class Bound:
+
+@frozen(eq=False)
+class KeptCall:
+    """A call that cannot be encoded, because results of other jobs are missing. A flow encodes it later."""
+
+    signature: CallSignature
+    serde: Serde
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    settings: JobSettings
+    key: TaskKey | None
+
+
+class Bound(Generic[R_co]):
     """A job to be enqueued later, returned by `task.bind(...)` and `queue.bind(...)`.
 
-    Pass it to `enqueue_many`, `job.then`, `claim.complete` or `claim.fail`. These calls raise the errors of
-    its data and settings, so that a batch reports all of its bad jobs together.
+    Pass it to `enqueue_many`, `flow.add`, `job.then`, `claim.complete` or `claim.fail`. These calls raise the
+    errors of its data and settings, so that a batch reports all of its bad jobs together.
     """
 
-    __slots__ = ("_request", "queue")
+    __slots__ = ("_request", "call", "has_id", "queue")
 
-    def __init__(self, queue: str, request: EnqueueRequest | Refused) -> None:
+    def __init__(
+        self,
+        queue: str,
+        request: EnqueueRequest | Refused,
+        has_id: bool = False,  # noqa: FBT001, FBT002 - a keyword costs time in each `bind`
+        call: KeptCall | None = None,
+    ) -> None:
         self.queue: str = queue
         """Name of the queue."""
         self._request = request
+        #: True if the caller chose the id.
+        self.has_id = has_id
+        #: The call, if it was refused.
+        self.call = call
 
     def __repr__(self) -> str:
         if isinstance(self._request, Refused):

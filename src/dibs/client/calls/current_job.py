@@ -257,7 +257,7 @@ class CurrentJob:
         self.handed_off = True
         return self._job.revision
 
-    def then(self, bound: Bound, *, on: Literal["completed", "failed"] = "completed") -> None:
+    def then(self, bound: Bound[Any], *, on: Literal["completed", "failed"] = "completed") -> None:
         """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
 
         By default the job is enqueued if this run completes; with on="failed" if this run fails the job for

@@ -93,7 +93,7 @@ class Ending(Struct, kw_only=True):
     follow_ups: tuple[FollowUp, ...] = ()
     """Jobs that `then` has added."""
 
-    def then(self, bound: Bound) -> None:
+    def then(self, bound: Bound[Any]) -> None:
         """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
 
         Raises Refused if the job is not allowed, or if the run was cancelled. If the storage cannot enqueue

@@ -68,6 +68,30 @@ class CallSignature:
             self._check_arrival(args, kwargs, self.check_payload(serde, raw))
         return raw
 
+    def name_arguments(self, args: Args, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return each argument of a call, in its order, with the name of its parameter. Raises Refused."""
+        self._bind_arguments(args, kwargs)
+        last = len(self._names_by_position) - 1
+        named = [(self._names_by_position[min(index, last)], value) for index, value in enumerate(args)]
+        for keyword, value in kwargs.items():
+            known = keyword in self._signature.parameters
+            named.append((keyword if known else self._names_by_keyword[-1], value))
+        return named
+
+    def encode_argument(self, serde: Serde, name: str, value: Any) -> bytes:
+        """Return one argument, encoded alone. Raises Refused if it does not fit, or would arrive changed."""
+        try:
+            raw = serde.encode(self.converters.dump(name, value))
+        except (ValueError, TypeError) as error:
+            raise Refused(f"argument {name!r} of {self.function.__name__}: {error}", field=name) from error
+        if not self.needs_no_conversion(name, value):
+            try:
+                arrived = self.convert_argument(name, serde.decode(raw))
+            except PermanentError as error:
+                raise Refused(str(error), field=name) from error
+            self.check_arrived_value(name, value, arrived)
+        return raw
+
     def _refuse_argument(self, serde: Serde, args: Args, kwargs: Kwargs) -> None:
         """Raise Refused naming the first argument that the serde cannot encode alone, if there is one."""
         for name, value in self._bind_arguments(args, kwargs).arguments.items():

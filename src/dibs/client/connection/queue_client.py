@@ -132,7 +132,7 @@ class QueueClient:
         """Add a waiter for the end of an id; see SharedWaits.join."""
         return (await self.storage_handle.ensure_open()).waits.join(self.name, waiter)
 
-    async def enqueue_all(self, jobs: Iterable[Bound], connection: Any = None) -> EnqueuedBatch:
+    async def enqueue_all(self, jobs: Iterable[Bound[Any]], connection: Any = None) -> EnqueuedBatch:
         """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""
         opened = await self.storage_handle.ensure_open()
         storage = opened.storage
@@ -144,6 +144,14 @@ class QueueClient:
             return EnqueuedBatch(ids, await self._send_batches(target, requests))
         async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
             return EnqueuedBatch(ids, await self._send_batches(target, sent))
+
+    async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        """Enqueue checked requests in batches. Raises Refused, OutcomeUnknown, StorageError."""
+        opened = await self.storage_handle.ensure_open()
+        if self.storage_handle.enqueue_middleware is None:
+            return await self._send_batches(opened.bounded, requests)
+        async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
+            return await self._send_batches(opened.bounded, sent)
 
     async def _send_batches(
         self, target: Storage | TransactionCalls, requests: Sequence[EnqueueRequest]
@@ -176,7 +184,7 @@ class QueueClient:
             opened.retentions.forget()
 
 
-async def check_bound_jobs(jobs: Iterable[Bound], queue: str, limits: Limits) -> CheckedBatch:
+async def check_bound_jobs(jobs: Iterable[Bound[Any]], queue: str, limits: Limits) -> CheckedBatch:
     """Return the requests of all jobs. Raises BatchRefused with a Refused for each invalid job.
 
     The event loop runs other tasks after each MAX_STARTS jobs: a generator encodes each job on demand.
@@ -216,7 +224,7 @@ def _check_bound(bound: object) -> None:
         )
 
 
-def _refuse_other_queue(bound: Bound, queue: str) -> NoReturn:
+def _refuse_other_queue(bound: Bound[Any], queue: str) -> NoReturn:
     raise Refused(
         f"this job is bound to queue {bound.queue!r}; enqueue it there and not in {queue!r}", field="queue"
     )

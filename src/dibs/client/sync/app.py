@@ -3,8 +3,6 @@
 Written by tools/make_blocking.py from the async module: change that one.
 """
 
-# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,12 +13,13 @@ from dibs.client.app import Dibs, Until
 from dibs.client.options.durations import Seconds
 from dibs.client.options.serde import Serde
 from dibs.client.sync.background_loop import run, run_on_this_thread
+from dibs.client.sync.flow_calls import BlockingFlowCalls
 from dibs.client.sync.queue import BlockingQueue
 from dibs.client.sync.task import BlockingTask
 from dibs.client.work_report import WorkReport
 
 
-class BlockingDibs:
+class BlockingDibs(BlockingFlowCalls):
     """Blocking form of Dibs, returned by its property `sync`.
 
     A job queue at a storage URL: an app declares queues and tasks, enqueues jobs and runs workers.
@@ -29,18 +28,16 @@ class BlockingDibs:
     `call_timeout` is the deadline of each call to the storage: seconds, text such as "5s", or a timedelta;
     None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
     Waits, feeds, receivers and workers have their own limits. `max_pending`: `enqueue` calls that may be
-    pending at a time on an event loop; later ones wait. `options` are passed to the storage.
+    pending at a time on an event loop; later ones wait. `flows`: True to use flows, chains and batches; the
+    workers of the app then also serve the two queues of flows. `options` are passed to the storage.
 
     The storage opens at the first use, or with `with app`. After `close` every use raises NotRunning
     until the app is opened again.
     """
 
     def __init__(self, source: Dibs) -> None:
-        self._source = source
-        self._storage_handle = source._storage_handle
-
-    def __repr__(self) -> str:
-        return f"<Blocking{repr(self._source)[1:]}"
+        super().__init__(source)
+        self._source: Dibs = source
 
     @property
     def url(self) -> str:

@@ -100,7 +100,7 @@ class BlockingClaim:
         self,
         result: Any = None,
         *,
-        then: Iterable[Bound] = (),
+        then: Iterable[Bound[Any]] = (),
         retention: Retention | Seconds | None = None,
         connection: Any = None,
     ) -> None:
@@ -120,7 +120,9 @@ class BlockingClaim:
             self._source.complete(result, then=then, retention=retention, connection=connection),
         )
 
-    def fail(self, error: BaseException | str, *, then: Iterable[Bound] = (), connection: Any = None) -> None:
+    def fail(
+        self, error: BaseException | str, *, then: Iterable[Bound[Any]] = (), connection: Any = None
+    ) -> None:
         """Fail the job with an error, without a retry.
 
         If the queue has a failure handler, its job is enqueued in the same atomic step. `then` and

@@ -110,8 +110,8 @@ class BlockingQueue(BlockingStoredQueue):
             )
         ]
 
-    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound:
-        """Return a job to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+    def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound[Any]:
+        """Return a job to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
         """

@@ -66,8 +66,8 @@ class BlockingTaskEnqueuer(Generic[P, R]):
             self._source.enqueue_and_wait(*args, **kwargs),
         )
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound:
-        """Return a call to be enqueued later: with `enqueue_many`, or as the follow-up of another job.
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
         """
@@ -122,7 +122,9 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
         """
         return BlockingTaskEnqueuer(self._source.options(**settings))
 
-    def enqueue_many(self, jobs: Iterable[Bound], *, connection: Any = None) -> Sequence[BlockingTicket[R]]:
+    def enqueue_many(
+        self, jobs: Iterable[Bound[Any]], *, connection: Any = None
+    ) -> Sequence[BlockingTicket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are

@@ -11,6 +11,7 @@ from contextvars import Context, copy_context
 
 from attrs import define, field
 
+from dibs.flow.wakeup import FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import run_outcome
 from dibs.model.requests import Cancelled, Complete, End, Fail, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
@@ -49,6 +50,8 @@ class RunOutcomes:
         if not isinstance(action, Complete) or logger.isEnabledFor(logging.DEBUG):
             log_action(invocation, action)
         handler = invocation.handler
+        if FLOW_ATTRIBUTE in invocation.job.data.attributes:
+            action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if handler.schedule is None and handler.after is None:
             self._settle(invocation, action)
         else:
@@ -64,6 +67,7 @@ class RunOutcomes:
             return False
         invocation.finished = True
         log_action(invocation, action)
+        action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
             self.settle_with_hook(invocation, action)
         else:

@@ -1,0 +1,175 @@
+"""The plan of a flow: its nodes, their arguments and their parents, as the payload of the flow job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from dibs.errors import Refused
+from dibs.flow.wakeup import FLOWS
+from dibs.model.job import OutcomeRetention, Overrides
+from dibs.model.limits import LIMITS
+
+#: The most nodes of one plan.
+MAX_NODES: Final = 10_000
+#: The longest id of a flow, in bytes. The ids of its nodes are longer, and have at most 512 bytes.
+MAX_FLOW_ID: Final = 480
+#: Ms for which the outcome of each node is kept at least, by default: 7 days.
+DEFAULT_KEEP: Final = 7 * 86_400_000
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Argument(Struct, omit_defaults=True, kw_only=True):
+    """An argument of a call: a value, the result of a node, or a list or an object that contains results.
+
+    Exactly one field is set.
+    """
+
+    #: A value, encoded by the default serde.
+    json: Raw | UnsetType = UNSET
+    #: A value, encoded by another serde of the node's queue.
+    base64: bytes | UnsetType = UNSET
+    #: The number of the node whose result is the value.
+    node: int | UnsetType = UNSET
+    #: The numbers of the nodes whose results make a list.
+    nodes: tuple[int, ...] | UnsetType = UNSET
+    #: The items of a list.
+    items: tuple[Argument, ...] | UnsetType = UNSET
+    #: The fields of an object.
+    fields: dict[str, Argument] | UnsetType = UNSET
+
+    def parents(self) -> Iterator[int]:
+        """Yield the number of each node whose result is part of the value."""
+        if isinstance(self.node, int):
+            yield self.node
+        elif isinstance(self.nodes, tuple):
+            yield from self.nodes
+        elif isinstance(self.items, tuple):
+            for item in self.items:
+                yield from item.parents()
+        elif isinstance(self.fields, dict):
+            for field in self.fields.values():
+                yield from field.parents()
+
+
+class Call(Struct, omit_defaults=True, kw_only=True):
+    """The arguments of a task for a node that takes results of other nodes."""
+
+    args: tuple[Argument, ...] = ()
+    kwargs: dict[str, Argument] = {}
+
+    def parents(self) -> Iterator[int]:
+        """Yield the number of each node whose result is an argument, or part of one."""
+        for argument in (*self.args, *self.kwargs.values()):
+            yield from argument.parents()
+
+
+class PlannedNode(Struct, omit_defaults=True, kw_only=True):
+    """A job of a flow. One of `data`, `payload` and `call` is set."""
+
+    #: The index of its queue in `Plan.queues`.
+    queue: int = 0
+    #: The id that the caller chose; empty for an id that the flow makes.
+    id: str = ""
+    #: The payload, encoded by the default serde.
+    data: Raw | UnsetType = UNSET
+    #: The payload, encoded by another serde.
+    payload: bytes | UnsetType = UNSET
+    #: The arguments, if the results of other nodes are among them.
+    call: Call | None = None
+    #: The parents that must complete, without those whose results are arguments.
+    after: tuple[int, ...] = ()
+    #: The parents that must end in any way.
+    after_any: tuple[int, ...] = ()
+    #: The index of the queue whose serde encodes the result, if it is another one. A nested flow has the
+    #: result of one of its own nodes.
+    result_queue: int | None = None
+    attributes: dict[str, Raw] = {}
+    priority: int = 0
+    overrides: Overrides | None = None
+    retention: OutcomeRetention | None = None
+    key: str | None = None
+    run_at: int | None = None
+    delay: int | None = None
+
+    def arguments(self) -> tuple[int, ...]:
+        """Return the numbers of the nodes whose results are arguments, each once."""
+        return tuple(dict.fromkeys(self.call.parents())) if self.call is not None else ()
+
+    def required(self) -> tuple[int, ...]:
+        """Return the numbers of the parents that must complete, each once."""
+        return tuple(dict.fromkeys((*self.arguments(), *self.after)))
+
+
+class Plan(Struct, omit_defaults=True, kw_only=True):
+    """The payload of a flow job."""
+
+    #: The names of the queues of the nodes.
+    queues: tuple[str, ...]
+    nodes: tuple[PlannedNode, ...]
+    #: The names of the serdes of those queues that have another one than the default.
+    serdes: dict[str, str] = {}
+    #: The number of the node whose result is that of the flow.
+    returns: int | None = None
+    #: Ms for which the outcome of each node is kept at least; None for ever.
+    keep: int | None = DEFAULT_KEEP
+
+    def queue_of(self, number: int) -> str:
+        """Return the name of the queue of a node."""
+        return self.queues[self.nodes[number].queue]
+
+    def result_queue_of(self, number: int) -> str:
+        """Return the name of the queue whose serde encodes the result of a node."""
+        node = self.nodes[number]
+        return self.queues[node.queue if node.result_queue is None else node.result_queue]
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Plan)
+
+
+def encode_plan(plan: Plan, limit: int = LIMITS.payload) -> bytes:
+    """Return the plan as the payload of a flow job. Raises Refused if it has more than `limit` bytes."""
+    raw = _encoder.encode(plan)
+    if len(raw) > limit:
+        raise Refused(
+            f"the plan of this flow has {len(raw):,} bytes for {len(plan.nodes):,} nodes; the limit is "
+            f"{limit:,} bytes: pass shorter arguments, for example keys of stored data, or enqueue parts of "
+            "it as flows from a handler, or use a batch",
+            field="flow",
+        )
+    return raw
+
+
+def decode_plan(raw: bytes) -> Plan:
+    """Return a stored plan. Raises ValueError."""
+    plan = _decoder.decode(raw)
+    for number, node in enumerate(plan.nodes):
+        if max((*node.required(), *node.after_any), default=-1) >= number:
+            raise ValueError(f"node {number} has a parent that is not before it")
+        if not 0 <= max(node.queue, node.result_queue or 0) < len(plan.queues):
+            raise ValueError(f"node {number} has no queue")
+    if plan.returns is not None and not 0 <= plan.returns < len(plan.nodes):
+        raise ValueError(f"the flow returns node {plan.returns}, which it does not have")
+    return plan
+
+
+def node_id(plan: Plan, flow_id: str, stamp: int, number: int) -> str:
+    """Return the job id of a node. `stamp` keeps the ids of two flows with the same id apart."""
+    return plan.nodes[number].id or f"{flow_id}/{_base36(stamp)}/{number}"
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def is_flow(plan: Plan, number: int) -> bool:
+    """Return whether a node is a nested flow."""
+    return plan.queue_of(number) == FLOWS

@@ -1,0 +1,1 @@
+"""The jobs that run flows: the start of a flow, and its evaluations."""

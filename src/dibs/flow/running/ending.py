@@ -1,0 +1,172 @@
+"""The end of a flow: its outcome, its cancellation, and the nodes of a flow that others have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from dibs.flow.notes import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    SKIPPED,
+    STATE_NAMES,
+    WAITING,
+    is_completed,
+    is_ended,
+)
+from dibs.flow.plan import Plan, decode_plan, node_id
+from dibs.flow.running.live_flow import FlowChanged, LiveFlow
+from dibs.flow.running.node_reads import find_result, read_slots
+from dibs.flow.wakeup import (
+    EVALUATIONS,
+    FLOWS,
+    Hint,
+    flow_of,
+    wake_up_request,
+    with_wake_up,
+)
+from dibs.model.job import Error, JobData, Outcome
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
+from dibs.storage.protocol import Storage
+
+#: The attribute of a flow that asks its evaluation to cancel it.
+CANCEL_ATTRIBUTE: Final = "dibs.cancel"
+#: The attribute of a flow whose retry has another stamp than its first revision.
+STAMP_ATTRIBUTE: Final = "dibs.stamp"
+#: The attribute of an ended flow: one digit per node, its note. It is missing if all nodes completed.
+NODES_ATTRIBUTE: Final = "dibs.nodes"
+#: The type of the error of a flow whose nodes failed.
+FLOW_FAILED: Final = "FlowFailed"
+#: The most failed nodes that the error of a flow names.
+_NAMED: Final = 5
+
+
+async def end_flow(storage: Storage, flow: LiveFlow) -> None:
+    """Finish the job of a flow whose nodes have all ended. Raises FlowChanged if it has ended before."""
+    parent = flow_of(flow.attributes)
+    is_atomic = storage.capabilities.cross_queue
+    end = await _find_end(storage, flow)
+    if parent is not None and is_atomic:
+        end = with_wake_up(end, flow.id, flow.attributes)
+    if not isinstance(end, Fail) and not all(map(is_completed, flow.state.notes)):
+        await _amend(storage, flow.id, NODES_ATTRIBUTE, _node_digits(flow.state.notes))
+    if await storage.finish(FLOWS, flow.id, end, flow.revision) != "done":
+        raise FlowChanged
+    if parent is not None and not is_atomic:
+        await wake_up(storage, parent)
+
+
+async def _find_end(storage: Storage, flow: LiveFlow) -> Complete | Fail:
+    if causes := flow.state.causes_of_failure():
+        return Fail(error=await _describe_failure(storage, flow, causes))
+    returns = flow.plan.returns
+    if returns is None:
+        return Complete(result=b"null")
+    result = find_result(flow, returns, (await read_slots(storage, flow, [returns]))[returns])
+    if result is not None:
+        return Complete(result=result)
+    message = f"all nodes completed, but the result of {_label(flow, returns)} is not kept"
+    return Fail(error=Error(type="ResultNotKept", message=message))
+
+
+async def _describe_failure(storage: Storage, flow: LiveFlow, causes: list[int]) -> Error:
+    """Return the error of a failed flow, which names the first nodes that failed."""
+    named = causes[:_NAMED]
+    slots = await read_slots(storage, flow, named)
+    reasons = [f"{_label(flow, number)} {_reason(flow, number, slots[number].outcome)}" for number in named]
+    skipped = flow.state.notes.count(SKIPPED)
+    message = f"{len(causes)} of {len(flow.state.notes)} nodes did not complete: {'; '.join(reasons)}"
+    message += f"; and {len(causes) - _NAMED} more" if len(causes) > _NAMED else ""
+    message += f"; {skipped} skipped" if skipped else ""
+    return Error(type=FLOW_FAILED, message=message, kind="permanent")
+
+
+def _label(flow: LiveFlow, number: int) -> str:
+    return f"node {number} ({flow.plan.queue_of(number)}/{flow.node_id(number)})"
+
+
+def _reason(flow: LiveFlow, number: int, outcome: Outcome | None) -> str:
+    note = flow.state.notes[number]
+    if number in flow.errors:
+        return f"failed: {flow.errors[number]}"
+    if note == FAILED and outcome is not None and outcome.error is not None:
+        return f"failed: {outcome.error.type}: {outcome.error.message}"
+    return "has ended without a kept outcome" if note == 4 else f"was {STATE_NAMES[note]}"
+
+
+def _node_digits(notes: Iterable[int]) -> str:
+    return "".join(str(COMPLETED if note < 0 else note) for note in notes)
+
+
+# -- cancel --------------------------------------------------------------------------------------------------
+
+
+def is_cancel_requested(flow: LiveFlow) -> bool:
+    """Return whether `cancel` of the stored flow has marked the flow."""
+    return flow.attributes.get(CANCEL_ATTRIBUTE) == b"true"
+
+
+async def cancel_flow(storage: Storage, flow: LiveFlow) -> None:
+    """Cancel the open nodes that only this flow has enqueued, and end the flow as cancelled."""
+    notes = flow.state.notes
+    open_nodes = [n for n, note in enumerate(notes) if not is_ended(note) and note != WAITING]
+    await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)
+    ended = [SKIPPED if note == WAITING else note if is_ended(note) else CANCELLED for note in notes]
+    await _amend(storage, flow.id, NODES_ATTRIBUTE, _node_digits(ended))
+    answer = await storage.finish(FLOWS, flow.id, Cancelled(), flow.revision)
+    if answer == "done" and (parent := flow_of(flow.attributes)) is not None:
+        await wake_up(storage, parent)
+
+
+async def clean_up(storage: Storage, id: str, outcome: Outcome | None) -> None:
+    """Cancel the nodes of a flow that was cancelled as a job, without its evaluation.
+
+    The parent of a nested flow is woken, because such an end wakes no flow.
+    """
+    data = None if outcome is None else outcome.data
+    if outcome is None or outcome.kind != "cancelled" or data is None:
+        return
+    if NODES_ATTRIBUTE in data.attributes:  # its evaluation has cancelled it
+        return
+    try:
+        plan = decode_plan(data.payload)
+    except ValueError:
+        return
+    await _cancel_nodes(storage, plan, id, _stamp(outcome, data), range(len(plan.nodes)))
+    patch = {NODES_ATTRIBUTE: msgspec.json.encode("")}
+    await storage.amend(FLOWS, id, JobPatch(attributes=patch))
+    if (parent := flow_of(data.attributes)) is not None:
+        await wake_up(storage, parent)
+
+
+def _stamp(outcome: Outcome, data: JobData) -> int:
+    raw = data.attributes.get(STAMP_ATTRIBUTE)
+    return outcome.first if raw is None else msgspec.json.decode(raw, type=int)
+
+
+async def _cancel_nodes(storage: Storage, plan: Plan, id: str, stamp: int, numbers: Iterable[int]) -> None:
+    by_queue: dict[str, list[str]] = {}
+    for number in numbers:
+        if not plan.nodes[number].id:
+            by_queue.setdefault(plan.queue_of(number), []).append(node_id(plan, id, stamp, number))
+    for queue, ids in by_queue.items():
+        for begin in range(0, len(ids), LIMITS.batch):
+            chunk = ids[begin : begin + LIMITS.batch]
+            answers = await storage.cancel(queue, chunk, running=True)
+            if queue == FLOWS:  # the nodes of a nested flow are cancelled by its own evaluation
+                for nested, answer in zip(chunk, answers, strict=True):
+                    if answer in ("cancelled", "requested"):
+                        await wake_up(storage, nested)
+
+
+async def _amend(storage: Storage, id: str, name: str, value: object) -> None:
+    await storage.amend(FLOWS, id, JobPatch(attributes={name: msgspec.json.encode(value)}))
+
+
+async def wake_up(storage: Storage, flow_id: str, hint: Hint | None = None) -> None:
+    """Make the evaluation of a flow due at once."""
+    await storage.enqueue(EVALUATIONS, [wake_up_request(flow_id, hint)])

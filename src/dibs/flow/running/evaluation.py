@@ -1,0 +1,179 @@
+"""The evaluation of a flow: read nodes, enqueue those that are ready, store the notes, end the flow.
+
+An evaluation may stop at any point, by a crash or an error, and the next one goes on from the stored notes:
+each write of an evaluation may be repeated without harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+from attrs import define, field
+
+from dibs.errors import Snooze
+from dibs.flow.context import FlowContext
+from dibs.flow.running.ending import cancel_flow, clean_up, end_flow, is_cancel_requested
+from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow
+from dibs.flow.running.node_enqueues import enqueue_nodes
+from dibs.flow.running.node_reads import apply_slots, read_slots
+from dibs.flow.running.restarting import restart_nodes
+from dibs.flow.wakeup import FLOWS
+from dibs.model.job import Error, Job, Slot
+from dibs.model.limits import Limits
+from dibs.model.requests import Fail
+from dibs.storage.protocol import Storage
+
+#: Seconds until the next evaluation, if no node wakes it.
+TIMER: Final = 60.0
+#: The same for a flow with nodes that other enqueues share: their ends may wake another flow only.
+SHARED_TIMER: Final = 5.0
+#: Seconds between two reads of all open nodes, at least. Such a read shows the progress.
+FULL_READ: Final = 1.0
+#: Such a read follows at the earliest after this many times the duration of the one before.
+_READ_SHARE: Final = 20
+#: The number of ends after which the notes are stored, even if no node was enqueued.
+UNSAVED_ENDS: Final = 256
+#: Seconds between two reads of a flow that its worker has not handed off yet, and then until the next try.
+_HAND_OFF_PAUSES: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+_HAND_OFF_TIMER: Final = 0.25
+#: The number of reads from which an evaluation pauses for as long as it took. Meanwhile the wake-ups of
+#: other ends fold into one, so that reads take at most half of the time.
+_MANY_READS: Final = 64
+_LONGEST_PAUSE: Final = 0.5
+
+
+@define(eq=False)
+class Evaluator:
+    """Evaluates the flows of an app in one process."""
+
+    _context: FlowContext
+    _cache: FlowCache = field(factory=FlowCache, init=False)
+
+    async def evaluate(self, id: str, hint: bytes) -> None:
+        """Run one evaluation. Return after the end of the flow, else raise Snooze until the next one.
+
+        `hint` is the payload of the evaluation.
+        """
+        opened = await self._context.storage_handle.ensure_open()
+        try:
+            await self._evaluate(opened.bounded, opened.limits, id, hint)
+        except Snooze:
+            raise
+        except FlowChanged:
+            self._cache.forget(id)
+            raise Snooze(delay=_HAND_OFF_TIMER) from None
+        except BaseException:
+            # The state in memory may be ahead of the storage.
+            self._cache.forget(id)
+            raise
+
+    async def _evaluate(self, storage: Storage, limits: Limits, id: str, hint: bytes) -> None:
+        began = time.monotonic()
+        cached = self._cache.get(id)
+        slots: dict[int, Slot] = {}
+        if cached is not None and not _is_full_read_due(cached, hint):
+            slots = await read_slots(storage, cached, cached.state.begin())
+            if not apply_slots(cached, slots) and not cached.state.is_over:
+                await _pause(len(slots), began)
+                raise Snooze(delay=_timer(cached))
+        flow = await self._load(storage, id)
+        if flow is None:
+            return
+        await self._advance(storage, limits, flow, hint, is_read=flow is cached and bool(slots))
+        if flow.state.is_over:
+            await end_flow(storage, flow)
+            self._cache.forget(id)
+            return
+        await _pause(len(slots), began)
+        raise Snooze(delay=_timer(flow))
+
+    async def _load(self, storage: Storage, id: str) -> LiveFlow | None:
+        """Return the flow once it is handed off. None if it has ended, or waits to be started.
+
+        Raises Snooze while the flow is under the lease of the worker that starts it.
+        """
+        for pause in (*_HAND_OFF_PAUSES, None):
+            (slot,) = await storage.get(FLOWS, [id])
+            job = slot.current
+            if job is None:
+                await clean_up(storage, id, slot.outcome)
+                self._cache.forget(id)
+                return None
+            if job.run is None:  # its start enqueues another evaluation
+                return None
+            if job.run.lease is None:
+                return await self._decode(storage, job)
+            if pause is not None:
+                await asyncio.sleep(pause)
+        raise Snooze(delay=_HAND_OFF_TIMER)
+
+    async def _decode(self, storage: Storage, job: Job) -> LiveFlow | None:
+        """Return the flow of a job. End a flow whose plan cannot be decoded, and return None."""
+        try:
+            return self._cache.decode(job)
+        except (ValueError, IndexError) as error:
+            reason = Error(type="BadPlan", message=f"the flow cannot be read: {error}", kind="permanent")
+            await storage.finish(FLOWS, job.id, Fail(error=reason), job.revision)
+            return None
+
+    async def _advance(
+        self, storage: Storage, limits: Limits, flow: LiveFlow, hint: bytes, *, is_read: bool
+    ) -> None:
+        """Read the nodes that may have ended, enqueue the nodes that are ready, and store the notes.
+
+        `is_read` is True if the watched nodes were read before in this evaluation.
+        """
+        if flow.noted_revision != flow.revision:
+            await restart_nodes(storage, flow)
+        if is_cancel_requested(flow):
+            await cancel_flow(storage, flow)
+            raise FlowChanged
+        state = flow.state
+        if is_full := _is_full_read_due(flow, hint):
+            await _read_open(storage, flow, hint)
+        elif not is_read:
+            apply_slots(flow, await read_slots(storage, flow, state.begin()))
+        while True:
+            enqueued = await enqueue_nodes(self._context, storage, limits, flow)
+            if numbers := state.next_reads():
+                apply_slots(flow, await read_slots(storage, flow, numbers))
+            elif not enqueued:
+                break
+        if state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved):
+            await save_notes(storage, flow)
+
+
+async def _read_open(storage: Storage, flow: LiveFlow, hint: bytes) -> None:
+    """Read all open nodes."""
+    began = time.monotonic()
+    flow.state.begin()
+    apply_slots(flow, await read_slots(storage, flow, flow.state.open_numbers()))
+    flow.hint, flow.read_at = hint, time.monotonic()
+    flow.read_seconds = flow.read_at - began
+
+
+async def save_notes(storage: Storage, flow: LiveFlow) -> None:
+    """Store the notes and the progress on the flow job. Raises FlowChanged if its run has ended."""
+    memo, progress = flow.encode_memo(), msgspec.json.encode(flow.state.counts())
+    if await storage.report(FLOWS, flow.id, flow.fence, progress=progress, memo=memo) == "lost":
+        raise FlowChanged
+    flow.memo = memo
+    flow.state.saved()
+
+
+def _is_full_read_due(flow: LiveFlow, hint: bytes) -> bool:
+    """Return whether to read all open nodes: after a hint, and by time."""
+    pause = max(FULL_READ, _READ_SHARE * flow.read_seconds)
+    return hint != flow.hint or time.monotonic() - flow.read_at >= pause
+
+
+def _timer(flow: LiveFlow) -> float:
+    return SHARED_TIMER if flow.has_shared else TIMER
+
+
+async def _pause(reads: int, began: float) -> None:
+    if reads >= _MANY_READS:
+        await asyncio.sleep(min(_LONGEST_PAUSE, time.monotonic() - began))

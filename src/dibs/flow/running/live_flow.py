@@ -1,0 +1,140 @@
+"""A flow that runs, as one process knows it: its plan, its notes and the run of its job."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+from attrs import define, field
+
+from dibs.flow.notes import WAITING, Memo, decode_memo, encode_memo, is_open
+from dibs.flow.plan import Plan, decode_plan, node_id
+from dibs.flow.running.decide import FlowState
+from dibs.flow.wakeup import NO_HINT
+from dibs.model.job import Job
+
+#: The most flows that a process keeps decoded.
+CACHED_FLOWS: Final = 64
+
+
+@define(eq=False, slots=False)
+class LiveFlow:
+    """A handed-off flow job, decoded."""
+
+    id: str
+    #: The revision of the flow job. A retry of the flow has another one.
+    revision: int
+    #: The fence of the run that was handed off, with which notes are reported.
+    fence: int
+    stamp: int
+    state: FlowState
+    attributes: Mapping[str, bytes]
+    #: The memo that the flow job has, as bytes; None before the first notes.
+    memo: bytes | None = None
+    errors: dict[int, str] = field(factory=dict)
+    #: The revision that wrote the notes.
+    noted_revision: int = 0
+    #: The hint with which the flow was evaluated last.
+    hint: bytes = NO_HINT
+    #: When all open nodes were read in this process, by time.monotonic().
+    read_at: float = float("-inf")
+    #: The duration of that read, in seconds.
+    read_seconds: float = 0.0
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the flow."""
+        return self.state.plan
+
+    def node_id(self, number: int) -> str:
+        """Return the job id of a node."""
+        return node_id(self.plan, self.id, self.stamp, number)
+
+    def is_own(self, number: int) -> bool:
+        """Return whether only this flow enqueues the job id of a node."""
+        return not self.plan.nodes[number].id
+
+    @property
+    def has_shared(self) -> bool:
+        """True if an open node has an id that other enqueues may use, too."""
+        return any(is_open(self.state.notes[number]) for number in self.shared)
+
+    @cached_property
+    def shared(self) -> tuple[int, ...]:
+        """The numbers of the nodes with ids that other enqueues may use, too."""
+        return tuple(number for number, node in enumerate(self.plan.nodes) if node.id)
+
+    def encode_memo(self) -> bytes:
+        """Return the notes as the memo of the flow job."""
+        return encode_memo(Memo(self.stamp, self.revision, self.state.notes, self.errors))
+
+
+class FlowChanged(Exception):
+    """The flow job has left the run that was read: it has ended, or was retried."""
+
+
+def decode_flow(job: Job) -> LiveFlow:
+    """Return the flow of a handed-off job. Raises ValueError if its payload is no plan."""
+    plan = decode_plan(job.data.payload)
+    memo = Memo(job.first, job.revision, [WAITING] * len(plan.nodes))
+    if job.data.memo is not None:
+        memo = decode_memo(job.data.memo)
+        if len(memo.notes) != len(plan.nodes):
+            raise ValueError(f"the memo has {len(memo.notes)} notes for {len(plan.nodes)} nodes")
+    return LiveFlow(
+        id=job.id,
+        revision=job.revision,
+        fence=0 if job.run is None else job.run.fence,
+        stamp=memo.stamp,
+        state=FlowState(plan, memo.notes),
+        attributes=job.data.attributes,
+        memo=job.data.memo,
+        errors=memo.errors,
+        noted_revision=memo.revision,
+    )
+
+
+class FlowCache:
+    """The flows that this process evaluated last, decoded.
+
+    The state of a cached flow may be ahead of the stored notes, by ends that were read and not stored yet.
+    """
+
+    def __init__(self) -> None:
+        self._flows: OrderedDict[str, LiveFlow] = OrderedDict()
+
+    def get(self, id: str) -> LiveFlow | None:
+        """Return the flow with this id, or None."""
+        flow = self._flows.get(id)
+        if flow is not None:
+            self._flows.move_to_end(id)
+        return flow
+
+    def forget(self, id: str) -> None:
+        """Forget a flow that has ended, or whose state is not known for sure."""
+        self._flows.pop(id, None)
+
+    def decode(self, job: Job) -> LiveFlow:
+        """Return the flow of a handed-off job: the cached one if the stored notes are those it knows.
+
+        Raises ValueError if the payload is no plan.
+        """
+        flow = decoded = self._flows.get(job.id)
+        if flow is None or flow.revision != job.revision or flow.memo != job.data.memo:
+            decoded = decode_flow(job)
+            if flow is not None and flow.revision == job.revision:
+                decoded.hint, decoded.read_at = flow.hint, flow.read_at
+                decoded.read_seconds = flow.read_seconds
+        assert decoded is not None  # noqa: S101
+        decoded.fence = 0 if job.run is None else job.run.fence
+        decoded.attributes = job.data.attributes
+        self._put(decoded)
+        return decoded
+
+    def _put(self, flow: LiveFlow) -> None:
+        self._flows[flow.id] = flow
+        self._flows.move_to_end(flow.id)
+        if len(self._flows) > CACHED_FLOWS:
+            self._flows.popitem(last=False)

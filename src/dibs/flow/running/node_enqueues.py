@@ -1,0 +1,194 @@
+"""Enqueues of nodes: the requests for ready nodes with their arguments, and the answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from dibs.client.connection.queue_client import QueueClient
+from dibs.client.options.serde import JSON, Serde
+from dibs.errors import ConfigurationError, PermanentError, Refused
+from dibs.flow.arguments import encode_call
+from dibs.flow.context import FlowContext
+from dibs.flow.notes import COMPLETED, FAILED, completed_note
+from dibs.flow.plan import PlannedNode
+from dibs.flow.running.live_flow import LiveFlow
+from dibs.flow.running.node_reads import find_result, read_slots
+from dibs.flow.wakeup import FLOW_ATTRIBUTE
+from dibs.model.check_jobs import check_request
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.limits import Limits
+from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.results import EnqueueResult
+from dibs.storage.protocol import Storage
+
+#: The most nodes whose arguments are in memory together.
+CHUNK: Final = 1000
+
+
+class NodeFailure(Exception):
+    """A node cannot be enqueued; the message is the reason."""
+
+
+async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, flow: LiveFlow) -> bool:
+    """Enqueue the nodes that are ready, and note their revisions. Return whether any node was ready.
+
+    A node that cannot be enqueued is noted as failed, with a text. A repeat after a crash is safe: each
+    request has a request_key.
+    """
+    ready = flow.state.take_ready()
+    for begin in range(0, len(ready), CHUNK):
+        numbers = ready[begin : begin + CHUNK]
+        results = await _read_results(storage, flow, numbers)
+        by_queue: dict[str, list[tuple[int, EnqueueRequest]]] = {}
+        for number in numbers:
+            try:
+                request = _build_request(context, flow, number, results, limits)
+            except NodeFailure as failure:
+                flow.errors[number] = str(failure)
+                flow.state.end(number, FAILED)
+            else:
+                by_queue.setdefault(flow.plan.queue_of(number), []).append((number, request))
+        for queue, items in by_queue.items():
+            await _send(context.client(queue), flow, items)
+    return bool(ready)
+
+
+async def _send(client: QueueClient, flow: LiveFlow, items: Sequence[tuple[int, EnqueueRequest]]) -> None:
+    answers = await client.enqueue_requests([request for _, request in items])
+    for (number, _), answer in zip(items, answers, strict=True):
+        _apply_answer(flow, number, answer)
+
+
+def _apply_answer(flow: LiveFlow, number: int, answer: EnqueueResult) -> None:
+    flow.state.enqueued(number, answer.revision)
+    # A repeated answer is that of the first enqueue, so only a read shows the state of the node now.
+    if answer.status == "completed":
+        flow.state.end(number, COMPLETED if flow.is_own(number) else completed_note(answer.revision))
+    elif answer.status == "failed":
+        flow.state.end(number, FAILED)
+
+
+async def _read_results(storage: Storage, flow: LiveFlow, numbers: Sequence[int]) -> dict[int, bytes | None]:
+    """Return the results that are arguments of nodes; None for a result that is not kept."""
+    nodes = flow.plan.nodes
+    wanted = dict.fromkeys(parent for number in numbers for parent in nodes[number].arguments())
+    slots = await read_slots(storage, flow, wanted)
+    return {number: find_result(flow, number, slot) for number, slot in slots.items()}
+
+
+def _build_request(
+    context: FlowContext, flow: LiveFlow, number: int, results: Mapping[int, bytes | None], limits: Limits
+) -> EnqueueRequest:
+    """Return the request for a node. Raises NodeFailure, ConfigurationError for an unknown serde."""
+    node = flow.plan.nodes[number]
+    try:
+        data = JobData(
+            payload=_build_payload(context, flow, number, results),
+            attributes=_build_attributes(flow, node),
+            priority=node.priority,
+            overrides=node.overrides,
+            retention=_keep_at_least(node.retention, flow.plan.keep),
+            key=node.key,
+        )
+        request = EnqueueRequest(
+            job=NewJob(id=flow.node_id(number), data=data, run_at=node.run_at, delay=node.delay),
+            on_conflict=_conflict_rule(flow, number),
+            request_key=request_key(flow, number),
+        )
+        check_request(request, limits)
+    except (Refused, PermanentError) as error:
+        label = f"node {number} of {flow.plan.queue_of(number)!r} cannot be enqueued"
+        raise NodeFailure(f"{label}: {error}") from error
+    return request
+
+
+def _conflict_rule(flow: LiveFlow, number: int) -> Reject:
+    """Return the rule for an id that is known already.
+
+    The flow keeps an end of its own id, which it enqueued before a crash. A retry of the flow, and an id that
+    other enqueues share, run again after a failure.
+    """
+    return Reject(failed=flow.is_own(number) and flow.revision == flow.stamp)
+
+
+def request_key(flow: LiveFlow, number: int) -> str:
+    """Return the request_key of a node: a repeat of the enqueue gets the first answer."""
+    digest = hashlib.blake2b(flow.id.encode(), digest_size=16).hexdigest()
+    return f"flow/{digest}/{flow.revision}/{number}"
+
+
+def _build_attributes(flow: LiveFlow, node: PlannedNode) -> dict[str, bytes]:
+    own = {name: bytes(raw) for name, raw in node.attributes.items()}
+    return {**own, FLOW_ATTRIBUTE: msgspec.json.encode(flow.id)}
+
+
+def _keep_at_least(own: OutcomeRetention | None, keep: int | None) -> OutcomeRetention:
+    """Return the retention of a node: its own, but at least `keep` ms; None is for ever."""
+    own = own or OutcomeRetention()
+
+    def longer(age: object) -> int | None:
+        if age is None or keep is None:
+            return None
+        return max(age, keep) if isinstance(age, int) else keep
+
+    return replace(
+        own, completed=longer(own.completed), failed=longer(own.failed), cancelled=longer(own.cancelled)
+    )
+
+
+def _build_payload(
+    context: FlowContext, flow: LiveFlow, number: int, results: Mapping[int, bytes | None]
+) -> bytes:
+    plan, node = flow.plan, flow.plan.nodes[number]
+    if isinstance(node.data, Raw):
+        return bytes(node.data)
+    if isinstance(node.payload, bytes):
+        return node.payload
+    if node.call is None:
+        raise Refused("the plan has no payload for it")
+
+    def result_of(parent: int) -> bytes:
+        if (result := results[parent]) is None:
+            raise Refused(
+                f"the result of node {parent} of {plan.queue_of(parent)!r} is not kept; keep results of "
+                "nodes until the flow has ended"
+            )
+        return result
+
+    def serde_of(parent: int) -> Serde:
+        return find_serde(context, flow, plan.result_queue_of(parent))
+
+    queue = plan.queue_of(number)
+    serde = find_serde(context, flow, queue)
+    try:
+        payload = encode_call(node.call, serde, result_of, serde_of)
+    except Refused:  # a ValueError
+        raise
+    except (ValueError, TypeError) as error:
+        raise Refused(f"its arguments cannot be encoded: {error}") from error
+    handler = context.handlers.get(queue)
+    if handler is not None and handler.check_data is not None:
+        handler.check_data(UNSET, payload)
+    return payload
+
+
+def find_serde(context: FlowContext, flow: LiveFlow, queue: str) -> Serde:
+    """Return the serde of a queue. Raises ConfigurationError if this app has another one than the plan.
+
+    The evaluation is then retried, by a worker whose app has the serde.
+    """
+    serde, wanted = context.client(queue).serde, flow.plan.serdes.get(queue)
+    if serde is JSON and wanted is None:
+        return serde
+    if serde.name != wanted:
+        raise ConfigurationError(
+            f"the flow {flow.id!r} needs the serde {wanted or JSON.name!r} for {queue!r}, and this app has "
+            f"{serde.name!r}; declare the queue with the same serde in each app with flows=True"
+        )
+    return serde

@@ -1,0 +1,31 @@
+"""Fixtures for flows: tasks on an app with flows, and a worker that runs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from tests.flow.tasks import Tasks
+
+
+@pytest.fixture
+async def tasks(any_new_url: str) -> AsyncIterator[Tasks]:
+    """Tasks on a new storage of each kind."""
+    tasks = Tasks(any_new_url)
+    async with tasks.app:
+        yield tasks
+
+
+@pytest.fixture
+async def working(tasks: Tasks) -> AsyncIterator[Tasks]:
+    """The same, with a worker in this process."""
+    work = asyncio.create_task(tasks.app.work(handle_signals=False))
+    try:
+        yield tasks
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
