@@ -40,8 +40,8 @@ class Effort:
     patience: float = 120.0
 
 
-FULL: Final = Effort(flows={1: 2_000, 100: 50, 10_000: 1}, handovers={1: 200, 100: 50})
-QUICK: Final = Effort(flows={1: 50, 100: 2, 10_000: 1}, handovers={1: 10, 100: 5}, seconds=5, patience=60)
+FULL: Final = Effort(flows={1: 2_000, 100: 50, 9_999: 1}, handovers={1: 200, 100: 50})
+QUICK: Final = Effort(flows={1: 50, 100: 2, 9_999: 1}, handovers={1: 10, 100: 5}, seconds=5, patience=60)
 
 
 @define

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -136,15 +136,13 @@ def start_servers(kinds: set[str]) -> Iterator[tuple[dict[str, FlowServer], dict
     """Start the servers of these kinds. Yield them by kind, and their versions."""
     by_kind: dict[str, FlowServer] = {}
     versions: dict[str, str] = {}
-    with start_redis() as redis:
-        by_kind["redis"], versions["redis"] = FlowRedis(redis.url), redis.version
-        if "postgresql" not in kinds:
-            yield by_kind, versions
-            return
-        with start_postgres(**postgres_settings()) as postgres:
+    with ExitStack() as stack:
+        if "redis" in kinds:
+            redis = stack.enter_context(start_redis())
+            by_kind["redis"], versions["redis"] = FlowRedis(redis.url), redis.version
+        if "postgresql" in kinds:
+            postgres = stack.enter_context(start_postgres(**postgres_settings()))
             server = FlowPostgres(postgres.url, PostgresBackend(postgres))
+            stack.callback(server.close)
             by_kind["postgresql"], versions["postgresql"] = server, postgres.version
-            try:
-                yield by_kind, versions
-            finally:
-                server.close()
+        yield by_kind, versions

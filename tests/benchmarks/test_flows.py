@@ -9,9 +9,9 @@ import pytest
 from benchmarks.flows import table
 from benchmarks.flows.__main__ import parse_arguments, select_systems
 from benchmarks.flows.events import Event, EventLog, FanIns, count_fan_ins, handover_ms
-from benchmarks.flows.measure import Effort
+from benchmarks.flows.measure import Effort, Figures, Measurement
 from benchmarks.flows.results import Results
-from benchmarks.flows.servers import FlowRedis, Requests
+from benchmarks.flows.servers import FlowRedis, Requests, start_servers
 from benchmarks.flows.session import open_session
 from benchmarks.flows.systems import PROGRAMS, SYSTEMS, System
 from benchmarks.peers.environments import PeerUnavailable
@@ -28,6 +28,10 @@ def own_redis() -> Iterator[FlowRedis]:
     """A Redis of this test alone, because the comparison flushes the whole server."""
     with start_redis() as server:
         yield FlowRedis(server.url)
+
+
+def dibs_on(kind: str) -> System:
+    return next(system for system in SYSTEMS if system.key == f"{kind}: dibs")
 
 
 def run(flow: int, pid: int, start: int, total: int = 1) -> list[Event]:
@@ -119,6 +123,39 @@ def test_tables_have_the_medians_of_all_rounds() -> None:
     assert [["dibs", "2.00", "5.00", "2.00", "5.00"]] == requests.lines
     assert [["dibs", "2.0", "3.0", "4.0", "4.0"]] == handovers.lines
     assert [["redis: dibs", "15", "3", "0", "1", "2", "0"]] == kills.lines
+
+
+def check_figures(figures: Figures) -> None:
+    assert list(figures["rates"]) == ["1", "20"]
+    for flows, (nodes, rate) in zip((5, 2), figures["rates"].items(), strict=True):
+        assert rate["jobs"] == flows * (int(nodes) + 1)
+        assert 0 < rate["enqueue_seconds"] < rate["seconds"]
+        assert len(rate["handover_ms"]) == flows
+    assert len(figures["handovers_ms"]["1"]) == 3
+    assert min(figures["handovers_ms"]["1"]) > 0
+
+
+def test_dibs_is_measured_on_redis(own_redis: FlowRedis) -> None:
+    figures = Measurement(dibs_on("redis"), own_redis, FEW).rates_and_handovers()
+
+    check_figures(figures)
+    requests = figures["rates"]["20"]["requests"]
+    assert 0 < requests["reads"] < requests["commands"]
+    assert requests["statements"] is None
+
+
+def test_dibs_is_measured_on_postgres() -> None:
+    """Each fan-in gets the results of all nodes: the sum is that of their numbers."""
+    with start_servers({"postgresql"}) as (servers, versions):
+        server = servers["postgresql"]
+        check_figures(Measurement(dibs_on("postgresql"), server, FEW).rates_and_handovers())
+        with open_session(dibs_on("postgresql"), server.reset()) as session:
+            flows, _ = session.enqueue(1, 20)
+            session.wait_for_fan_ins(flows)
+
+        assert set(versions) == {"postgresql"}
+        assert server.requests().commits
+        assert [sum(range(20))] == [one.value for one in session.log.events if one[:2] == ("f", flows[0])]
 
 
 def test_a_program_that_fails_is_unavailable_with_its_error(own_redis: FlowRedis) -> None:
