@@ -40,7 +40,10 @@ THEIRS = {
 #: Identifiers of Spark, Celery and other systems that our code does not call.
 THEIR_SYMBOLS = {"mapInArrow"}
 #: Dotted names that are not modules: entry-point groups, and the queue in which `dibs move` keeps its notes.
-NOT_MODULES = {"dibs.storages", "dibs.commands", "dibs.move"}
+NOT_MODULES = {
+    *("dibs.storages", "dibs.commands", "dibs.move"),
+    *("dibs.flows", "dibs.flows.evaluate", "dibs.cancel", "dibs.nodes", "dibs.stamp"),
+}
 
 
 class Text(NamedTuple):

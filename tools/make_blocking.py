@@ -90,7 +90,7 @@ Written by tools/make_blocking.py from the async module: change that one.
 {lint}from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar, overload
 
 '''
 LINT = "# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle\n\n"
@@ -277,6 +277,8 @@ def is_shown(node: Method) -> bool:
 
 def method(owner: str, node: Method) -> str:
     type_text = ast.unparse(node.returns) if node.returns else "None"
+    if any(ast.unparse(mark) == "overload" for mark in node.decorator_list):
+        return f"    @overload\n    def {node.name}({ast.unparse(node.args)}) -> {type_text}: ...\n"
     if any("property" in ast.unparse(mark) for mark in node.decorator_list):
         return reader(node.name, type_text, ast.get_docstring(node))
     value, blocking_type = in_blocking_form(call(owner, node, type_text), type_text)

@@ -19,6 +19,7 @@ from dibs.client.options.job_settings import due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.status import Status, slot_status
+from dibs.flow.wakeup import EVALUATIONS, wake_flows_of
 from dibs.model.job import Slot
 from dibs.model.requests import Complete, End, Fail, JobPatch
 from dibs.model.results import (
@@ -85,11 +86,15 @@ class StoredQueue:
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
         """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
         storage = await self._client.bounded_storage()
-        return [
-            answer
-            for batch in split_ids(ids)
-            for answer in await storage.cancel(self.name, batch, running=running)
-        ]
+        answers: list[CancelStatus] = []
+        for batch in split_ids(ids):
+            answers += await storage.cancel(self.name, batch, running=running)
+            cancelled = [
+                id for id, one in zip(batch, answers[-len(batch) :], strict=True) if one == "cancelled"
+            ]
+            if cancelled and EVALUATIONS in self._handlers:
+                await wake_flows_of(storage, self.name, cancelled)
+        return answers
 
     async def amend(
         self,
@@ -133,7 +138,11 @@ class StoredQueue:
         if error is not None:
             check_error(error)
             end = Fail(error=error_from_exception(error))
-        return await (await self._client.bounded_storage()).finish(self.name, id, end, revision)
+        storage = await self._client.bounded_storage()
+        answer = await storage.finish(self.name, id, end, revision)
+        if answer == "done":
+            await wake_flows_of(storage, self.name, [id])
+        return answer
 
     async def retry_failed(self, id: str) -> RetryFailedStatus:
         """Return a failed job to the queue, with its counts of attempts and retries at 0.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 import msgspec
 from msgspec import Raw
@@ -104,13 +104,21 @@ class Flow:
 
         return BlockingFlow(self)
 
+    @overload
+    def add(
+        self, job: Bound[R], *, after: Iterable[Node[Any]] = (), on_failure: OnFailure = "stop"
+    ) -> Node[R]: ...
+    @overload
+    def add(
+        self, job: Flow | BlockingFlow, *, after: Iterable[Node[Any]] = (), on_failure: OnFailure = "stop"
+    ) -> Node[Any]: ...
     def add(
         self,
-        job: Bound[R] | Flow | BlockingFlow,
+        job: Bound[Any] | Flow | BlockingFlow,
         *,
         after: Iterable[Node[Any]] = (),
         on_failure: OnFailure = "stop",
-    ) -> Node[R]:
+    ) -> Node[Any]:
         """Add a job, made with `task.bind(...)` or `queue.bind(...)`, or another flow, and return its node.
 
         A node in the arguments of the call, also inside lists, tuples and dicts, is a parent of the new node,
@@ -135,7 +143,7 @@ class Flow:
         # The blocking form of a flow has the flow itself as its source.
         flow = job if isinstance(job, Flow) else getattr(job, "_source", None)
         node, decode = self._plan_flow(flow) if isinstance(flow, Flow) else self._plan_job(job)
-        return cast("Node[R]", self._append(_with_parents(node, self._numbers(after), on_failure), decode))
+        return self._append(_with_parents(node, self._numbers(after), on_failure), decode)
 
     def add_next(self, job: Bound[R], previous: Node[Any]) -> Node[R]:
         """Add a call of a task whose first argument is the result of `previous`. Raises Refused."""
@@ -151,7 +159,7 @@ class Flow:
             node = replace(
                 self._plan_request(job, request), data=msgspec.UNSET, payload=msgspec.UNSET, call=call
             )
-        return cast("Node[R]", self._append(node, self._context.decoder_of(job.queue)))
+        return self._append(node, self._context.decoder_of(job.queue))
 
     def returns(self, node: Node[Any]) -> None:
         """Make the result of a node the result of the flow; without a call, the result is None.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from dibs.client.options.ids import new_id
 from dibs.client.status import Status, slot_status
 from dibs.client.ticket import Ticket
 from dibs.errors import JobAbsent
@@ -154,6 +155,13 @@ class StoredFlow:
         revision = 0 if slot.current is None else slot.current.revision
         await wake_up(storage, self.id, Hint(token=f"cancel {revision}"))
         return "requested"
+
+    async def wake(self) -> None:
+        """Make the evaluation of the flow due at once. It comes by itself within a minute.
+
+        Useful after a change that dibs does not notice, such as a cancel of the flow job by another program.
+        """
+        await wake_up(await self._client.bounded_storage(), self.id, Hint(token=f"wake {new_id()}"))
 
     async def retry_failed(self) -> RetryFailedStatus:
         """Return a failed flow to its queue: completed nodes stay, and the others run again.

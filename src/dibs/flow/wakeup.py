@@ -6,13 +6,16 @@ This module is imported by each worker and client, so it imports only dibs.model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import msgspec
 
+from dibs.model.check_values import check_text
 from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, SettleAction, Update
+from dibs.storage.protocol import Storage
 
 A = TypeVar("A", bound=SettleAction)
 
@@ -42,15 +45,21 @@ class Hint(msgspec.Struct, omit_defaults=True):
     token: str = ""
 
 
+#: The hint after the cancellation of a flow job: its evaluation must read the job itself.
+CANCELLED_HINT: Final = Hint(token="cancelled")  # noqa: S106 - no password
+
+
 def flow_of(attributes: Mapping[str, bytes]) -> str | None:
     """Return the id of the flow of a job with these attributes; None for a job without a flow."""
     raw = attributes.get(FLOW_ATTRIBUTE)
     if raw is None:
         return None
     try:
-        return msgspec.json.decode(raw, type=str)
-    except ValueError:  # a program has set the attribute itself
+        id = msgspec.json.decode(raw, type=str)
+        check_text("id", id, LIMITS.id)
+    except ValueError:  # a program has set the attribute itself, and dibs cannot use the value
         return None
+    return id
 
 
 def wake_up_job(flow_id: str, hint: bytes = NO_HINT) -> NewJob:
@@ -85,6 +94,21 @@ def with_wake_up(action: A, id: str, attributes: Mapping[str, bytes]) -> A:
         follow_up = FollowUp(queue=EVALUATIONS, job=job, on_conflict=WAKE_WITH_HINT)
     end = cast("Complete | Fail", action)
     return cast("A", msgspec.structs.replace(end, then=(*end.then, follow_up)))
+
+
+async def wake_flows_of(storage: Storage, queue: str, ids: Sequence[str]) -> None:
+    """Wake the flows of jobs that have ended without a follow-up, by `finish` or `cancel`.
+
+    The attributes are read from the outcomes, which nodes keep for days.
+    """
+    slots = await storage.get(queue, ids)
+    outcomes = [slot.outcome for slot in slots if slot.outcome is not None]
+    flows = dict.fromkeys(filter(None, (flow_of(outcome.kept_attributes) for outcome in outcomes)))
+    requests = [wake_up_request(id) for id in flows]
+    if queue == FLOWS:
+        requests += [wake_up_request(id, CANCELLED_HINT) for id in ids]
+    for begin in range(0, len(requests), LIMITS.batch):
+        await storage.enqueue(EVALUATIONS, requests[begin : begin + LIMITS.batch])
 
 
 def node_number(flow_id: str, id: str) -> int | None:

@@ -23,6 +23,7 @@ from dibs.client.connection.step_transactions import StepTransactions
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
+from dibs.flow.wakeup import with_wake_up
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.maintenance.reap import reap
 from dibs.model import run_outcome
@@ -199,6 +200,7 @@ class InlineWorker:
         # By the manual clock no time has passed since the claim, so a retry counts from now.
         run.received_at = time.monotonic()
         action = with_next_tick(run, end if isinstance(end, End) else choose_action(run, end))
+        action = with_wake_up(action, run.job.id, run.job.data.attributes)
         if run.handler.after is None or not isinstance(action, End):
             return action
         return await call_hook(run, action, self._executor.context.copy())

@@ -8,7 +8,7 @@ Written by tools/make_blocking.py from the async module: change that one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.sync.thread_calls import run_enqueue
@@ -37,13 +37,23 @@ class BlockingFlow:
         """Id of the flow."""
         return self._source.id
 
+    @overload
+    def add(
+        self, job: Bound[R], *, after: Iterable[Node[Any]] = (), on_failure: OnFailure = "stop"
+    ) -> Node[R]: ...
+
+    @overload
+    def add(
+        self, job: Flow | BlockingFlow, *, after: Iterable[Node[Any]] = (), on_failure: OnFailure = "stop"
+    ) -> Node[Any]: ...
+
     def add(
         self,
-        job: Bound[R] | Flow | BlockingFlow,
+        job: Bound[Any] | Flow | BlockingFlow,
         *,
         after: Iterable[Node[Any]] = (),
         on_failure: OnFailure = "stop",
-    ) -> Node[R]:
+    ) -> Node[Any]:
         """Add a job, made with `task.bind(...)` or `queue.bind(...)`, or another flow, and return its node.
 
         A node in the arguments of the call, also inside lists, tuples and dicts, is a parent of the new node,

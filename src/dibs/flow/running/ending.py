@@ -21,6 +21,7 @@ from dibs.flow.plan import Plan, decode_plan, node_id
 from dibs.flow.running.live_flow import FlowChanged, LiveFlow
 from dibs.flow.running.node_reads import find_result, read_slots
 from dibs.flow.wakeup import (
+    CANCELLED_HINT,
     EVALUATIONS,
     FLOWS,
     Hint,
@@ -160,7 +161,7 @@ async def _cancel_nodes(storage: Storage, plan: Plan, id: str, stamp: int, numbe
             if queue == FLOWS:  # the nodes of a nested flow are cancelled by its own evaluation
                 for nested, answer in zip(chunk, answers, strict=True):
                     if answer in ("cancelled", "requested"):
-                        await wake_up(storage, nested)
+                        await wake_up(storage, nested, CANCELLED_HINT)
 
 
 async def _amend(storage: Storage, id: str, name: str, value: object) -> None:

@@ -28,8 +28,10 @@ from dibs.storage.protocol import Storage
 
 #: Seconds until the next evaluation, if no node wakes it.
 TIMER: Final = 60.0
-#: The same for a flow with nodes that other enqueues share: their ends may wake another flow only.
-SHARED_TIMER: Final = 5.0
+#: The shortest and the longest time for a flow with nodes that other enqueues share, because their ends may
+#: wake another flow only, and for a storage where the end of a node and its wake-up are not one step. The
+#: time doubles while nothing changes.
+SHARED_TIMERS: Final = (0.1, 5.0)
 #: Seconds between two reads of all open nodes, at least. Such a read shows the progress.
 FULL_READ: Final = 1.0
 #: Such a read follows at the earliest after this many times the duration of the one before.
@@ -78,7 +80,7 @@ class Evaluator:
             slots = await read_slots(storage, cached, cached.state.begin())
             if not apply_slots(cached, slots) and not cached.state.is_over:
                 await _pause(len(slots), began)
-                raise Snooze(delay=_timer(cached))
+                raise Snooze(delay=_timer(cached, storage, changed=False))
         flow = await self._load(storage, id)
         if flow is None:
             return
@@ -88,7 +90,7 @@ class Evaluator:
             self._cache.forget(id)
             return
         await _pause(len(slots), began)
-        raise Snooze(delay=_timer(flow))
+        raise Snooze(delay=_timer(flow, storage, changed=True))
 
     async def _load(self, storage: Storage, id: str) -> LiveFlow | None:
         """Return the flow once it is handed off. None if it has ended, or waits to be started.
@@ -170,8 +172,12 @@ def _is_full_read_due(flow: LiveFlow, hint: bytes) -> bool:
     return hint != flow.hint or time.monotonic() - flow.read_at >= pause
 
 
-def _timer(flow: LiveFlow) -> float:
-    return SHARED_TIMER if flow.has_shared else TIMER
+def _timer(flow: LiveFlow, storage: Storage, *, changed: bool) -> float:
+    """Return the seconds until the next evaluation."""
+    if storage.capabilities.cross_queue and not flow.has_shared:
+        return TIMER
+    flow.pause = SHARED_TIMERS[0] if changed else min(2 * flow.pause, SHARED_TIMERS[1])
+    return flow.pause
 
 
 async def _pause(reads: int, began: float) -> None:

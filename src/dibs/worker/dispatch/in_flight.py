@@ -12,6 +12,7 @@ from dibs.model.job import Job
 from dibs.model.requests import Fail
 from dibs.worker import messages
 from dibs.worker.dispatch.fairness import PROCESS_UNITS
+from dibs.worker.dispatch.flow_wakeups import FlowWakeups
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.dispatch.round_trip import Reply
 from dibs.worker.execution.executor import runs_on_thread
@@ -22,7 +23,7 @@ from dibs.worker.execution.outcome_log import log_action
 logger = logging.getLogger("dibs.worker")
 
 #: Largest number of runs in flight in one process, including ended runs that wait for their settlement.
-MAX_IN_FLIGHT: Final = 18 * PROCESS_UNITS
+MAX_IN_FLIGHT: Final = 40 * PROCESS_UNITS
 
 
 class InFlightRuns:
@@ -31,8 +32,9 @@ class InFlightRuns:
     Each run has a unique index into the array `started`, which holds the start time of its handler, or 0.
     """
 
-    def __init__(self, started: MutableSequence[float]) -> None:
+    def __init__(self, started: MutableSequence[float], wakeups: FlowWakeups | None = None) -> None:
         self._started = started
+        self._wakeups = wakeups
         self._free_indexes = list(range(MAX_IN_FLIGHT))
         self._runs: dict[int, Invocation] = {}
         #: Largest number of jobs that the claims in flight can return.
@@ -93,6 +95,8 @@ class InFlightRuns:
                 )
             counters[counter_name(invocation.action, result)].append(invocation.index)
             self.remove(invocation)
+        if self._wakeups is not None:
+            self._wakeups.after_settlements(reply.settled, any_cancelled="cancelled" in counters)
         return counters
 
     def all_unstoppable(self, *, stopping: bool) -> bool:

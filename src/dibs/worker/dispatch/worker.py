@@ -22,6 +22,7 @@ from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import IdleClaim
 from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
+from dibs.worker.dispatch.flow_wakeups import FlowWakeups
 from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.pending_queues import PendingQueues
@@ -77,7 +78,7 @@ class Worker:
         self._capacity = Capacity(units)
         self._oversized = OversizedQueues(storage, self._step_soon, self._back_off)
         self._fairness = Fairness(self._capacity, self._oversized)
-        self._in_flight = InFlightRuns(started)
+        self._in_flight = InFlightRuns(started, FlowWakeups(storage))
         self._requests = Requests(
             storage, self._in_flight, self._fairness, self._apply_reply, self._start_task, self._step_soon
         )
@@ -85,7 +86,7 @@ class Worker:
             storage, self._capacity, self._fairness, self._in_flight, self._requests, self._step_soon
         )
         self._listener = Listener(storage, poll, self._step)
-        self._outcomes = RunOutcomes(self._settle_run, started)
+        self._outcomes = RunOutcomes(self._settle_run, started, storage.capabilities.cross_queue)
         self._executor = Executor(
             started,
             process_executor,

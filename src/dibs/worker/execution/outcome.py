@@ -11,7 +11,7 @@ from contextvars import Context, copy_context
 
 from attrs import define, field
 
-from dibs.flow.wakeup import FLOW_ATTRIBUTE, with_wake_up
+from dibs.flow.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import run_outcome
 from dibs.model.requests import Cancelled, Complete, End, Fail, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
@@ -35,6 +35,8 @@ class RunOutcomes:
     #: See `Executor`: when the handler of each run began. A hook counts as a start, too, so that the
     #: supervisor gives it the time of a handler, and counts a stall if the hook kills the process.
     _started: MutableSequence[float]
+    #: True if a follow-up may be in another queue: the end of a node then wakes its flow in the same step.
+    _is_cross_queue: bool = True
     #: The context variables of the hooks.
     _context: Context = field(factory=copy_context, init=False)
     #: References to the running hooks: the event loop keeps only weak ones.
@@ -50,7 +52,7 @@ class RunOutcomes:
         if not isinstance(action, Complete) or logger.isEnabledFor(logging.DEBUG):
             log_action(invocation, action)
         handler = invocation.handler
-        if FLOW_ATTRIBUTE in invocation.job.data.attributes:
+        if FLOW_ATTRIBUTE in invocation.job.data.attributes and self._is_cross_queue:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if handler.schedule is None and handler.after is None:
             self._settle(invocation, action)
@@ -67,7 +69,8 @@ class RunOutcomes:
             return False
         invocation.finished = True
         log_action(invocation, action)
-        action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
+        if self._is_cross_queue:
+            action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
             self.settle_with_hook(invocation, action)
         else:
@@ -158,7 +161,10 @@ def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
     """
     action = invocation.action
     if isinstance(action, (Complete, RetryLater)) or _has_time(action):
-        return with_next_tick(invocation, run_outcome.fail_after_refusal(reason))
+        fail = with_next_tick(invocation, run_outcome.fail_after_refusal(reason))
+        has_wake_up = isinstance(action, Complete) and any(item.queue == EVALUATIONS for item in action.then)
+        job = invocation.job
+        return with_wake_up(fail, job.id, job.data.attributes) if has_wake_up else fail
     if isinstance(action, Fail) and (action.then or action.retention is not None):
         # The next tick is left out, as it may be the refused part. The supervisor enqueues missing ticks.
         return Fail(error=action.error)
