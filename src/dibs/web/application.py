@@ -38,7 +38,7 @@ def dibs_web(
     signatures.
 
     - `allow(request)` returns the access of a request of Starlette: "write", "read" or "none". It may be
-      async. By default everybody who reaches the application may read, and nobody may write.
+      async. Default: "read" for each request.
     - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
       "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
       hook raises an error, the page shows no value. Default: values are shown as they are.

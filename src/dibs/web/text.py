@@ -15,7 +15,7 @@ _INVISIBLE: Final = frozenset("\u2028\u2029\u115f\u1160\u3164\ufeff")
 #: Text for a number that is not known.
 UNKNOWN: Final = "\N{EN DASH}"
 
-#: Answer of a write -> its sentence, and True if the write did what was asked.
+#: Answer of a write -> its sentence, and True if the write had the wanted effect.
 MESSAGES: Final[Mapping[str, tuple[str, bool]]] = {
     "pause": ("The queue is paused: no worker claims its jobs. Running jobs continue.", True),
     "resume": ("Workers claim jobs of the queue again.", True),

@@ -1,0 +1,74 @@
+"""Clients of the dashboard, which call the ASGI application without a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from dibs import Dibs
+from dibs.web import Access, dibs_web
+
+HOST = "http://dashboard.test"
+CSRF = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+class Browser:
+    """A client with cookies, which submits forms as a browser does."""
+
+    def __init__(self, client: httpx2.AsyncClient) -> None:
+        self.client = client
+
+    async def get(self, path: str, **params: str) -> httpx2.Response:
+        return await self.client.get(path, params=params or None)
+
+    async def text(self, path: str, **params: str) -> str:
+        """Return the HTML of a page, which must exist."""
+        answer = await self.get(path, **params)
+
+        assert 200 == answer.status_code, answer.text
+        return answer.text
+
+    async def token(self) -> str:
+        """Return the token of the forms on the page of a queue."""
+        found = CSRF.search(await self.text("/queue", name="any"))
+
+        assert found is not None, "the page has no form"
+        return found[1]
+
+    async def post(
+        self,
+        action: str,
+        params: Mapping[str, str],
+        fields: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+    ) -> httpx2.Response:
+        """Submit a form of the dashboard. `headers` replaces the Origin, and `token` the token."""
+        csrf = await self.token() if token is None else token
+        data = {"csrf": csrf, **(fields or {})}
+        sent = {"Origin": HOST} if headers is None else dict(headers)
+        return await self.client.post(f"/do/{action}", params=dict(params), data=data, headers=sent)
+
+
+@asynccontextmanager
+async def browse(app: Any, **client_options: Any) -> AsyncIterator[Browser]:
+    """Yield a browser for an ASGI application."""
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url=HOST, **client_options) as client:
+        yield Browser(client)
+
+
+def may(access: Access) -> Callable[[object], Access]:
+    return lambda _: access
+
+
+@pytest.fixture
+async def writer(any_app: Dibs) -> AsyncIterator[Browser]:
+    """A browser that may write, on a storage of each kind."""
+    async with browse(dibs_web(any_app, allow=may("write"))) as browser:
+        yield browser

@@ -1,0 +1,200 @@
+"""Live updates: one reading for all viewers, changes without a reload, and a storage that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Self
+
+import pytest
+
+from dibs import Dibs, Queue, StorageUnavailable
+from dibs.storage.registry import open_storage
+from dibs.web import dibs_web, live
+from dibs.web.live import Live
+from dibs.web.pages import Pages
+from dibs.web.reading.source import Source
+from tests.web.conftest import browse
+
+
+class CountingStorage:
+    """A storage that counts its calls, and that can be taken away."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.calls: list[str] = []
+        self.is_away = False
+
+    async def __aenter__(self) -> Self:
+        await self.storage.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.storage.__aexit__(*details)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.storage, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            if self.is_away:
+                raise StorageUnavailable("the storage is away <b>now</b>")
+            return await found(*args, **kwargs)
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read again soon after an error, so that the tests are short."""
+    monkeypatch.setattr(live, "RETRY_SECONDS", 0.05)
+
+
+@pytest.fixture
+async def counted() -> AsyncIterator[tuple[Dibs, CountingStorage]]:
+    app = Dibs("memory:")
+    storage = CountingStorage(open_storage("memory:"))
+    with app.override_storage(storage):
+        async with app:
+            yield app, storage
+
+
+def show(model: Any) -> str:
+    return str(model.state)
+
+
+async def test_a_change_reaches_the_viewers_without_a_reload(any_app: Dibs, any_queue: Queue) -> None:
+    await any_queue.enqueue({}, id="a")
+    pages = Pages(Source(any_app))
+    watched = Live(pages)
+    watch = watched.join(pages.key("job", {"queue": any_queue.name, "id": "a"}))
+    async with aclosing(watched.updates(watch, "reader", show)) as updates:  # type: ignore[type-var]
+        first = await anext(updates)
+        await any_queue.cancel("a")
+        second = await anext(updates)
+    watched.leave(watch)
+
+    assert ("page", "waiting") == first
+    assert ("page", "cancelled") == second
+
+
+async def test_a_hundred_viewers_cost_the_storage_one_reading(counted: tuple[Dibs, CountingStorage]) -> None:
+    app, storage = counted
+    await app.queue("q").enqueue({}, id="a")
+    pages = Pages(Source(app))
+    watched = Live(pages)
+    key = pages.key("job", {"queue": "q", "id": "a"})
+    storage.calls.clear()
+    rendered: list[Any] = []
+
+    def render(model: Any) -> str:
+        rendered.append(model)
+        return str(model.state)
+
+    watches = [watched.join(key) for _ in range(100)]
+    streams = [watched.updates(watch, "reader", render) for watch in watches]
+    updates = await asyncio.gather(*(anext(stream) for stream in streams))
+    for watch, stream in zip(watches, streams, strict=True):
+        await stream.aclose()  # type: ignore[attr-defined]
+        watched.leave(watch)
+
+    assert {("page", "waiting")} == set(updates)
+    assert ["get", "queues", "events"] == storage.calls
+    assert 1 == len(rendered)
+
+
+async def test_without_viewers_the_storage_is_left_alone(counted: tuple[Dibs, CountingStorage]) -> None:
+    app, storage = counted
+    pages = Pages(Source(app))
+    watched = Live(pages)
+    watch = watched.join(pages.key("overview", {}))
+    async with aclosing(watched.updates(watch, "reader", lambda _: "")) as updates:  # type: ignore[type-var]
+        await anext(updates)
+    watched.leave(watch)
+    assert watched._task is not None
+    await asyncio.wait_for(watched._task, 10)
+    storage.calls.clear()
+
+    assert 0 == watched.viewers
+    assert [] == storage.calls
+
+
+async def test_a_storage_that_goes_away_and_returns_is_announced(
+    counted: tuple[Dibs, CountingStorage],
+) -> None:
+    app, storage = counted
+    await app.queue("q").enqueue({}, id="a")
+    pages = Pages(Source(app))
+    watched = Live(pages)
+    watch = watched.join(pages.key("job", {"queue": "q", "id": "a"}))
+    async with aclosing(watched.updates(watch, "reader", show)) as updates:  # type: ignore[type-var]
+        before = await anext(updates)
+        storage.is_away = True
+        away = await anext(updates)
+        storage.is_away = False
+        after = await anext(updates)
+    watched.leave(watch)
+
+    assert [("page", "waiting"), ("down", "the storage is away <b>now</b>"), ("page", "waiting")] == [
+        before,
+        away,
+        after,
+    ]
+
+
+async def test_a_page_of_a_storage_that_is_away_says_so_and_stays_live(
+    counted: tuple[Dibs, CountingStorage],
+) -> None:
+    app, storage = counted
+    async with browse(dibs_web(app)) as browser:
+        storage.is_away = True
+        away = await browser.get("/")
+        storage.is_away = False
+        after = await browser.get("/")
+
+    assert 503 == away.status_code
+    assert "the storage is away &lt;b&gt;now" in away.text
+    assert 'data-live="/live/overview"' in away.text
+    assert 200 == after.status_code
+
+
+async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, CountingStorage]) -> None:
+    app, storage = counted
+    async with browse(dibs_web(app)) as browser:
+        await browser.get("/place")
+        storage.calls.clear()
+        await asyncio.gather(*(browser.get("/failures") for _ in range(20)))
+
+    assert 1 == storage.calls.count("queues")
+
+
+async def test_a_page_that_does_not_end_is_given_up(
+    counted: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = counted
+    monkeypatch.setattr("dibs.web.pages.READ_TIMEOUT", 0.05)
+    pages = Pages(Source(app))
+
+    async def hang(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setitem(pages.kinds, "place", type(pages.kinds["place"])("place", "", (), 1.0, hang))
+    with pytest.raises(Exception, match=r"did not answer within 0\.05 s"):
+        await pages.read(("place", ()))
+
+
+async def test_there_is_a_limit_of_viewers(
+    counted: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_VIEWERS", 0)
+    app, _ = counted
+    async with browse(dibs_web(app)) as browser:
+        full = await browser.get("/live/overview")
+        missing = await browser.get("/live/search")
+
+    assert (503, "10") == (full.status_code, full.headers["retry-after"])
+    assert 404 == missing.status_code

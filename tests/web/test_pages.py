@@ -1,0 +1,286 @@
+"""The pages of the dashboard on each storage."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dibs import Dibs, Queue
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest
+from dibs.web import dibs_web
+from tests.web import shop
+from tests.web.conftest import Browser, browse, may
+from tests.web.jobs import claim, complete, fail, storage_of
+
+#: Ids that are hard to show and to send: markup, direction, line breaks, paths and the longest one.
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "\u202eevil\u202c",
+    "line\nbreak\r\nand\ttab",
+    "../a/b?c=d&e=f#g%2F+h",
+    "'\"><img src=x onerror=alert(1)>",
+    "{{ 7*7 }}",
+    "é" * 256,
+    " ",
+)
+PAGES = ("/", "/failures", "/periodic", "/workers", "/place", "/search", "/enqueue", "/queue", "/job")
+
+
+@pytest.fixture
+async def reader(any_app: Dibs) -> AsyncIterator[Browser]:
+    async with browse(dibs_web(any_app)) as browser:
+        yield browser
+
+
+async def test_the_overview_lists_a_queue_with_its_counts(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue_many([{"n": n} for n in range(3)])
+    await any_queue.pause()
+
+    page = await reader.text("/", filter=any_queue.name)
+
+    assert f"/queue?name={any_queue.name}" in page
+    assert '<td class="num" data-label="Waiting">3</td>' in page
+    assert "paused</span>" in page
+
+
+@pytest.mark.parametrize(
+    "state", ["waiting", "scheduled", "active", "blocked", "completed", "failed", "cancelled"]
+)
+async def test_the_page_of_a_queue_lists_the_jobs_of_a_state(
+    reader: Browser, any_queue: Queue, state: str
+) -> None:
+    await complete(any_queue, "completed-1")
+    await fail(any_queue, "failed-1")
+    await any_queue.enqueue({}, id="cancelled-1", delay=60)
+    await any_queue.cancel("cancelled-1")
+    await any_queue.enqueue({}, id="active-1")
+    await claim(any_queue)
+    await any_queue.enqueue({}, id="active-1")
+    await any_queue.enqueue({}, id="waiting-1")
+    await any_queue.enqueue({}, id="scheduled-1", delay=600)
+
+    page = await reader.text("/queue", name=any_queue.name, state=state)
+    id = "active-1" if state == "blocked" else f"{state}-1"
+
+    assert f'data-key="j-{id}"' in page
+    assert f'aria-current="true">{state} <b>' in page
+
+
+async def test_a_queue_is_read_page_by_page(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue_many([any_queue.bind({}, id=f"job-{n:02}") for n in range(30)])
+
+    first = await reader.text("/queue", name=any_queue.name)
+    address = html.unescape(first.partition('">Next page')[0].rpartition('href="')[2])
+    second = await reader.text(address)
+
+    ids = [f"job-{n:02}" for n in range(30)]
+    assert 25 == sum(f">{id}<" in first for id in ids)
+    assert ids == [id for id in ids if (f">{id}<" in first) != (f">{id}<" in second)]
+    assert "First page" in second
+
+
+async def test_the_page_of_an_id_shows_its_three_parts(reader: Browser, any_queue: Queue) -> None:
+    await complete(any_queue, "a", b'{"answer": 42}')
+    await any_queue.enqueue({"color": "blue"}, id="a", attributes={"team": "red"}, key="customer-7")
+    await claim(any_queue)
+    await any_queue.enqueue({"color": "green"}, id="a")
+
+    page = await reader.text("/job", queue=any_queue.name, id="a")
+
+    for text in ("Current", "Successor", "Outcome", "blue", "green", "42", "red", "customer-7", "host:1"):
+        assert text in page
+
+
+async def test_the_story_of_an_id_comes_from_the_log(reader: Browser, any_queue: Queue) -> None:
+    await fail(any_queue, "a", "shop.Broken", "the first time")
+    await complete(any_queue, "b")
+    await complete(any_queue, "a")
+
+    page = await reader.text("/job", queue=any_queue.name, id="a")
+    story = page.partition('id="story"')[2]
+
+    assert 2 == story.count("<li ")
+    assert story.index("k-completed") < story.index("k-failed")
+    assert "the first time" in story
+
+
+async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
+    reader: Browser, any_queue: Queue
+) -> None:
+    for number in range(3):
+        await fail(any_queue, f"user-{number}", "smtp.Refused", f"user 'u{number}' unknown, code {number}")
+    await fail(any_queue, "other", "smtp.Refused", "greylisted")
+
+    page = await reader.text("/failures", queue=any_queue.name)
+    groups = page.split('<article class="group"')[1:]
+
+    assert 2 == len(groups)
+    assert "<b>3</b>" in groups[0]
+    assert "user … unknown, code …" in groups[0]
+    address = html.unescape(groups[0].partition('<h2><a href="')[2].partition('"')[0])
+    group = await reader.text(address)
+    assert "Traceback of user-2" in group
+    assert "other" not in group.partition("<tbody>")[2]
+
+
+async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> None:
+    async with shop.app.using("memory:") as app, browse(dibs_web(app)) as reader:
+        await shop.clean.options(id="schedule", delay=7200).enqueue()
+
+        page = await reader.text("/periodic")
+
+    assert "every 2 h" in page
+    assert '<td data-label="Next run"><time ' in page
+
+
+async def test_workers_are_listed_by_the_jobs_that_they_hold(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue({}, id="held-job")
+    await claim(any_queue)
+
+    page = await reader.text("/workers")
+
+    assert "host:1" in page
+    assert f"/job?queue={any_queue.name}&amp;id=held-job" in page
+
+
+async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queue: Queue) -> None:
+    await any_queue.configure(max_active=7)
+
+    page = await reader.text("/place")
+
+    assert html.escape(any_app.storage.durability).replace("&#x27;", "&#39;") in page
+    assert "max_active: 7" in page
+
+
+async def test_an_id_is_found_in_its_queue(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue({}, id="needle-1")
+
+    answer = await reader.get("/search", text="needle-1")
+
+    assert 303 == answer.status_code
+    assert f"/job?queue={any_queue.name}&id=needle-1" == answer.headers["location"]
+    assert "no queue has it in its name" in await reader.text("/search", text="no-such-id")
+
+
+@pytest.mark.parametrize("id", HOSTILE)
+async def test_a_hostile_id_is_escaped_and_its_links_lead_to_it(
+    reader: Browser, any_queue: Queue, id: str
+) -> None:
+    await any_queue.enqueue({"text": id}, id=id, attributes={"note": id})
+
+    listed = await reader.text("/queue", name=any_queue.name)
+    address = html.unescape(listed.partition('class="id" href="')[2].partition('"')[0])
+    page = await reader.text(address)
+
+    assert 'data-label="Due"' in listed
+    assert '<h2>Current <span class="state s-waiting">' in page
+    for text in (listed, page):
+        assert "<script>alert" not in text
+        assert "<img" not in text
+        assert "\u202e" not in text
+
+
+async def test_hostile_errors_and_holders_are_escaped(reader: Browser, any_queue: Queue) -> None:
+    await fail(any_queue, "a", "<b>Type</b>", "<script>alert('message')</script>\u202e")
+
+    for path, params in (
+        ("/failures", {"queue": any_queue.name}),
+        ("/queue", {"name": any_queue.name, "state": "failed"}),
+        ("/job", {"queue": any_queue.name, "id": "a"}),
+    ):
+        page = await reader.text(path, **params)
+
+        assert "&lt;b&gt;Type&lt;/b&gt;" in page
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+
+
+@pytest.mark.parametrize("name", HOSTILE[:5])
+async def test_a_hostile_name_of_a_queue_is_escaped(name: str) -> None:
+    async with Dibs("memory:") as app, browse(dibs_web(app, allow=may("write"))) as reader:
+        await app.queue(name).enqueue({}, id="a")
+
+        overview = await reader.text("/")
+        address = html.unescape(overview.partition('scope="row" class="name"><a href="')[2].partition('"')[0])
+        page = await reader.text(address)
+
+    assert 'data-key="j-a"' in page
+    for text in (overview, page):
+        assert "<script>alert" not in text
+        assert "<img" not in text
+
+
+async def test_a_payload_that_is_not_json_is_shown_as_bytes(reader: Browser, any_queue: Queue) -> None:
+    request = EnqueueRequest(job=NewJob(id="raw", data=JobData(payload=b"\x00\xff<i>")))
+    await (await storage_of(any_queue)).enqueue(any_queue.name, [request])
+
+    page = await reader.text("/job", queue=any_queue.name, id="raw")
+
+    assert "\\x00\\xff&lt;i&gt;" in page
+    assert "cannot decode" in page
+
+
+async def test_arguments_of_a_task_have_the_names_of_its_parameters() -> None:
+    async with shop.app.using("memory:") as app, browse(dibs_web(app)) as reader:
+        await shop.thumbnail.options(id="a").enqueue("a.png", width=7)
+
+        page = await reader.text("/job", queue="thumbs", id="a")
+
+    assert "<dt><code>path</code></dt>" in page
+    assert "<dt><code>width</code></dt>" in page
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_each_page_is_small_and_needs_no_other_server(reader: Browser, path: str) -> None:
+    page = await reader.text(path, **({"queue": "q", "id": "a"} if path == "/job" else {"name": "q"}))
+    links = [part.partition('"')[0] for part in page.split('src="')[1:] + page.split("<link")[1:]]
+    sizes = [len(page)]
+    for name in ("dibs.css", "dibs.js", "theme.js", "icon.svg"):
+        address = "/static/" + page.partition(f"static/{name}")[2].partition('"')[0]
+        file = await reader.get(f"/static/{name}{address.removeprefix('/static/')}")
+        assert "immutable" in file.headers["cache-control"]
+        sizes.append(len(file.content))
+
+    assert sum(sizes) < 100_000
+    assert [] == [link for link in links if "//" in link]
+    assert "style=" not in page
+    assert "<script>" not in page
+
+
+async def test_a_thousand_queues_fit_on_pages() -> None:
+    async with Dibs("memory:") as app, browse(dibs_web(app)) as reader:
+        for number in range(1000):
+            await app.queue(f"queue-{number:04}").enqueue({})
+
+        first = await reader.get("/")
+        last = await reader.text("/", page="20")
+
+    assert len(first.content) < 75_000
+    assert "Page 1 of 20, 1,000 queues" in first.text
+    assert "queue-0999" in last
+
+
+async def test_a_queue_that_does_not_exist_has_an_empty_page(reader: Browser) -> None:
+    assert "does not know this queue" in await reader.text("/queue", name="no-such-queue")
+    assert "has no job with this id" in await reader.text("/job", queue="no-such-queue", id="a")
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("/job", {"queue": "", "id": "a"}),
+        ("/queue", {"name": ""}),
+        ("/queue", {"name": "x" * 501}),
+        ("/job", {"queue": "x" * 501, "id": "a"}),
+    ],
+)
+async def test_a_bad_address_is_refused_with_a_reason(
+    reader: Browser, path: str, params: dict[str, str]
+) -> None:
+    answer = await reader.get(path, **params)
+
+    assert 400 == answer.status_code
+    assert "This was not done" in answer.text

@@ -1,0 +1,269 @@
+"""The safety of the dashboard: access, Origin, tokens, headers, and values that a hook hides."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dibs import ConfigurationError, Dibs
+from dibs.web import dibs_web
+from dibs.web.safety import TokenGate, is_same_origin
+from tests.web.conftest import HOST, Browser, browse, may
+
+ACTIONS = (
+    *("pause", "resume", "configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend"),
+    *("enqueue", "retry_selected", "retry_matching"),
+)
+
+
+@pytest.fixture
+async def jobs() -> Any:
+    async with Dibs("memory:") as app:
+        await app.queue("q").enqueue({"secret": "swordfish"}, id="a", attributes={"note": "swordfish"})
+        yield app
+
+
+async def is_unchanged(app: Dibs) -> bool:
+    counts = await app.queue("q").counts()
+    status = await app.queue("q").get("a")
+    return counts.waiting == 1 and status is not None and status.state == "waiting"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("allow", [None, may("read"), may("none")])
+async def test_nobody_writes_without_permission(jobs: Dibs, action: str, allow: Any) -> None:
+    async with browse(dibs_web(jobs, allow=allow)) as browser:
+        answer = await browser.post(action, {"queue": "q", "id": "a"}, {"data": "{}"}, token="x" * 32)
+
+    assert 403 == answer.status_code
+    assert await is_unchanged(jobs)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"{HOST}:8080"},
+        {"Origin": f"{HOST}.evil.example"},
+        {"Origin": HOST, "Sec-Fetch-Site": "cross-site"},
+        {"Origin": HOST, "Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://[bad"},
+    ],
+)
+async def test_a_write_from_another_site_is_refused(jobs: Dibs, action: str, headers: dict[str, str]) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        answer = await browser.post(action, {"queue": "q", "id": "a"}, {"data": "{}"}, headers)
+
+    assert 403 == answer.status_code
+    assert await is_unchanged(jobs)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("token", ["", "x" * 32, "é"])
+async def test_a_write_without_the_token_of_the_cookie_is_refused(
+    jobs: Dibs, action: str, token: str
+) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        await browser.token()
+        answer = await browser.post(action, {"queue": "q", "id": "a"}, {"data": "{}"}, token=token)
+
+    assert 403 == answer.status_code
+    assert "Nothing was changed" in answer.text
+    assert await is_unchanged(jobs)
+
+
+async def test_a_write_without_a_cookie_is_refused(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        token = await browser.token()
+        browser.client.cookies.clear()
+        answer = await browser.post("forget", {"queue": "q", "id": "a"}, token=token)
+
+    assert 403 == answer.status_code
+    assert await is_unchanged(jobs)
+
+
+async def test_a_form_that_is_too_large_is_refused(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        answer = await browser.post("enqueue", {"queue": "q"}, {"data": "x" * 5_000_000})
+
+    assert 403 == answer.status_code
+    assert "bytes" in answer.text
+    assert await is_unchanged(jobs)
+
+
+async def test_a_viewer_without_permission_sees_nothing(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs, allow=may("none"))) as browser:
+        for path in ("/", "/job?queue=q&id=a", "/live/overview", "/static/dibs.css", "/nothing"):
+            answer = await browser.get(path)
+
+            assert (403, "You may not see this dashboard.\n") == (answer.status_code, answer.text)
+
+
+async def test_a_reader_sees_no_button(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs)) as browser:
+        for path in ("/", "/queue?name=q", "/job?queue=q&id=a", "/failures", "/enqueue?queue=q"):
+            assert "<form method=" not in (page := await browser.text(path))
+            assert 'method="post"' not in page
+
+
+async def test_the_access_may_come_from_an_async_function(jobs: Dibs) -> None:
+    async def allow(request: Any) -> Any:
+        return "read" if request.headers.get("x-user") == "ada" else "none"
+
+    async with browse(dibs_web(jobs, allow=allow)) as browser:
+        assert 403 == (await browser.get("/")).status_code
+        assert 200 == (await browser.client.get("/", headers={"X-User": "ada"})).status_code
+
+
+@pytest.mark.parametrize("answer", [True, False, None, "admin", 1])
+async def test_an_access_that_is_none_of_the_three_is_refused(
+    jobs: Dibs, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with browse(dibs_web(jobs, allow=lambda _: answer)) as browser:
+        assert 403 == (await browser.get("/")).status_code
+
+    assert f"allow= returned {answer!r}" in caplog.text
+
+
+async def test_a_failure_of_allow_is_refused_and_logged(jobs: Dibs, caplog: pytest.LogCaptureFixture) -> None:
+    def allow(_: Any) -> Any:
+        raise RuntimeError("no session")
+
+    async with browse(dibs_web(jobs, allow=allow)) as browser:
+        assert 403 == (await browser.get("/")).status_code
+
+    assert "no session" in caplog.text
+
+
+async def test_each_answer_has_a_strict_policy(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        answers = [
+            await browser.get("/"),
+            await browser.get("/nothing"),
+            await browser.get("/static/dibs.js"),
+            await browser.post("pause", {"queue": "q"}, token="wrong"),
+        ]
+
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "unsafe" not in policy
+        assert "DENY" == answer.headers["x-frame-options"]
+    assert "no-store" == answers[0].headers["cache-control"]
+
+
+async def test_the_cookie_is_closed_to_scripts_and_other_sites(jobs: Dibs) -> None:
+    async with browse(dibs_web(jobs)) as browser:
+        first, second = await browser.get("/"), await browser.get("/")
+
+    assert "HttpOnly; SameSite=Lax" in first.headers["set-cookie"]
+    assert "set-cookie" not in second.headers
+
+
+def test_origins_are_compared_by_host_and_port() -> None:
+    assert is_same_origin({"origin": "https://a.example:8", "host": "a.example:8"})
+    assert is_same_origin({"origin": "http://[::1]:8321", "host": "[::1]:8321"})
+    assert not is_same_origin({"origin": "https://a.example", "host": "a.example:8"})
+    assert not is_same_origin({"origin": "", "host": ""})
+    assert not is_same_origin({"host": "a.example"})
+
+
+# -- values --------------------------------------------------------------------------------------------------
+
+
+async def test_a_hook_hides_values_everywhere(jobs: Dibs) -> None:
+    def redact(queue: str, part: str, value: Any) -> Any:
+        return f"hidden {part} of {queue}"
+
+    async with browse(dibs_web(jobs, allow=may("write"), redact=redact)) as browser:
+        page = await browser.text("/job", queue="q", id="a")
+
+    assert "swordfish" not in page
+    assert "hidden data of q" in page
+    assert "hidden attributes of q" in page
+
+
+async def test_a_hook_that_fails_shows_no_value(jobs: Dibs, caplog: pytest.LogCaptureFixture) -> None:
+    def redact(queue: str, part: str, value: Any) -> Any:
+        raise RuntimeError("hook")
+
+    async with browse(dibs_web(jobs, redact=redact)) as browser:
+        page = await browser.text("/job", queue="q", id="a")
+
+    assert "swordfish" not in page
+    assert "the redaction hook failed" in page
+    assert logging.ERROR == max(record.levelno for record in caplog.records)
+
+
+async def test_no_page_shows_the_password_of_the_url(tmp_path: Any) -> None:
+    app = Dibs("redis://ada:swordfish@127.0.0.1:1/0?socket_timeout=1", call_timeout=1)
+    async with browse(dibs_web(app)) as browser:
+        for path in ("/", "/place", "/failures"):
+            answer = await browser.get(path)
+
+            assert 503 == answer.status_code
+            assert "swordfish" not in answer.text
+            assert "ada" not in answer.text
+    assert "swordfish" not in repr(dibs_web(app))
+    await app.close()
+
+
+@pytest.mark.parametrize("bad", [None, 7, object()])
+def test_another_object_than_an_app_or_a_url_is_refused(bad: Any) -> None:
+    with pytest.raises(ConfigurationError, match="app_or_url"):
+        dibs_web(bad)
+
+
+@pytest.mark.parametrize("name", ["allow", "redact"])
+def test_a_hook_that_is_no_function_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        dibs_web("memory:", **{name: "write"})  # type: ignore[arg-type]
+
+
+# -- the gate of `dibs web` ----------------------------------------------------------------------------------
+
+
+async def test_the_token_of_the_address_opens_the_dashboard_once(jobs: Dibs) -> None:
+    gate = TokenGate(dibs_web(jobs), "t" * 24)
+    async with browse(gate) as browser:
+        closed = await browser.get("/queue", name="q")
+        wrong = await browser.get("/queue", name="q", token="u" * 24)
+        opened = await browser.get("/queue", name="q", token="t" * 24)
+        page = await browser.get("/queue", name="q")
+
+    assert [401, 401, 303, 200] == [each.status_code for each in (closed, wrong, opened, page)]
+    assert "/queue?name=q" == opened.headers["location"]
+    assert "httponly" in opened.headers["set-cookie"].lower()
+
+
+async def test_a_host_of_another_name_is_refused(jobs: Dibs) -> None:
+    gate = TokenGate(dibs_web(jobs), "", frozenset(("localhost", "127.0.0.1", "::1")))
+    async with browse(gate) as browser:
+        for host, status in (
+            ("localhost:8321", 200),
+            ("127.0.0.1", 200),
+            ("[::1]:8321", 200),
+            ("LOCALHOST", 200),
+            ("evil.example", 421),
+            ("localhost.evil.example", 421),
+            ("[bad", 421),
+        ):
+            answer = await browser.client.get("/", headers={"Host": host})
+
+            assert status == answer.status_code, host
+
+
+async def test_two_viewers_get_their_own_tokens_from_one_rendering(jobs: Dibs) -> None:
+    dashboard = dibs_web(jobs, allow=may("write"))
+    async with browse(dashboard) as ada, browse(dashboard) as bob:
+        tokens: list[str] = [await each.token() for each in (ada, bob)]
+        answer = await Browser(bob.client).post("pause", {"queue": "q"}, token=tokens[0])
+
+    assert 2 == len(set(tokens))
+    assert 403 == answer.status_code
