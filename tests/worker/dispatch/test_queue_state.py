@@ -10,7 +10,7 @@ from dibs.model.job import ActiveRun, Job, JobData
 from dibs.model.results import ClaimResult
 from dibs.worker.dispatch.queue_state import (
     MAX_PREFETCH,
-    MIN_BATCH,
+    MIN_SHARE,
     PREFETCH_TIMEOUT,
     SETTLEMENT_DELAY,
     QueueState,
@@ -99,7 +99,11 @@ def test_prefetching_has_a_limit() -> None:
     assert MAX_PREFETCH == wanted(queue)
 
 
-def draining_queue(settlements: int = MIN_BATCH) -> QueueState:
+#: The smallest large request of a queue of short runs.
+BATCH = int(MAX_PREFETCH * MIN_SHARE)
+
+
+def draining_queue(settlements: int = BATCH) -> QueueState:
     """A queue of short runs with one request in flight, half full, and settlements in its outbox."""
     queue = idle_queue()
     queue.prefetch.add_run_time(1e-6)
@@ -112,8 +116,8 @@ def draining_queue(settlements: int = MIN_BATCH) -> QueueState:
 
 
 def test_a_second_request_is_sent_if_it_is_large() -> None:
-    assert draining_queue().can_send_second(0.0, MIN_BATCH)
-    assert not draining_queue(MIN_BATCH - 1).can_send_second(0.0, MIN_BATCH)
+    assert draining_queue().can_send_second(0.0, BATCH)
+    assert not draining_queue(BATCH - 1).can_send_second(0.0, BATCH)
 
 
 def test_no_second_request_after_an_error_or_an_empty_claim_and_no_third() -> None:
@@ -123,7 +127,7 @@ def test_no_second_request_after_an_error_or_an_empty_claim_and_no_third() -> No
     two_in_flight.round_trips.in_flight.append(RoundTrip(settling=(), lease=None, reserved=0, limit=0))
 
     assert [False] * 3 == [
-        queue.can_send_second(time.monotonic(), MIN_BATCH) for queue in (pausing, empty, two_in_flight)
+        queue.can_send_second(time.monotonic(), BATCH) for queue in (pausing, empty, two_in_flight)
     ]
 
 

@@ -27,12 +27,14 @@ FALLBACK_POLL: Final = 60.0
 #: longest time that a prefetched job waits here.
 PREFETCH_SECONDS: Final = 0.01
 #: Largest number of prefetched jobs of one queue, including claims in flight. It is enough for two full
-#: requests while a queue is drained.
-MAX_PREFETCH: Final = 400
+#: requests while a queue is drained. A request with 500 jobs costs both sides less CPU time for each job than
+#: one with 200.
+MAX_PREFETCH: Final = 1000
 #: Smallest number of jobs worth a request that only prefetches, and of settlements worth a second request.
-#: The remaining prefetched jobs then last for one round trip to a far storage. With two requests in flight,
-#: smaller ones would do, but with 100 jobs each a drain needs half as many requests again.
 MIN_BATCH: Final = 150
+#: The same as a part of what the queue may prefetch, if that is more jobs. The remaining prefetched jobs then
+#: last for one round trip to a far storage.
+MIN_SHARE: Final = 3 / 8
 #: Number of jobs that a claim asks a queue of short runs for, if other such queues wait and the latest claim
 #: of the queue returned fewer jobs than it asked for.
 SMALL_STEP: Final = 8
@@ -192,6 +194,11 @@ class Prefetch:
         return min(MAX_PREFETCH, int(self._max_running * PREFETCH_SECONDS / self._run_seconds))
 
     @property
+    def batch(self) -> int:
+        """Smallest number of jobs worth a request, or of settlements worth a second one."""
+        return max(MIN_BATCH, int(self.most * MIN_SHARE))
+
+    @property
     def is_short(self) -> bool:
         """True if the runs are so short that the queue can prefetch a full request."""
         return self.most >= MIN_BATCH
@@ -208,7 +215,7 @@ class Prefetch:
         the duration of runs is known, and until enough prefetched runs have started to be worth a request.
         """
         more = round(self.most * (1.0 - used))
-        return more if more >= min(self.most / 2, MIN_BATCH) else 0
+        return more if more >= min(self.most / 2, self.batch) else 0
 
     def take_stale(self, now: float) -> list[Invocation]:
         """Remove and return the runs that waited for PREFETCH_TIMEOUT.
@@ -349,9 +356,9 @@ class QueueState:
         trips, readiness = self.round_trips, self.readiness
         if len(trips.in_flight) != 1 or trips.counting or readiness.retry_at > now:
             return False
-        if not readiness.ready or not readiness.has_more or len(trips.outbox) < MIN_BATCH:
+        if not readiness.ready or not readiness.has_more or len(trips.outbox) < self.prefetch.batch:
             return False
-        return prefetch >= MIN_BATCH
+        return prefetch >= self.prefetch.batch
 
     def delays_settlements(self, now: float, prefetch: int) -> bool:
         """Return whether the settlements in the outbox wait for those of prefetched runs, which end soon.

@@ -18,8 +18,8 @@ from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.fairness import Fairness, Shares
 from dibs.worker.dispatch.in_flight import InFlightRuns
 from dibs.worker.dispatch.queue_state import (
-    MAX_PREFETCH,
     MIN_BATCH,
+    MIN_SHARE,
     PREFETCH_TIMEOUT,
     SETTLEMENT_DELAY,
     QueueState,
@@ -33,7 +33,7 @@ MAX_LARGE: Final = 2
 #: Most shared requests in flight if one has a claim whose jobs can start at once.
 MAX_URGENT: Final = 3
 #: The largest used part of what the process may prefetch that leaves room for a large claim.
-MOST_USED: Final = 1.0 - MIN_BATCH / MAX_PREFETCH
+MOST_USED: Final = 1.0 - MIN_SHARE
 
 
 class Draft(NamedTuple):
