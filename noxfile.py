@@ -185,3 +185,10 @@ def bench_peers(session: nox.Session) -> None:
     """Compare dibs with other job queues; each is installed in a separate environment."""
     install(session)
     session.run("python", "-m", "benchmarks.peers", *session.posargs)
+
+
+@nox.session
+def bench_flows(session: nox.Session) -> None:
+    """Compare the flows of dibs with those of Celery, BullMQ and pg-boss."""
+    install(session)
+    session.run("python", "-m", "benchmarks.flows", *session.posargs)

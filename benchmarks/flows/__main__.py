@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict
+from attrs import define
 from rich.console import Console
 
 from benchmarks import report
 from benchmarks.flows import table
 from benchmarks.flows.measure import FULL, QUICK, Measurement
 from benchmarks.flows.results import Results
-from benchmarks.flows.servers import FlowServer, start_servers
+from benchmarks.flows.servers import start_servers
 from benchmarks.flows.systems import SYSTEMS, System
 from benchmarks.peers.environments import PeerUnavailable
 
@@ -65,37 +66,43 @@ def measured(name: str, measure: Callable[[], dict[str, Any]], console: Console)
     return figures
 
 
-def compare(
-    systems: list[System], servers: dict[str, FlowServer], results: Results, arguments: argparse.Namespace
-) -> None:
-    """Measure all rounds, and then all kills."""
-    effort, console = QUICK if arguments.quick else FULL, Console(stderr=True)
-    runs = {system: Measurement(system, servers[system.kind], effort) for system in systems}
-    for number in range(arguments.rounds):
-        results.rounds.append({})
-        for system, run in runs.items():
-            name = f"round {number + 1}: {system.key}"
-            results.rounds[-1][system.key] = measured(name, run.rates_and_handovers, console)
-            results.save(arguments.json)
-    for system, run in runs.items() if arguments.kills else ():
+@define
+class Comparison:
+    """A run of all systems, one after the other in each round."""
 
-        def count(run: Measurement = run) -> dict[str, Any]:
-            return asdict(run.fan_ins_under_kills(arguments.kills, arguments.seed))
+    measurements: list[Measurement]
+    results: Results
+    #: The file of the results, written after each measurement.
+    path: Path | None
 
-        results.kills[system.key] = measured(f"kills: {system.key}", count, console)
-        results.save(arguments.json)
+    def measure_rounds(self, rounds: int, console: Console) -> None:
+        for number in range(rounds):
+            self.results.rounds.append({})
+            for one in self.measurements:
+                key = one.system.key
+                found = measured(f"round {number + 1}: {key}", one.rates_and_handovers, console)
+                self.results.rounds[-1][key] = found
+                self.results.save(self.path)
+
+    def count_kills(self, kills: int, seed: int, console: Console) -> None:
+        for one in self.measurements if kills else ():
+            key, count = one.system.key, partial(one.fan_ins_under_kills, kills, seed)
+            self.results.kills[key] = measured(f"kills: {key}", count, console)
+            self.results.save(self.path)
 
 
 def main() -> None:
     """Measure the systems and print the tables."""
     arguments = parse_arguments()
+    effort, console = QUICK if arguments.quick else FULL, Console(stderr=True)
     systems = select_systems(arguments.names, arguments.kind)
-    for system in systems:
-        system.install()
     with start_servers({system.kind for system in systems}) as (servers, versions):
         settings = {"rounds": arguments.rounds, "kills": arguments.kills, "quick": arguments.quick}
         results = Results.describe(versions, **settings)
-        compare(systems, servers, results, arguments)
+        measurements = [Measurement(system, servers[system.kind], effort) for system in systems]
+        comparison = Comparison(measurements, results, arguments.json)
+        comparison.measure_rounds(arguments.rounds, console)
+        comparison.count_kills(arguments.kills, arguments.seed, console)
     table.show(results, report.open_console())
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import asdict, define, frozen
 
-from benchmarks.flows.events import FanIns, count_fan_ins, handover_ms
+from benchmarks.flows.events import count_fan_ins, handover_ms
 from benchmarks.flows.servers import FlowServer, Requests
 from benchmarks.flows.session import Session, open_session
 from benchmarks.flows.systems import System
@@ -94,7 +94,7 @@ class Measurement:
                 break
         return handover_ms(session.log.events, range(first, session.next_flow))
 
-    def fan_ins_under_kills(self, rounds: int, seed: int) -> FanIns:
+    def fan_ins_under_kills(self, rounds: int, seed: int) -> Figures:
         """Kill a worker in each round, and count lost and doubled fan-ins."""
         effort, draw = self.effort, random.Random(seed)
         with open_session(self.system, self.server.reset(), pause=PAUSE, recovery=RECOVERY) as session:
@@ -107,8 +107,9 @@ class Measurement:
             # Jobs of killed workers may still come back, and start a fan-in once more.
             time.sleep(RECOVERY * 2)
             session.log.read()
-            return count_fan_ins(
-                session.log.events, flows, effort.kill_nodes, session.workers.killed, results=results
+            killed = session.workers.killed
+            return asdict(
+                count_fan_ins(session.log.events, flows, effort.kill_nodes, killed, results=results)
             )
 
 

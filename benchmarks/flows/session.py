@@ -210,6 +210,7 @@ def open_session(system: System, url: str, *, pause: int = 0, recovery: int = 0)
     `pause`: the least ms that a node works, 0 for none. `recovery`: the seconds after which the jobs of a
     killed worker run again, or 0 for the default of the system.
     """
+    system.install()
     with tempfile.TemporaryDirectory(prefix="flows-") as name:
         folder = Path(name)
         log = EventLog(folder / "log")
