@@ -37,6 +37,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="seed of the moments of the kills (default: 1)")
     parser.add_argument("--quick", action="store_true", help="few flows: a trial, not a measurement")
     parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--tables", type=Path, help="print the tables of such a file; measure nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     arguments = parser.parse_args(words)
     if not 0 <= arguments.kills <= 200:
         parser.error(f"--kills is {arguments.kills}; choose 0 to 200")
@@ -91,9 +93,8 @@ class Comparison:
             self.results.save(self.path)
 
 
-def main() -> None:
-    """Measure the systems and print the tables."""
-    arguments = parse_arguments()
+def run(arguments: argparse.Namespace) -> Results:
+    """Measure the systems and return the results."""
     effort, console = QUICK if arguments.quick else FULL, Console(stderr=True)
     systems = select_systems(arguments.names, arguments.kind)
     with start_servers({system.kind for system in systems}) as (servers, versions):
@@ -103,7 +104,15 @@ def main() -> None:
         comparison = Comparison(measurements, results, arguments.json)
         comparison.measure_rounds(arguments.rounds, console)
         comparison.count_kills(arguments.kills, arguments.seed, console)
-    table.show(results, report.open_console())
+    return results
+
+
+def main() -> None:
+    """Measure the systems, or read earlier results, and print the tables."""
+    arguments = parse_arguments()
+    results = Results.load(arguments.tables) if arguments.tables else run(arguments)
+    show = table.show_markdown if arguments.markdown else table.show
+    show(results, report.open_console())
 
 
 if __name__ == "__main__":

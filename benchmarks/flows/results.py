@@ -43,6 +43,10 @@ class Results:
             }
         )
 
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        return cls(**json.loads(path.read_text("utf-8")))
+
     def save(self, path: Path | None) -> None:
         """Write the file in one step, if a path was given."""
         if path is None:

@@ -134,7 +134,21 @@ def show(results: Results, console: Console) -> None:
         for line in grid.lines:
             drawn.add_row(*line)
         console.print(drawn)
-    for part in (*results.rounds, results.kills):
-        for key, found in part.items():
-            if "not_run" in found:
-                console.print(f"{key}: not measured: {found['not_run']}", style="yellow", highlight=False)
+    for line in not_measured(results):
+        console.print(line, style="yellow", highlight=False)
+
+
+def show_markdown(results: Results, console: Console) -> None:
+    """Print all tables as Markdown, each below its title."""
+    for grid in grids(results):
+        lines = [grid.headings, ["---"] * len(grid.headings), *grid.lines]
+        rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        console.print(f"{grid.title}\n\n{rows}\n")
+    for line in not_measured(results):
+        console.print(f"{line}\n")
+
+
+def not_measured(results: Results) -> list[str]:
+    parts = (*results.rounds, results.kills)
+    failures = ((key, found) for part in parts for key, found in part.items() if "not_run" in found)
+    return [f"{key}: not measured: {found['not_run']}" for key, found in failures]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from benchmarks.flows import table
-from benchmarks.flows.__main__ import parse_arguments, select_systems
+from benchmarks.flows.__main__ import main, parse_arguments, select_systems
 from benchmarks.flows.events import Event, EventLog, FanIns, count_fan_ins, handover_ms
 from benchmarks.flows.measure import Effort, Figures, Measurement
 from benchmarks.flows.results import Results
@@ -123,6 +124,18 @@ def test_tables_have_the_medians_of_all_rounds() -> None:
     assert [["dibs", "2.00", "5.00", "2.00", "5.00"]] == requests.lines
     assert [["dibs", "2.0", "3.0", "4.0", "4.0"]] == handovers.lines
     assert [["redis: dibs", "15", "3", "0", "1", "2", "0"]] == kills.lines
+    assert ["redis: dibs: not measured: a reason"] == table.not_measured(results)
+
+
+def test_the_tables_of_a_file_are_printed_as_markdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted = {"flows": 5, "lost": 1, "lost_after_nodes": 0, "doubled": 0, "repeated": 0, "wrong": 0}
+    Results({"kills": 1}, [], {"redis: celery": counted}).save(tmp_path / "results.json")
+    monkeypatch.setattr(sys, "argv", ["flows", "--tables", str(tmp_path / "results.json"), "--markdown"])
+    main()
+
+    assert "| redis: celery | 5 | 1 | 0 | 0 | 0 | 0 |" in capsys.readouterr().out
 
 
 def check_figures(figures: Figures) -> None:
