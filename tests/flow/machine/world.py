@@ -1,0 +1,290 @@
+"""The world of the machine: a storage on a manual clock, processes, and what operators do to flows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field
+
+from dibs.cli.commands.move import move
+from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.model.job import Error, Job
+from dibs.model.requests import Cancelled, Complete, End, Fail
+from dibs.model.run_outcome import HandedOff, Raised, Returned, Verdict
+from dibs.storage.protocol import Storage
+from dibs.testing.clock import ManualClock
+from tests.flow.machine.graphs import QUEUES, Fate, FlowSpec, label_of
+from tests.flow.machine.laws import check_start, require
+from tests.flow.machine.ledger import Ledger, Recorder
+from tests.flow.machine.process import Fault, Process
+
+LEASE_MS: Final = 30_000
+ALL_QUEUES: Final = (FLOWS, EVALUATIONS, *QUEUES)
+#: Returns a new, empty storage with a manual clock.
+NewStorage = Callable[[], Storage]
+
+
+@define(eq=False)
+class World:
+    """Two processes on one storage, and the flows that were enqueued."""
+
+    _new_storage: NewStorage
+    recorder: Recorder
+    processes: list[Process]
+    storages: list[Storage]
+    specs: dict[str, FlowSpec] = field(factory=dict)
+    #: For each node that one flow enqueues: the label of its flow, and its number there.
+    nodes: dict[str, tuple[str, int]] = field(factory=dict)
+    fates: dict[str, tuple[Fate, ...]] = field(factory=dict)
+    #: Processes that stopped in the middle of an evaluation.
+    paused: list[tuple[Process, asyncio.Task[Verdict]]] = field(factory=list)
+    #: Retries of single nodes by an operator.
+    retried: Counter[str] = field(factory=Counter)
+    #: The flows whose cancellation was requested.
+    cancelled: set[str] = field(factory=set)
+    #: True after anything that may delay a flow until its timer.
+    is_disturbed: bool = False
+    #: True after a pause: an old evaluation may enqueue a node of a flow that was cancelled meanwhile.
+    was_paused: bool = False
+    handed_off: dict[tuple[str, str], tuple[int, Fate]] = field(factory=dict)
+
+    @classmethod
+    async def open(cls, new_storage: NewStorage) -> World:
+        storage = await new_storage().__aenter__()
+        recorder = Recorder(ManualClock(storage))
+        return cls(new_storage, recorder, [Process(recorder), Process(recorder)], [storage])
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.recorder.ledger
+
+    async def close(self) -> None:
+        for process, task in self.paused:
+            task.cancel()
+            await asyncio.wait([task])
+            process.close()
+        for process in self.processes:
+            process.close()
+        for storage in self.storages:
+            await storage.__aexit__(None, None, None)
+
+    # -- flows -----------------------------------------------------------------------------------------
+
+    async def enqueue(self, label: str, spec: FlowSpec) -> None:
+        self._learn(label, spec)
+        if any(node.shared is not None for node in spec.all_nodes()):
+            self.is_disturbed = True  # the end of a shared node wakes one of its flows
+        await self.processes[0].build(label, spec, id=label).enqueue()
+
+    def _learn(self, label: str, spec: FlowSpec) -> None:
+        self.specs[label] = spec
+        for number, node in enumerate(spec.nodes):
+            name = label_of(label, number, node)
+            self.fates.setdefault(name, node.fates)
+            if node.shared is None:
+                self.nodes[name] = label, number
+            if node.nested is not None:
+                self._learn(name, node.nested)
+
+    # -- runs ------------------------------------------------------------------------------------------
+
+    async def claim(self, queue: str) -> Job | None:
+        """Claim one due job under a new lease."""
+        grant = await self.recorder.grant([queue], LEASE_MS, "machine")
+        claim = await self.recorder.claim(queue, grant.lease, 1)
+        return claim.jobs[0] if claim.jobs else None
+
+    async def run_handler(self, queue: str, index: int = 0, fault: Fault | None = None) -> bool:
+        """Run one due flow or evaluation in a process. Return whether there was one."""
+        job = await self.claim(queue)
+        if job is None:
+            return False
+        if queue == FLOWS:
+            self._check_start(queue, job)
+        process = self.processes[index]
+        task = await process.run(queue, job, fault)
+        if task is not None:
+            self.paused.append((process, task))
+            self.was_paused = True
+        if task is not None or process.storage.is_dead:
+            self.processes[index] = Process(self.recorder)
+        return True
+
+    async def resume(self, number: int) -> None:
+        """Let a paused process go on: its lease may have expired. Its memory is that of the pause."""
+        process, task = self.paused.pop(number)
+        process.storage.resumed.set()
+        await task
+        self.processes.append(process)
+        self.processes.pop(0).close()
+
+    async def work(self, queue: str, *, dies: bool = False) -> bool:
+        """Run one due node, and end it as its fate says. Return whether there was one."""
+        job = await self.claim(queue)
+        if job is None:
+            return False
+        name = self._check_start(queue, job)
+        if dies:  # the run comes back when its lease expires
+            self.is_disturbed = True
+            return True
+        fates = self.fates[name]
+        fate = fates[min(self.ledger.runs[name], len(fates) - 1)]
+        if fate == "retry" and self.ledger.runs[name] >= len(fates):
+            fate = "complete"
+        await self.processes[0].settle(queue, job, self._verdict(name, fate))
+        if fate.startswith("hand off"):
+            self.handed_off[queue, job.id] = job.revision, fate
+        return True
+
+    def _verdict(self, name: str, fate: Fate) -> Verdict:
+        error = Error(type="Planned", message=f"{name} fails")
+        if fate == "complete":
+            return Returned(self._result(name))
+        if fate == "retry":
+            return Raised(error=error, delay=0)
+        return Raised(error=error, permanent=True) if fate == "fail" else HandedOff()
+
+    def _result(self, name: str) -> bytes:
+        return msgspec.json.encode([name, self.ledger.runs[name]])
+
+    def _check_start(self, queue: str, job: Job) -> str:
+        name = self.ledger.labels[queue, job.id]
+        if name in self.nodes:
+            flow, number = self.nodes[name]
+            check_start(self.ledger, flow, self.specs[flow], number, job.data.payload)
+            is_live = self.ledger.is_live(flow) or self.is_cancelled(flow)
+            require(is_live or name in self.retried, "no node runs after its flow", name)
+        return name
+
+    def is_cancelled(self, flow: str) -> bool:
+        """Return whether the cancellation of a flow, or of a flow around it, was requested."""
+        parts = flow.split(".")
+        return any(".".join(parts[:end]) in self.cancelled for end in range(1, len(parts) + 1))
+
+    async def finish_one(self) -> bool:
+        """End the first handed-off node, as an operator does. Return whether there was one."""
+        for (queue, id), (revision, fate) in list(self.handed_off.items()):
+            del self.handed_off[queue, id]
+            (slot,) = await self.recorder.get(queue, [id])
+            if slot.current is None or slot.current.run is None or slot.current.run.lease is not None:
+                continue
+            name = self.ledger.labels[queue, id]
+            end: End = Complete(result=self._result(name))
+            if slot.current.run.cancel_requested:
+                end = Cancelled()
+            elif fate == "hand off and fail":
+                end = Fail(error=Error(type="Planned", message=f"{name} fails"))
+            self.is_disturbed = True
+            await self.recorder.finish(queue, id, end, revision)
+            return True
+        return False
+
+    # -- operators -------------------------------------------------------------------------------------
+
+    async def cancel_flow(self, flow: str, *, plainly: bool) -> None:
+        self.is_disturbed = True
+        if plainly:
+            (answer,) = await self.recorder.cancel(FLOWS, [flow], running=True)
+        else:
+            answer = await self.processes[0].app.get_flow(flow).cancel()
+        if answer in ("cancelled", "requested"):
+            self.cancelled.add(flow)
+
+    async def cancel_node(self, name: str) -> None:
+        self.is_disturbed = True
+        for queue, id in self.ledger.ids.get(name, [])[-1:]:
+            await self.recorder.cancel(queue, [id], running=True)
+            if queue == FLOWS:
+                self.cancelled.add(name)
+
+    async def retry_node(self, name: str) -> None:
+        self.is_disturbed = True
+        for queue, id in self.ledger.ids.get(name, [])[-1:]:
+            if (await self.recorder.retry_failed(queue, [id]))[0] == "queued":
+                self.retried[name] += 1
+
+    async def retry_flow(self, flow: str) -> None:
+        await self.processes[0].app.get_flow(flow).retry_failed()
+
+    async def advance(self, seconds: float) -> None:
+        clock = self.recorder.clock
+        await clock.move_to(clock.now_ms + int(seconds * 1000))
+        for queue in ALL_QUEUES:
+            await self.recorder.reap(queue, 1000)
+
+    async def move(self) -> None:
+        """Move all queues to a new storage, after the end of all processes."""
+        self.is_disturbed = True
+        for process, task in self.paused:
+            process.storage.is_dead = True
+            process.storage.resumed.set()
+            await task
+        self.paused.clear()
+        await self.advance(LEASE_MS / 1000)
+        storage = await self._new_storage().__aenter__()
+        clock = ManualClock(storage, self.recorder.clock.now_utc)
+        source, target = self.recorder.clock.silent_storage, clock.silent_storage
+        await move(source, target, ALL_QUEUES, wait=False, progress=lambda *_: None)
+        self.storages.append(storage)
+        self.recorder.clock = clock
+        self.processes = [Process(self.recorder), Process(self.recorder)]
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    async def live_jobs(self) -> dict[str, int]:
+        counts = await self.recorder.counts(ALL_QUEUES)
+        return {queue: live for queue, one in counts.items() if (live := one.waiting + one.active)}
+
+    async def sweep(self) -> bool:
+        """Run everything that is due, round by round. Return whether anything ran."""
+        ran = False
+        while any(
+            [
+                await self.run_handler(FLOWS),
+                await self.run_handler(EVALUATIONS, len(self.processes) - 1),
+                *[await self.work(queue) for queue in QUEUES],
+            ]
+        ):
+            ran = True
+        return ran
+
+    async def drain(self) -> None:
+        """Let everything end, without further faults. A flow that needs too many minutes hangs."""
+        while self.paused:
+            await self.resume(0)
+        nodes = sum(len(spec.nodes) for spec in self.specs.values())
+        for _ in range(40 + 12 * nodes):
+            while await self.sweep() or await self.finish_one():
+                pass
+            if not await self.live_jobs():
+                return
+            require(self.is_disturbed, "a flow without faults needs no timer", await self._describe())
+            await self.advance(await self._seconds_until_due())
+        require(False, "each flow ends", await self._describe())
+
+    async def _seconds_until_due(self) -> float:
+        grant = await self.recorder.grant(ALL_QUEUES, LEASE_MS, "machine")
+        now = self.recorder.clock.now_ms
+        due = [(await self.recorder.claim(queue, grant.lease, 1)) for queue in ALL_QUEUES]
+        await self.recorder.drop(ALL_QUEUES, grant.lease, 100)
+        times = [claim.next_due - now for claim in due if claim.next_due is not None]
+        return min([LEASE_MS, *times]) / 1000
+
+    async def _describe(self) -> Any:
+        states = {}
+        for queue in ALL_QUEUES:
+            page = await self.recorder.export(queue, limit=1000)
+            states[queue] = [
+                (
+                    one.id,
+                    None if one.slot.current is None else one.slot.current.run_at,
+                    one.slot.current is not None and one.slot.current.run,
+                )
+                for one in page.records
+                if one.slot.current is not None
+            ]
+        return await self.live_jobs(), states, dict(self.ledger.ends)

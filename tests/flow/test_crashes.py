@@ -1,0 +1,120 @@
+"""A flow ends once, and each node runs once, wherever evaluations stop and whatever wake-ups are lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from dibs.flow.running import evaluation
+from dibs.flow.wakeup import FLOWS
+from tests.flow.driver import Driver, Graph, Stop
+
+DIAMOND = Graph([[], [0], [0], [1, 2], []], [[], [], [], [], [3]], [[], [], [], [], []])
+WITH_FAILURES = Graph(
+    [[], [0], [], [1], [], []], [[], [], [0], [], [], [2]], [[], [], [], [], [3], []], frozenset({1})
+)
+
+
+async def check(driver: Driver, graph: Graph, state: str) -> None:
+    """Check that the flow ended once, as a plain replay says, and that each node ran once after its parents."""
+    expected = graph.expected()
+    status = await driver.app.get_flow("f").status()
+    events = await driver.storage.events(FLOWS)
+
+    assert ("failed" if graph.fails() else "completed") == state
+    assert status is not None
+    assert expected == [node.state for node in status.nodes]
+    assert {n: 1 for n, one in enumerate(expected) if one != "skipped"} == Counter(driver.ran)
+    for number in driver.ran:
+        before = driver.ran[: driver.ran.index(number)]
+        parents = {*graph.arguments[number], *graph.after[number]}
+        assert parents <= set(before)
+    assert 1 == sum(event.kind in ("completed", "failed", "cancelled") for _, event in events.events)
+
+
+@pytest.fixture(autouse=True)
+def always_full(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let half of the tests read all open nodes in each evaluation, and the others only the watched ones."""
+    monkeypatch.setattr(evaluation, "FULL_READ", 0.0 if "full" in request.node.name else 1e9)
+    monkeypatch.setattr(evaluation, "SHARED_TIMERS", (0.0, 0.0))
+
+
+@pytest.mark.parametrize("reads", ["full", "watched"])
+@pytest.mark.parametrize("graph", [DIAMOND, WITH_FAILURES], ids=["diamond", "failures"])
+@pytest.mark.parametrize("stop", ["before", "after", "freeze"])
+async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, graph: Graph, reads: str) -> None:
+    stops = 0
+    while True:
+        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+        async with driver.storage:
+            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+                await driver.enqueue(graph)
+                await check(driver, graph, await driver.run())
+        if driver.storage.calls.total() <= stops:
+            break
+        stops += 1
+
+    assert stops > 10
+
+
+@pytest.mark.parametrize("reads", ["full", "watched"])
+@pytest.mark.parametrize("wakes", [True, False], ids=["wake-ups", "no wake-ups"])
+async def test_random_graphs_end_as_a_plain_replay_says(wakes: bool, reads: str) -> None:  # noqa: FBT001
+    for seed in range(60):
+        rng = random.Random(seed)  # noqa: S311 - a test repeats it
+        graph = Graph.draw(rng, rng.randrange(1, 14))
+        driver = Driver(rng=rng, wakes=wakes, evaluators=2)
+        driver.storage.stop_at = rng.randrange(1, 60)
+        driver.storage.stop = rng.choice(["before", "after", "freeze"])
+        async with driver.storage:
+            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+                await driver.enqueue(graph)
+                await check(driver, graph, await driver.run())
+
+
+@pytest.mark.parametrize("reads", ["full", "watched"])
+@pytest.mark.parametrize("stop", ["before", "after", "freeze"])
+async def test_a_retry_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
+    stops = 0
+    while True:
+        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+        async with driver.storage:
+            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+                await driver.enqueue(WITH_FAILURES)
+                assert "failed" == await driver.run()
+                driver.failing.clear()
+                assert "queued" == await driver.app.get_flow("f").retry_failed()
+                assert "completed" == await driver.run()
+        assert Counter([0, 1, 1, 2, 3, 4, 5]) == Counter(driver.ran)
+        if driver.storage.calls.total() <= stops:
+            break
+        stops += 1
+
+    assert stops > 15
+
+
+@pytest.mark.parametrize("reads", ["full", "watched"])
+@pytest.mark.parametrize("stop", ["before", "after", "freeze"])
+async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
+    stops = 0
+    while True:
+        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+        async with driver.storage:
+            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+                await driver.enqueue(DIAMOND)
+                await driver.run_steps(stops % 9)
+                cancelled = await driver.app.get_flow("f").cancel()
+                state = await driver.run()
+                status = await driver.app.get_flow("f").status()
+                waiting = await driver.task.queue.counts()
+        assert status is not None
+        assert ("cancelled" if cancelled in ("cancelled", "requested") else cancelled) == state
+        assert 0 == waiting.waiting
+        if driver.storage.calls.total() <= stops:
+            break
+        stops += 1

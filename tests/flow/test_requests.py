@@ -1,0 +1,35 @@
+"""The number of reads and requests of a flow grows with its size, and no faster."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dibs.flow.running import evaluation
+from tests.flow.driver import Driver, Graph
+
+NODES = 2_000
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+async def test_a_fan_in_of_two_thousand_nodes_takes_few_reads(
+    monkeypatch: pytest.MonkeyPatch,
+    shuffled: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(evaluation, "FULL_READ", 1e9)
+    graph = Graph([[]] * NODES + [list(range(NODES))], [[]] * (NODES + 1), [[]] * (NODES + 1))
+    driver = Driver(rng=random.Random(1))  # noqa: S311 - a test repeats it
+    async with driver.storage:
+        with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+            await driver.enqueue(graph, shuffled=shuffled)
+            assert "completed" == await driver.run()
+
+    assert NODES + 1 == len(driver.ran)
+    calls = driver.storage.calls
+    # Each node is read as a result once, and otherwise less than six times on average.
+    assert driver.storage.ids_read < 7 * NODES
+    assert calls["get"] < 4 * NODES
+    assert calls["enqueue"] == 3
+    assert calls["report"] <= 3 + NODES // evaluation.UNSAVED_ENDS
+    assert calls["finish"] == 1
