@@ -128,3 +128,19 @@ async def test_queues_that_become_idle_together_restart_the_wait_once(app: Dibs)
         await asyncio.sleep(2 * RESTART_DELAY)
 
     assert [("a",), ("a", "b", "c")] == [names for verb, names in storage.asked if verb == "wait"]
+
+
+async def test_a_queue_that_runs_out_of_jobs_does_not_restart_the_wait_of_all_others(app: Dibs) -> None:
+    """Each wait checks all its queues, so a restart for each queue would cost the square of their number."""
+    names = [f"q{n:02}" for n in range(40)]
+    async with listening(app, *names) as (waits, storage):
+        for name in names:
+            queue = await waits.idle_queue(name)
+            queue.readiness.active_until = float("inf")
+            waits.listen_soon(queue)
+            await asyncio.sleep(1.5 * RESTART_DELAY)
+        checked = [len(queues) for verb, queues in storage.asked if verb == "wait"]
+        covered = {queue.name for queue in waits.listener.queues}
+
+    assert set(names) == covered
+    assert sum(checked) < 400, "with a restart for each queue it would be 800"

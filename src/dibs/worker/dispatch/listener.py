@@ -25,7 +25,7 @@ TIMER_TOLERANCE: Final = 0.001
 #: Seconds before the wait for idle queues restarts. One restart then covers all queues that run out of jobs
 #: at about the same time, as at the start of a worker.
 RESTART_DELAY: Final = 0.01
-#: Largest number of active queues whose wait restarts at once.
+#: Largest number of queues whose wait restarts at once, and of active queues that wait apart from the others.
 SMALL_WAIT: Final = 8
 #: Seconds by which the clock of the storage may be ahead of the clock here when it reports a job as due.
 CLOCK_TOLERANCE: Final = 0.05
@@ -36,17 +36,20 @@ class Listener:
 
     Queues that had jobs recently share one wait, idle queues another. A wait restarts with each job of one
     of its queues and checks all its queues, so in a common wait one busy queue would cause work for many idle
-    queues. `wake_worker` is called when a queue has become ready.
+    queues. For the same reason the queues that ran out of jobs last have a small wait of their own: while a
+    worker empties many queues, the wait of the others restarts once for SMALL_WAIT of them. `wake_worker` is
+    called when a queue has become ready.
     """
 
     def __init__(self, storage: Storage, poll: float, wake_worker: Callable[[], None]) -> None:
         self._idle = _SharedWait(storage, poll, wake_worker, self._sort_active)
-        self._active = _SharedWait(storage, poll, wake_worker, self._sort_active, SMALL_WAIT)
+        self._active = _SharedWait(storage, poll, wake_worker, self._sort_active)
+        self._latest = _SharedWait(storage, poll, wake_worker, self._sort_active, SMALL_WAIT)
 
     @property
     def queues(self) -> Sequence[QueueState]:
         """The queues that need a wake-up."""
-        return [*self._active.wanted, *self._idle.wanted]
+        return [*self._latest.wanted, *self._active.wanted, *self._idle.wanted]
 
     def update(self, queues: Iterable[QueueState]) -> None:
         """Add those of the queues that need a wake-up, and remove the others.
@@ -57,30 +60,40 @@ class Listener:
         for queue in queues:
             waits = queue.needs_wakeup
             active = waits and queue.readiness.active_until > now
-            self._active.update(queue, wanted=active)
+            latest = active and queue not in self._active.wanted
+            self._latest.update(queue, wanted=latest)
+            self._active.update(queue, wanted=active and not latest)
             self._idle.update(queue, wanted=waits and not active)
+        if len(self._latest.wanted) > SMALL_WAIT:
+            for queue in list(self._latest.wanted):
+                self._latest.update(queue, wanted=False)
+                self._active.update(queue, wanted=True)
 
     def listen(self, *, later: bool = False) -> None:
         """Wait for the queues of `update` from now on. A running wait for the same queues continues.
 
         With `later`, a new wait begins after RESTART_DELAY, unless `suspend` is called before.
         """
-        self._idle.listen(later=later)
-        self._active.listen(later=later)
+        for wait in self._waits:
+            wait.listen(later=later)
 
     def suspend(self) -> None:
         """End the waits until the next call of `listen`."""
-        self._idle.suspend()
-        self._active.suspend()
+        for wait in self._waits:
+            wait.suspend()
 
     def close(self) -> None:
-        self._idle.close()
-        self._active.close()
+        for wait in self._waits:
+            wait.close()
+
+    @property
+    def _waits(self) -> Sequence[_SharedWait]:
+        return self._idle, self._active, self._latest
 
     def _sort_active(self) -> None:
         """Move the queues without recent jobs to the wait of the idle queues. Called after a quiet wait."""
-        if self._active.wanted:
-            self.update(list(self._active.wanted))
+        if active := [*self._latest.wanted, *self._active.wanted]:
+            self.update(active)
             self.listen()
 
 
@@ -101,7 +114,7 @@ class _SharedWait:
     wanted: dict[QueueState, None] = field(factory=dict, init=False)
     #: The queues of the running wait.
     _queues: list[QueueState] = field(factory=list, init=False)
-    #: True if a queue was added to `wanted` or removed since the start of the running wait.
+    #: True if a queue was added to `wanted`, or the last one removed, since the start of the running wait.
     _changed: bool = field(default=False, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     #: The timer that restarts the wait after the pause.
@@ -111,11 +124,13 @@ class _SharedWait:
         """Add a queue to the next wait, or remove it."""
         if wanted == (queue in self.wanted):
             return
-        self._changed = True
         if wanted:
             self.wanted[queue] = None
         else:
             del self.wanted[queue]
+        # A running wait may cover a queue that was removed: a change of it then ends the wait once. A restart
+        # for each removal would check all the other queues each time.
+        self._changed = self._changed or wanted or not self.wanted
 
     def listen(self, *, later: bool) -> None:
         if not self._changed or (self._restart_timer is not None and (later or self._task is not None)):
