@@ -174,6 +174,18 @@ def spark(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """Test the dashboard in Chromium of the system: `apt-get install chromium`, or set DIBS_CHROMIUM."""
+    programs = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    if not os.environ.get("DIBS_CHROMIUM") and not any(map(shutil.which, programs)):
+        session.skip("no Chromium is installed: apt-get install chromium, or set DIBS_CHROMIUM to its path")
+    install(session)
+    # The session has found a browser, so a test that cannot start it fails.
+    session.env["DIBS_TEST_BROWSER"] = "required"
+    run_marked(session, "browser", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure dibs and its baselines in a few minutes; arguments after `--` go to the benchmarks."""
     install(session)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dibs import Queue
+import inspect
+from typing import Any, Self
+
+from dibs import Queue, StorageUnavailable
 from dibs.model.job import Error, Slot
 from dibs.model.requests import Complete, Fail, SettleAction, Settlement
 from dibs.storage.protocol import Storage
@@ -43,3 +46,32 @@ async def fail(queue: Queue, id: str, type: str = "shop.Broken", message: str = 
 
 async def complete(queue: Queue, id: str, result: bytes = b'"fine"') -> None:
     await end(queue, id, Complete(result=result))
+
+
+class CountingStorage:
+    """A storage that counts its calls, and that can be taken away."""
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.calls: list[str] = []
+        self.is_away = False
+
+    async def __aenter__(self) -> Self:
+        await self.storage.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self.storage.__aexit__(*details)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.storage, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            if self.is_away:
+                raise StorageUnavailable("the storage is away <b>now</b>")
+            return await found(*args, **kwargs)
+
+        return call

@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from dibs import Dibs, Queue, StorageUnavailable
+from dibs import Dibs, Queue
 from dibs.storage.registry import open_storage
 from dibs.web import dibs_web, live
 from dibs.web.live import Live
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
 from tests.web.conftest import browse
-
-
-class CountingStorage:
-    """A storage that counts its calls, and that can be taken away."""
-
-    def __init__(self, storage: Any) -> None:
-        self.storage = storage
-        self.calls: list[str] = []
-        self.is_away = False
-
-    async def __aenter__(self) -> Self:
-        await self.storage.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: object) -> None:
-        await self.storage.__aexit__(*details)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.storage, name)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
-            if self.is_away:
-                raise StorageUnavailable("the storage is away <b>now</b>")
-            return await found(*args, **kwargs)
-
-        return call
+from tests.web.jobs import CountingStorage
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,9 @@ class Routes:
                 [(queue, _)] = model.found
                 base = _variant(request).base
                 return RedirectResponse(link(base, "job", queue=queue, id=model.text), 303)
+            if page.name == "queue":
+                # Without a state in the address, the reading chose one. Live updates keep to that state.
+                frame = evolve(frame, params={**frame.params, "state": model.state})
             content = self.site.content(page, model, _variant(request), params=frame.params)
             return self._document(request, frame, content)
 
