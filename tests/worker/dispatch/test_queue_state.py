@@ -92,6 +92,16 @@ def test_prefetching_begins_when_the_duration_of_runs_is_known() -> None:
     assert 0 == wanted(queue)
 
 
+def test_one_run_that_was_preempted_does_not_end_prefetching() -> None:
+    queue = idle_queue()
+    queue.prefetch.add_run_time(1e-5)
+    queue.prefetch.add_run_time(0.02)
+    assert queue.prefetch.is_short
+    for _ in range(10):
+        queue.prefetch.add_run_time(0.02)
+    assert not queue.prefetch.is_short
+
+
 def test_prefetching_has_a_limit() -> None:
     queue = idle_queue()
     queue.prefetch.add_run_time(1e-6)

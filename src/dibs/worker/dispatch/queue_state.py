@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -40,6 +41,10 @@ MIN_SHARE: Final = 3 / 8
 SMALL_STEP: Final = 8
 #: The growth of the number after a claim that returned as many jobs as it asked for: to 16 and 256 jobs.
 STEP_GROWTH: Final = 16
+#: Seconds for which a process usually loses the CPU to others at most, and the largest growth of the expected
+#: duration of a run by one run that is shorter.
+PREEMPTION: Final = 0.03
+MAX_GROWTH: Final = 4.0
 #: Seconds that settlements wait for the settlements of prefetched runs. Requests with only a few settlements
 #: would cost more.
 SETTLEMENT_DELAY: Final = 0.005
@@ -177,12 +182,17 @@ class Prefetch:
         self.step = min(MAX_PREFETCH, STEP_GROWTH * claimed) if has_more else SMALL_STEP
 
     def add_run_time(self, seconds: float) -> None:
-        """Update the expected duration of a run: quickly if runs get slower, slowly if they get faster."""
+        """Update the expected duration of a run: quickly if runs get slower, slowly if they get faster.
+
+        One run may look long because another program had the CPU. So a run shorter than PREEMPTION raises the
+        duration MAX_GROWTH times at most.
+        """
         expected = self._run_seconds
         if expected is None:
             self._run_seconds = seconds
         elif seconds > expected:
-            self._run_seconds = (expected + seconds) / 2
+            growth = MAX_GROWTH if seconds < PREEMPTION else math.inf
+            self._run_seconds = min((expected + seconds) / 2, expected * growth)
         else:
             self._run_seconds = expected + (seconds - expected) / 16
 
