@@ -69,6 +69,8 @@ TWINS = {
     "dibs.flow.builder": "dibs.client.sync.flow_builder",
     "dibs.flow.chain": "dibs.client.sync.flow_chain",
     "dibs.flow.stored_flow": "dibs.client.sync.stored_flow",
+    "dibs.flow.batch.batch": "dibs.client.sync.batch",
+    "dibs.flow.batch.stored_batch": "dibs.client.sync.stored_batch",
 }
 
 

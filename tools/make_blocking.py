@@ -31,6 +31,8 @@ HANDLES = {
     "flow_builder": {"Flow": ""},
     "flow_chain": {"Chain": ""},
     "stored_flow": {"StoredFlow": ""},
+    "batch": {"Batch": ""},
+    "stored_batch": {"StoredBatch": ""},
     "app": {"Dibs": ""},
     "listing": {"Listing": ""},
     "stored_queue": {"StoredQueue": ""},
@@ -47,12 +49,15 @@ SOURCES = {
     "flow_builder": "dibs.flow.builder",
     "flow_chain": "dibs.flow.chain",
     "stored_flow": "dibs.flow.stored_flow",
+    "batch": "dibs.flow.batch.batch",
+    "stored_batch": "dibs.flow.batch.stored_batch",
 }
 PARAMETERS = {name: parameters for handles in HANDLES.values() for name, parameters in handles.items()}
 #: Handle -> the variable that stands for it in error messages, where it is not the class name in lower case.
 VARIABLES = {
     "FlowCalls": "app",
     "StoredFlow": "flow",
+    "StoredBatch": "batch",
     "Dibs": "app",
     "TaskEnqueuer": "task",
     "StoredQueue": "queue",

@@ -26,6 +26,7 @@ from dibs.client.ticket import Ticket
 from dibs.client.work_report import QueueReport, WorkReport
 from dibs.errors import (
     BadHandler,
+    BatchClosed,
     BatchRefused,
     ConfigurationError,
     DibsError,
@@ -64,6 +65,7 @@ from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
+    from dibs.client.sync.batch import BlockingBatch
     from dibs.client.sync.claim import BlockingClaim
     from dibs.client.sync.feed import BlockingFeed
     from dibs.client.sync.flow_builder import BlockingFlow
@@ -71,9 +73,14 @@ if TYPE_CHECKING:
     from dibs.client.sync.listing import BlockingListing
     from dibs.client.sync.queue import BlockingQueue
     from dibs.client.sync.receiver import BlockingReceiver
+    from dibs.client.sync.stored_batch import BlockingStoredBatch
     from dibs.client.sync.stored_flow import BlockingStoredFlow
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
     from dibs.client.sync.ticket import BlockingTicket
+    from dibs.flow.batch.batch import Batch
+    from dibs.flow.batch.results import MemberResult
+    from dibs.flow.batch.stored_batch import StoredBatch
+    from dibs.flow.batch.summary import BatchSummary
     from dibs.flow.builder import Flow
     from dibs.flow.chain import Chain
     from dibs.flow.context import Node
@@ -86,7 +93,11 @@ else:
 __all__ = [
     "AsyncTask",
     "BadHandler",
+    "Batch",
+    "BatchClosed",
     "BatchRefused",
+    "BatchSummary",
+    "BlockingBatch",
     "BlockingChain",
     "BlockingClaim",
     "BlockingDibs",
@@ -95,6 +106,7 @@ __all__ = [
     "BlockingListing",
     "BlockingQueue",
     "BlockingReceiver",
+    "BlockingStoredBatch",
     "BlockingStoredFlow",
     "BlockingTask",
     "BlockingTaskEnqueuer",
@@ -129,6 +141,7 @@ __all__ = [
     "JsonSerde",
     "LeaseLost",
     "Listing",
+    "MemberResult",
     "MessagePackSerde",
     "NoStorage",
     "Node",
@@ -158,6 +171,7 @@ __all__ = [
     "StorageReadOnly",
     "StorageTooNew",
     "StorageUnavailable",
+    "StoredBatch",
     "StoredFlow",
     "Task",
     "TaskEnqueuer",

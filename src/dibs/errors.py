@@ -77,6 +77,10 @@ class BatchRefused(DibsError, ExceptionGroup[Refused]):
         return BatchRefused(self.message, [e for e in excs if isinstance(e, Refused)])
 
 
+class BatchClosed(DibsError):
+    """The batch gets no further members, so these were not enqueued; enqueue them in a new batch."""
+
+
 class OutcomeUnknown(DibsError):
     """The request was sent, but its reply was lost, so it may or may not have taken effect.
 

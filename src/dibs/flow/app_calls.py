@@ -8,7 +8,7 @@ from dibs.errors import ConfigurationError
 from dibs.flow.wakeup import EVALUATIONS, FLOWS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dibs.client.calls.bound_job import Bound
     from dibs.client.calls.handler_registry import HandlerRegistry
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dibs.client.connection.storage_handle import StorageHandle
     from dibs.client.options.durations import Seconds
     from dibs.client.task import TaskEnqueuer
+    from dibs.flow.batch.batch import Batch
+    from dibs.flow.batch.stored_batch import StoredBatch
     from dibs.flow.builder import Flow, FlowSettings
     from dibs.flow.chain import Chain
     from dibs.flow.context import FlowContext
@@ -96,3 +98,55 @@ class FlowCalls:
 
         check_text("id", id, 512)
         return StoredFlow(self._require_flows(), id)
+
+    def batch(
+        self,
+        id: str | None = None,
+        *,
+        on_success: Bound[Any] | None = None,
+        on_finish: Bound[Any] | None = None,
+        on_first_failure: Bound[Any] | None = None,
+        keep: Seconds | None = KEEP_SECONDS,
+        open_for: Seconds = 3600.0,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Batch:
+        """Return a new batch: any number of jobs, its *members*, with callbacks after their end.
+
+        Use it as `async with app.batch(...) as batch:`, and add members with `await batch.enqueue_many(...)`.
+
+        - `id`: id of the batch, 1 to 440 bytes; default: a generated one. An id that is live or has completed
+          is joined: no new batch is made.
+        - `on_success`: a job that is enqueued if all members have completed.
+        - `on_finish`: a job that is enqueued after all members have ended, in any way.
+        - `on_first_failure`: a job that is enqueued after the first member that does not complete.
+        - `keep`: seconds that the outcomes of members, callbacks and the batch are kept at least; None is for
+          ever. Default 7 days.
+        - `open_for`: seconds without a new member after which a batch that nobody closes is closed. Default
+          1 hour.
+        - `attributes`: JSON values of the batch by name.
+
+        Each callback is a job made with `task.bind(...)`, with retries of its own. Its attribute
+        `dibs.summary` has the numbers of members. Raises ConfigurationError for an app without flows=True,
+        Refused naming a bad setting.
+        """
+        from dibs.flow.batch.batch import Batch  # noqa: PLC0415 - keeps `import dibs` fast
+        from dibs.flow.batch.callbacks import plan_callbacks  # noqa: PLC0415 - the same
+
+        context = self._require_flows()
+        given = {"on_success": on_success, "on_finish": on_finish, "on_first_failure": on_first_failure}
+        callbacks = plan_callbacks(context, given)
+        return Batch(context, id, callbacks, keep=keep, open_for=open_for, attributes=attributes)
+
+    def get_batch(self, id: str | None = None) -> StoredBatch:
+        """Return the batch with this id in the storage, to add members to it or to read its results.
+
+        Default: in a handler, the batch of which the running job is a member or a callback. Raises
+        ConfigurationError for an app without flows=True, and for a job that belongs to no batch; Refused for
+        a bad id.
+        """
+        from dibs.flow.batch.stored_batch import StoredBatch, current_batch_id  # noqa: PLC0415 - see flow
+        from dibs.model.check_values import check_text  # noqa: PLC0415 - the same
+
+        id = current_batch_id() if id is None else id
+        check_text("id", id, 512)
+        return StoredBatch(self._require_flows(), id)

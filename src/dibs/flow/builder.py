@@ -85,7 +85,7 @@ class Flow:
         self._context = context
         self._client = context.flows
         self._settings = settings
-        self._keep = None if keep is None else _keep_ms(keep)
+        self._keep = None if keep is None else keep_ms(keep)
         self._queues: dict[str, int] = {}
         self._nodes: list[PlannedNode] = []
         self._decoders: list[ResultDecoder] = []
@@ -214,7 +214,7 @@ class Flow:
             )
         request = build_request(payload, settings)
         data = request.job.data
-        _check_attributes(data.attributes)
+        check_attributes(data.attributes)
         retention = data.retention or Retention().to_model()
         kept = replace(retention, keep_payload=("completed", "failed", "cancelled"))
         request = replace(request, job=replace(request.job, data=replace(data, retention=kept)))
@@ -258,7 +258,7 @@ class Flow:
         _check_rule(request)
         new = request.job
         check_request(request)
-        _check_attributes(new.data.attributes)
+        check_attributes(new.data.attributes)
         node = PlannedNode(
             queue=self._queue_index(job.queue),
             id=new.id if job.has_id else "",
@@ -306,7 +306,8 @@ def _with_parents(node: PlannedNode, after: tuple[int, ...], on_failure: OnFailu
     return replace(node, after=others) if on_failure == "stop" else replace(node, after_any=others)
 
 
-def _keep_ms(keep: Seconds) -> int:
+def keep_ms(keep: Seconds) -> int:
+    """Return `keep` in ms. Raises Refused for less than an hour."""
     ms = duration_ms("keep", keep)
     if ms < 3_600_000:
         raise Refused(
@@ -338,7 +339,8 @@ def _check_rule(request: EnqueueRequest) -> None:
         )
 
 
-def _check_attributes(attributes: Mapping[str, bytes]) -> None:
+def check_attributes(attributes: Mapping[str, bytes]) -> None:
+    """Raise Refused for an attribute with a reserved name."""
     for name in attributes:
         if name.startswith(RESERVED_PREFIX):
             raise Refused(

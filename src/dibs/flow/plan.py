@@ -116,6 +116,8 @@ class Plan(Struct, omit_defaults=True, kw_only=True):
     returns: int | None = None
     #: Ms for which the outcome of each node is kept at least; None for ever.
     keep: int | None = DEFAULT_KEEP
+    #: True for a segment of a batch: it completes whatever its nodes do, and its result counts their ends.
+    tolerant: bool = False
 
     def queue_of(self, number: int) -> str:
         """Return the name of the queue of a node."""
@@ -159,10 +161,11 @@ def decode_plan(raw: bytes) -> Plan:
 
 def node_id(plan: Plan, flow_id: str, stamp: int, number: int) -> str:
     """Return the job id of a node. `stamp` keeps the ids of two flows with the same id apart."""
-    return plan.nodes[number].id or f"{flow_id}/{_base36(stamp)}/{number}"
+    return plan.nodes[number].id or f"{flow_id}/{base36(stamp)}/{number}"
 
 
-def _base36(number: int) -> str:
+def base36(number: int) -> str:
+    """Return a number in base 36, for ids."""
     digits = ""
     while number:
         number, digit = divmod(number, 36)

@@ -9,15 +9,20 @@ from typing import Any, Final
 
 #: Class of flows -> its module.
 FLOW_MODULES: Final = {
+    "Batch": "dibs.flow.batch.batch",
+    "BatchSummary": "dibs.flow.batch.summary",
     "Chain": "dibs.flow.chain",
     "Flow": "dibs.flow.builder",
     "FlowStatus": "dibs.flow.stored_flow",
+    "MemberResult": "dibs.flow.batch.results",
     "Node": "dibs.flow.context",
     "NodeStatus": "dibs.flow.stored_flow",
+    "StoredBatch": "dibs.flow.batch.stored_batch",
     "StoredFlow": "dibs.flow.stored_flow",
 }
 #: Blocking class -> its module in this package.
 MODULES: Final = {
+    "BlockingBatch": "batch",
     "BlockingChain": "flow_chain",
     "BlockingClaim": "claim",
     "BlockingDibs": "app",
@@ -26,6 +31,7 @@ MODULES: Final = {
     "BlockingListing": "listing",
     "BlockingQueue": "queue",
     "BlockingReceiver": "receiver",
+    "BlockingStoredBatch": "stored_batch",
     "BlockingStoredFlow": "stored_flow",
     "BlockingTask": "task",
     "BlockingTaskEnqueuer": "task",

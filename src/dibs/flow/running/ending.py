@@ -7,10 +7,12 @@ from typing import Final
 
 import msgspec
 
+from dibs.flow.batch.memo import count_notes
 from dibs.flow.notes import (
     CANCELLED,
     COMPLETED,
     FAILED,
+    LOST,
     SKIPPED,
     STATE_NAMES,
     WAITING,
@@ -62,6 +64,8 @@ async def end_flow(storage: Storage, flow: LiveFlow) -> None:
 
 
 async def _find_end(storage: Storage, flow: LiveFlow) -> Complete | Fail:
+    if flow.plan.tolerant:
+        return Complete(result=msgspec.json.encode(count_notes(flow.state.notes)))
     if causes := flow.state.causes_of_failure():
         return Fail(error=await _describe_failure(storage, flow, causes))
     returns = flow.plan.returns
@@ -101,6 +105,16 @@ def _reason(flow: LiveFlow, number: int, outcome: Outcome | None) -> str:
 
 def _node_digits(notes: Iterable[int]) -> str:
     return "".join(str(COMPLETED if note < 0 else note) for note in notes)
+
+
+async def wake_after_failure(storage: Storage, flow: LiveFlow) -> None:
+    """Wake the batch of a segment once after the first failure of a member, for `on_first_failure`."""
+    parent = flow_of(flow.attributes)
+    if parent is None or not flow.plan.tolerant or flow.has_reported_failure:
+        return
+    if any(note in (FAILED, CANCELLED, LOST) for note in flow.state.notes):
+        await wake_up(storage, parent)
+        flow.has_reported_failure = True
 
 
 # -- cancel --------------------------------------------------------------------------------------------------

@@ -14,8 +14,17 @@ import msgspec
 from attrs import define, field
 
 from dibs.errors import Snooze
+from dibs.flow.batch.ending import clean_up_batch
+from dibs.flow.batch.evaluation import BatchEvaluator
+from dibs.flow.batch.plan import is_batch
 from dibs.flow.context import FlowContext
-from dibs.flow.running.ending import cancel_flow, clean_up, end_flow, is_cancel_requested
+from dibs.flow.running.ending import (
+    cancel_flow,
+    clean_up,
+    end_flow,
+    is_cancel_requested,
+    wake_after_failure,
+)
 from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow
 from dibs.flow.running.node_enqueues import enqueue_nodes
 from dibs.flow.running.node_reads import apply_slots, read_slots
@@ -53,6 +62,11 @@ class Evaluator:
 
     _context: FlowContext
     _cache: FlowCache = field(factory=FlowCache, init=False)
+    _batches: BatchEvaluator = field(init=False)
+
+    @_batches.default
+    def _make_batches(self) -> BatchEvaluator:
+        return BatchEvaluator(self._context)
 
     async def evaluate(self, id: str, hint: bytes) -> None:
         """Run one evaluation. Return after the end of the flow, else raise Snooze until the next one.
@@ -102,6 +116,7 @@ class Evaluator:
             job = slot.current
             if job is None:
                 await clean_up(storage, id, slot.outcome)
+                await clean_up_batch(storage, id, slot.outcome)
                 self._cache.forget(id)
                 return None
             if job.run is None:  # its start enqueues another evaluation
@@ -113,7 +128,13 @@ class Evaluator:
         raise Snooze(delay=_HAND_OFF_TIMER)
 
     async def _decode(self, storage: Storage, job: Job) -> LiveFlow | None:
-        """Return the flow of a job. End a flow whose plan cannot be decoded, and return None."""
+        """Return the flow of a job. End a flow whose plan cannot be decoded, and return None.
+
+        A batch is evaluated here: the result is None after its end, and before it Snooze is raised.
+        """
+        if is_batch(job.data.attributes):
+            await self._batches.evaluate(storage, job)
+            return None
         try:
             return self._cache.decode(job)
         except (ValueError, IndexError) as error:
@@ -146,6 +167,7 @@ class Evaluator:
                 break
         if state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved):
             await save_notes(storage, flow)
+            await wake_after_failure(storage, flow)
 
 
 async def _read_open(storage: Storage, flow: LiveFlow, hint: bytes) -> None:

@@ -42,6 +42,8 @@ class LiveFlow:
     read_at: float = float("-inf")
     #: The duration of that read, in seconds.
     read_seconds: float = 0.0
+    #: True after the batch of a segment was woken because of a failure.
+    has_reported_failure: bool = False
     #: Seconds until the next evaluation of a flow with shared nodes.
     pause: float = 0.0
 

@@ -93,7 +93,7 @@ def _build_request(
             attributes=_build_attributes(flow, node),
             priority=node.priority,
             overrides=node.overrides,
-            retention=_keep_at_least(node.retention, flow.plan.keep),
+            retention=keep_at_least(node.retention, flow.plan.keep),
             key=node.key,
         )
         request = EnqueueRequest(
@@ -128,7 +128,7 @@ def _build_attributes(flow: LiveFlow, node: PlannedNode) -> dict[str, bytes]:
     return {**own, FLOW_ATTRIBUTE: msgspec.json.encode(flow.id)}
 
 
-def _keep_at_least(own: OutcomeRetention | None, keep: int | None) -> OutcomeRetention:
+def keep_at_least(own: OutcomeRetention | None, keep: int | None) -> OutcomeRetention:
     """Return the retention of a node: its own, but at least `keep` ms; None is for ever."""
     own = own or OutcomeRetention()
 

@@ -1,0 +1,148 @@
+"""A batch that runs, decoded from its job, and the states of its segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+import msgspec
+from attrs import define
+
+from dibs.flow.batch.memo import BatchMemo, Counts, count_notes, decode_batch_memo
+from dibs.flow.batch.plan import (
+    BatchPlan,
+    Reserved,
+    decode_batch_plan,
+    find_reservations,
+    is_closed,
+    is_producer_lost,
+    segment_id,
+)
+from dibs.flow.batch.summary import BatchSummary
+from dibs.flow.plan import decode_plan
+from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE
+from dibs.model.job import Job, Outcome, Slot
+
+#: A segment: its producer, and its number.
+Segment = tuple[str, int]
+
+
+@define(eq=False)
+class LiveBatch:
+    """A handed-off batch job, decoded."""
+
+    id: str
+    #: The revision of the batch job.
+    revision: int
+    #: The first revision of the batch job. The ids of segments and callbacks contain it.
+    stamp: int
+    fence: int
+    plan: BatchPlan
+    memo: BatchMemo
+    enqueued_at: int
+    #: The reservations by producer.
+    reserved: Mapping[str, Reserved]
+    is_closed: bool
+    is_cancelled: bool
+    is_producer_lost: bool
+
+    def segment_id(self, segment: Segment) -> str:
+        """Return the id of a segment."""
+        return segment_id(self.id, self.stamp, *segment)
+
+    def uncounted(self, limit: int | None = None) -> list[Segment]:
+        """Return the first `limit` segments that are not counted."""
+        return list(islice(self._uncounted(), limit))
+
+    def _uncounted(self) -> Iterator[Segment]:
+        for producer, reserved in self.reserved.items():
+            for number in range(self.memo.counted.get(producer, 0), reserved.segments):
+                yield producer, number
+
+    def count(self, segment: Segment, counts: Counts) -> None:
+        """Note the end of a segment, the first one of its producer that was not counted."""
+        self.memo.counts = self.memo.counts + counts
+        self.memo.counted[segment[0]] = segment[1] + 1
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further members can be added, and all segments have ended."""
+        return (self.is_closed or self.is_cancelled) and not self.uncounted(1)
+
+    def summary(self, open_counts: Counts | None = None) -> BatchSummary:
+        """Return the summary with the counted segments and, while the batch runs, the counts of open ones.
+
+        Without `open_counts`, reserved members that are in no segment are missing.
+        """
+        members = sum(reserved.members for reserved in self.reserved.values())
+        counts = self.memo.counts + (open_counts or Counts())
+        rest = members - counts.completed - counts.failed - counts.cancelled - counts.lost
+        return BatchSummary(
+            members=members,
+            completed=counts.completed,
+            failed=counts.failed,
+            cancelled=counts.cancelled,
+            lost=counts.lost,
+            missing=rest if open_counts is None else 0,
+            open=0 if open_counts is None else rest,
+            producer_lost=self.is_producer_lost,
+        )
+
+
+def decode_live_batch(job: Job) -> LiveBatch:
+    """Return the batch of a batch job. Raises ValueError if it cannot be read."""
+    attributes = job.data.attributes
+    return LiveBatch(
+        id=job.id,
+        revision=job.revision,
+        stamp=job.first,
+        fence=0 if job.run is None else job.run.fence,
+        plan=decode_batch_plan(job.data.payload),
+        memo=decode_batch_memo(job.data.memo),
+        enqueued_at=job.enqueued_at,
+        reserved=find_reservations(attributes),
+        is_closed=is_closed(attributes),
+        is_cancelled=attributes.get(CANCEL_ATTRIBUTE) == b"true",
+        is_producer_lost=is_producer_lost(attributes),
+    )
+
+
+# -- segments ------------------------------------------------------------------------------------------------
+
+_decode_counts = msgspec.json.Decoder(Counts).decode
+
+
+def is_missing(slot: Slot) -> bool:
+    """Return whether a reserved segment was never enqueued."""
+    return slot.current is None and slot.outcome is None
+
+
+def ended_counts(slot: Slot) -> Counts | None:
+    """Return the counts of a segment that has ended; None for another one."""
+    if slot.current is not None or slot.outcome is None:
+        return None
+    outcome = slot.outcome
+    if outcome.kind == "completed" and outcome.result is not None:
+        return _decode_counts(outcome.result)
+    return _noted_counts(outcome)
+
+
+def _noted_counts(outcome: Outcome) -> Counts:
+    """Return the counts of a segment that was cancelled, or that could not be read."""
+    digits = msgspec.json.decode(outcome.kept_attributes.get(NODES_ATTRIBUTE, b'""'), type=str)
+    if digits:
+        return count_notes(list(map(int, digits)))
+    try:
+        members = len(decode_plan(outcome.data.payload).nodes) if outcome.data is not None else 0
+    except ValueError:
+        members = 0
+    is_cancelled = outcome.kind == "cancelled"
+    return Counts(members, cancelled=members if is_cancelled else 0, lost=0 if is_cancelled else members)
+
+
+def open_counts(slot: Slot) -> Counts:
+    """Return the counts of the members of an open segment that have ended, as its evaluation noted last."""
+    run = None if slot.current is None else slot.current.run
+    if run is None or run.progress is None:
+        return Counts()
+    return _decode_counts(run.progress)

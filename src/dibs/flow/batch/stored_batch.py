@@ -1,0 +1,145 @@
+"""`StoredBatch`: a batch by its id, to add members to it, to follow it and to read its results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.current_job import current_job
+from dibs.client.ticket import Ticket
+from dibs.errors import BatchClosed, ConfigurationError, DibsError, JobAbsent
+from dibs.flow.batch.plan import BATCH_ATTRIBUTE, CLOSED_ATTRIBUTE, batch_of_segment
+from dibs.flow.batch.producer import PRODUCERS, AnotherBatch
+from dibs.flow.batch.results import MemberResult, read_results
+from dibs.flow.batch.segments import MAX_SEGMENT_BYTES, SegmentCutter
+from dibs.flow.batch.summary import BatchSummary, decode_summary
+from dibs.flow.context import FlowContext
+from dibs.flow.plan import Plan
+from dibs.flow.running.ending import CANCEL_ATTRIBUTE, wake_up
+from dibs.flow.wakeup import FLOW_ATTRIBUTE, FLOWS, Hint
+from dibs.model.requests import JobPatch
+from dibs.model.results import CancelStatus
+
+if TYPE_CHECKING:
+    from dibs.client.sync.stored_batch import BlockingStoredBatch
+
+
+class StoredBatch:
+    """A batch in the storage, by its id; returned by `app.get_batch(id)`."""
+
+    def __init__(self, context: FlowContext, id: str) -> None:
+        self._context = context
+        self._client = context.flows
+        self.id: str = id
+        """Id of the batch."""
+
+    def __repr__(self) -> str:
+        return f"<StoredBatch {self.id!r}>"
+
+    @property
+    def sync(self) -> BlockingStoredBatch:
+        """This batch with blocking methods, for code without an event loop."""
+        from dibs.client.sync.stored_batch import BlockingStoredBatch  # noqa: PLC0415 - see StoredQueue.sync
+
+        return BlockingStoredBatch(self)
+
+    async def enqueue_many(self, jobs: Iterable[Bound[Any]] | AsyncIterable[Bound[Any]]) -> int:
+        """Add jobs, made with `task.bind(...)`, to the open batch, and return their number.
+
+        The jobs are enqueued in segments of up to 1,000. `jobs` may be of any length, because only one
+        segment is in memory at a time. An accepted segment runs to its end, whatever happens to this process.
+
+        Raises BatchClosed if the batch gets no further members, Refused with the index of a job that is not
+        allowed, OutcomeUnknown, StorageError. A note of the error says how many jobs were enqueued before.
+        """
+        opened = await self._client.storage_handle.ensure_open()
+        cutter = SegmentCutter(self._context, min(MAX_SEGMENT_BYTES, opened.limits.payload // 2))
+        added = 0
+        try:
+            async for plan in cutter.cut(jobs):
+                await self._add(plan)
+                added += len(plan.nodes)
+        except DibsError as error:
+            error.add_note(f"{added:,} jobs were added to the batch {self.id!r} before this error")
+            raise
+        return added
+
+    async def _add(self, plan: Plan) -> None:
+        opened = await self._client.storage_handle.ensure_open()
+        producer = await PRODUCERS.get(opened, self.id)
+        try:
+            return await producer.add(plan)
+        except AnotherBatch:
+            producer = await PRODUCERS.get(opened, self.id, fresh=True)
+        try:
+            await producer.add(plan)
+        except AnotherBatch:
+            raise BatchClosed(f"the batch {self.id!r} ended while members were added") from None
+
+    async def close(self) -> bool:
+        """Close the batch: it gets no further members, and ends with the last of its members.
+
+        Return whether the batch is known and has not ended.
+        """
+        slot = await self._client.get(self.id)
+        if slot.current is None:
+            return False
+        storage = await self._client.bounded_storage()
+        await storage.amend(FLOWS, self.id, JobPatch(attributes={CLOSED_ATTRIBUTE: b"true"}))
+        await wake_up(storage, self.id, Hint(token="close"))  # noqa: S106 - no password
+        return True
+
+    async def cancel(self) -> CancelStatus:
+        """Close the batch and cancel its members that have not ended. `on_finish` runs, and the batch ends
+        as cancelled.
+
+        Returns "requested", the kind of the end of an ended batch, or "not_found".
+        """
+        slot = await self._client.get(self.id)
+        if slot.current is None:
+            return "not_found" if slot.outcome is None else slot.outcome.kind
+        storage = await self._client.bounded_storage()
+        patch = JobPatch(attributes={CANCEL_ATTRIBUTE: b"true", CLOSED_ATTRIBUTE: b"true"})
+        await storage.amend(FLOWS, self.id, patch)
+        await wake_up(storage, self.id, Hint(token="cancel"))  # noqa: S106 - no password
+        return "requested"
+
+    async def ticket(self) -> Ticket[BatchSummary]:
+        """Return the ticket of the batch, whose result is the summary. Raises JobAbsent for an unknown id."""
+        slot = await self._client.get(self.id)
+        part = slot.current or slot.outcome
+        if part is None:
+            raise JobAbsent(queue=FLOWS, id=self.id)
+        return Ticket(self._client, self.id, part.revision, decode_summary)
+
+    async def progress(self) -> AsyncIterator[BatchSummary]:
+        """Yield the summary of the members so far, each time it was noted, until the batch has ended.
+
+        Use it as `async for summary in batch.progress():`. Raises JobAbsent, StorageError.
+        """
+        async for value in (await self.ticket()).progress():
+            yield msgspec.convert(value, BatchSummary)
+
+    async def results(self) -> AsyncIterator[MemberResult]:
+        """Wait for the end of the batch, then yield the result or the error of each member.
+
+        Use it as `async for result in batch.results():`. The order is that of their enqueues. The outcomes of
+        members are kept for `keep` after their ends. Raises JobAbsent, StorageError.
+        """
+        ticket = await self.ticket()
+        async for result in read_results(self._context, self._client, ticket):
+            yield result
+
+
+def current_batch_id() -> str:
+    """Return the id of the batch of the running job. Raises ConfigurationError for another job."""
+    attributes = current_job().attributes
+    if isinstance(id := attributes.get(BATCH_ATTRIBUTE), str):  # a callback
+        return id
+    segment = attributes.get(FLOW_ATTRIBUTE)
+    if isinstance(segment, str) and segment.count("/") >= 2:
+        return batch_of_segment(segment)
+    raise ConfigurationError("the running job is no member of a batch; pass the id of the batch to get_batch")
