@@ -43,6 +43,7 @@ COMMANDS: Final = (
     CommandInfo("retry", JOBS, "Enqueue failed jobs again: some, all, or those with one type of error."),
     CommandInfo("finish", JOBS, "End a job that was handed off."),
     CommandInfo("amend", JOBS, "Change the payload, attributes, priority or time of a job."),
+    CommandInfo("flow", JOBS, "Draw a flow with the states of its nodes; list, cancel and retry flows."),
     CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
     CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
     CommandInfo("web", QUEUES, "Serve the dashboard: queues, jobs and failures in a browser."),

@@ -23,6 +23,12 @@ async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Sto
     The directory of a file: URL must exist, so that a mistyped path is an error. With `create` a missing
     directory is created. Raises Refused for a storage such as `memory:`, whose jobs end with this process.
     """
+    async with find_storage(url, create=create) as storage:
+        yield storage
+
+
+def find_storage(url: str | None, *, create: bool = False) -> Storage:
+    """Return the storage that `connect` opens, not yet open. It raises the errors of `connect`."""
     url = resolve_url(url)
     if parse_scheme(url) == "django":
         # Django's settings are a module of the project, and the script `dibs` does not search this directory.
@@ -34,8 +40,7 @@ async def connect(url: str | None, *, create: bool = False) -> AsyncIterator[Sto
         raise StorageUnavailable(
             f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"
         )
-    async with storage:
-        yield storage
+    return storage
 
 
 def check_outlives_command(storage: Storage) -> None:

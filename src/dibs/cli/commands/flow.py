@@ -1,0 +1,195 @@
+"""`dibs flow`: show, list, cancel and retry flows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import rich_click as click
+
+from dibs.cli import options
+from dibs.cli.commands.cancel import MEANINGS as CANCEL_MEANINGS
+from dibs.cli.commands.retry import MEANINGS as RETRY_MEANINGS
+from dibs.cli.flow_list import RUNNING, STATES, complete_flow, print_flows
+from dibs.cli.flow_mermaid import mermaid_lines
+from dibs.cli.flow_output import print_flow
+from dibs.cli.flow_texts import is_ended
+from dibs.cli.options import Format
+from dibs.cli.output import ExitCode, print_answers, print_lines, print_warning
+from dibs.cli.storage_access import connect, find_storage
+from dibs.client.app import Dibs
+from dibs.client.connection.url import resolve_url
+from dibs.errors import Refused
+from dibs.flow.stored_flow import FlowStatus, StoredFlow
+from dibs.flow.wakeup import FLOWS
+
+#: Seconds between two reads of --watch.
+WATCH_INTERVAL: Final = 1.0
+CANCELLING: Final = {
+    **CANCEL_MEANINGS,
+    "requested": "a worker cancels its open nodes",
+    "not_found": "there is no flow with this id, or its outcome has expired",
+}
+RETRYING: Final = {
+    **RETRY_MEANINGS,
+    "live": "it waits or runs already",
+    "completed": "it has completed; only failed flows can be retried",
+    "cancelled": "it was cancelled; only failed flows can be retried",
+    "not_found": "there is no flow with this id, or its outcome has expired",
+}
+
+flow_id = click.argument("id", metavar="ID", help="Id of the flow.", shell_complete=complete_flow)
+flow_ids = click.argument(
+    "ids",
+    metavar="ID...",
+    nargs=-1,
+    required=True,
+    help="Ids of one or more flows.",
+    shell_complete=complete_flow,
+)
+
+
+@click.group("flow")
+def command() -> None:
+    """Show, list, cancel and retry flows: jobs that wait for each other.
+
+    They need --url only, not the application. show and list print JSON with --json, as cancel and retry do.
+
+    Example:
+        dibs flow show import-42 --url file:./jobs
+    """
+
+
+@command.command("show")
+@flow_id
+@click.option("--mermaid", is_flag=True, help="Print a flowchart for Mermaid, as Markdown files show it.")
+@click.option("--watch", is_flag=True, help="Print the flow again after each change, until it ends.")
+@options.url
+@options.output
+def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format) -> ExitCode:
+    """Draw a flow as a graph with the state of each node, and list the nodes that failed.
+
+    Nodes of a large flow that have the same queue and a similar place in the graph share a row. Exit code 1
+    if there is no flow with this id.
+
+    Examples:
+        dibs flow show import-42 --url file:./jobs
+        dibs flow show import-42 --watch --url file:./jobs
+    """
+    return asyncio.run(_show_flow(id, url, output, mermaid=mermaid, watch=watch))
+
+
+async def _show_flow(id: str, url: str | None, output: Format, *, mermaid: bool, watch: bool) -> ExitCode:
+    async with _connect(url) as app:
+        flow = app.get_flow(id)
+        shown: FlowStatus | None = None
+        while True:
+            status = await _read_status(flow)
+            if status is None:
+                print_warning(f"flow {id!r} does not exist; `dibs flow list` lists flows")
+                return ExitCode.REFUSED
+            if status != shown:
+                _print_status(status, output, mermaid=mermaid, again=shown is not None)
+            if not watch or is_ended(status):
+                return ExitCode.DONE
+            shown = status
+            await asyncio.sleep(WATCH_INTERVAL)
+
+
+async def _read_status(flow: StoredFlow) -> FlowStatus | None:
+    try:
+        return await flow.status()
+    except ValueError as error:
+        raise Refused(f"the job {FLOWS}/{flow.id} has no plan of a flow: {error}", field="id") from error
+
+
+def _print_status(status: FlowStatus, output: Format, *, mermaid: bool, again: bool) -> None:
+    if again and output == "table":
+        click.clear()
+    if mermaid:
+        print_lines(*mermaid_lines(status))
+    else:
+        print_flow(status, output)
+
+
+@command.command("list")
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    metavar="STATE",
+    default=RUNNING,
+    help=f"One of {', '.join(STATES)}.",
+)
+@click.option(
+    "--limit", type=options.Number(1, 1000), metavar="N", default=100, help="Maximum number of flows."
+)
+@click.option(
+    "--after", metavar="CURSOR", help="Continue a listing after this cursor, which the last page printed."
+)
+@options.url
+@options.output
+def list_flows(state: str, *, limit: int, after: str | None, url: str | None, output: Format) -> None:
+    """List flows in one state with the numbers of their nodes, in no particular order.
+
+    Example:
+        dibs flow list --state failed --url file:./jobs
+    """
+    asyncio.run(_list_flows(state, after, limit, url, output))
+
+
+async def _list_flows(state: str, after: str | None, limit: int, url: str | None, output: Format) -> None:
+    async with connect(url) as storage:
+        page = await storage.list(FLOWS, STATES[state], after=after, limit=limit)
+    print_flows(state, page, output)
+
+
+@command.command("cancel")
+@flow_ids
+@options.url
+@options.json
+def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
+    """Cancel flows: their open nodes are cancelled, and no other node starts.
+
+    A flow that has started is cancelled by its next worker with flows=True. Jobs with an id that the caller
+    has chosen run on, because other flows may share them. Exit code 1 if one of the flows has ended or does
+    not exist.
+
+    Example:
+        dibs flow cancel import-42 --url file:./jobs
+    """
+    answers = asyncio.run(_call_each(ids, url, StoredFlow.cancel))
+    return print_answers(FLOWS, ids, answers, meanings=CANCELLING, good=("cancelled", "requested"), json=json)
+
+
+@command.command("retry")
+@flow_ids
+@options.url
+@options.json
+def retry(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
+    """Run failed flows again: completed nodes stay, and the others run again.
+
+    Exit code 1 if one of the flows has not failed or does not exist.
+
+    Example:
+        dibs flow retry import-42 --url file:./jobs
+    """
+    answers = asyncio.run(_call_each(ids, url, StoredFlow.retry_failed))
+    return print_answers(FLOWS, ids, answers, meanings=RETRYING, good=("queued",), json=json)
+
+
+async def _call_each(
+    ids: Sequence[str], url: str | None, call: Callable[[StoredFlow], Awaitable[str]]
+) -> list[str]:
+    async with _connect(url) as app:
+        return [await call(flow) for flow in [app.get_flow(id) for id in ids]]
+
+
+@asynccontextmanager
+async def _connect(url: str | None) -> AsyncIterator[Dibs]:
+    """Open an app without tasks on the storage of --url, $DIBS_URL or pyproject.toml."""
+    app = Dibs(resolve_url(url), flows=True, call_timeout=None)
+    with app.override_storage(find_storage(url)):
+        async with app:
+            yield app
