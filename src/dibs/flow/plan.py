@@ -161,7 +161,12 @@ def decode_plan(raw: bytes) -> Plan:
 
 def node_id(plan: Plan, flow_id: str, stamp: int, number: int) -> str:
     """Return the job id of a node. `stamp` keeps the ids of two flows with the same id apart."""
-    return plan.nodes[number].id or f"{flow_id}/{base36(stamp)}/{number}"
+    return plan.nodes[number].id or f"{id_prefix(flow_id, stamp)}{number}"
+
+
+def id_prefix(flow_id: str, stamp: int) -> str:
+    """Return the beginning of the ids that a flow makes for its nodes."""
+    return f"{flow_id}/{base36(stamp)}/"
 
 
 def base36(number: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from dibs.flow.batch.memo import count_notes
+from dibs.flow.batch.plan import FAILED_ATTRIBUTE
 from dibs.flow.notes import (
     CANCELLED,
     COMPLETED,
@@ -107,12 +108,13 @@ def _node_digits(notes: Iterable[int]) -> str:
     return "".join(str(COMPLETED if note < 0 else note) for note in notes)
 
 
-async def wake_after_failure(storage: Storage, flow: LiveFlow) -> None:
-    """Wake the batch of a segment once after the first failure of a member, for `on_first_failure`."""
+async def report_failure(storage: Storage, flow: LiveFlow) -> None:
+    """Note the first failure in a segment on its batch, for `on_first_failure`, and wake the batch."""
     parent = flow_of(flow.attributes)
     if parent is None or not flow.plan.tolerant or flow.has_reported_failure:
         return
     if any(note in (FAILED, CANCELLED, LOST) for note in flow.state.notes):
+        await _amend(storage, parent, FAILED_ATTRIBUTE, value=True)
         await wake_up(storage, parent)
         flow.has_reported_failure = True
 

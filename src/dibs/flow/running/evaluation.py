@@ -23,7 +23,7 @@ from dibs.flow.running.ending import (
     clean_up,
     end_flow,
     is_cancel_requested,
-    wake_after_failure,
+    report_failure,
 )
 from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow
 from dibs.flow.running.node_enqueues import enqueue_nodes
@@ -167,7 +167,7 @@ class Evaluator:
                 break
         if state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved):
             await save_notes(storage, flow)
-            await wake_after_failure(storage, flow)
+        await report_failure(storage, flow)
 
 
 async def _read_open(storage: Storage, flow: LiveFlow, hint: bytes) -> None:

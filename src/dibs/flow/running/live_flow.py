@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
+import msgspec
 from attrs import define, field
 
 from dibs.flow.notes import WAITING, Memo, decode_memo, encode_memo, is_open
-from dibs.flow.plan import Plan, decode_plan, node_id
+from dibs.flow.plan import Plan, decode_plan, id_prefix
 from dibs.flow.running.decide import FlowState
-from dibs.flow.wakeup import NO_HINT
-from dibs.model.job import Job
+from dibs.flow.wakeup import FLOW_ATTRIBUTE, NO_HINT
+from dibs.model.job import Job, OutcomeRetention
 
 #: The most flows that a process keeps decoded.
 CACHED_FLOWS: Final = 64
@@ -42,7 +44,7 @@ class LiveFlow:
     read_at: float = float("-inf")
     #: The duration of that read, in seconds.
     read_seconds: float = 0.0
-    #: True after the batch of a segment was woken because of a failure.
+    #: True after a failure in this segment was noted on its batch.
     has_reported_failure: bool = False
     #: Seconds until the next evaluation of a flow with shared nodes.
     pause: float = 0.0
@@ -54,7 +56,7 @@ class LiveFlow:
 
     def node_id(self, number: int) -> str:
         """Return the job id of a node."""
-        return node_id(self.plan, self.id, self.stamp, number)
+        return self.plan.nodes[number].id or f"{self._id_prefix}{number}"
 
     def is_own(self, number: int) -> bool:
         """Return whether only this flow enqueues the job id of a node."""
@@ -64,6 +66,27 @@ class LiveFlow:
     def has_shared(self) -> bool:
         """True if an open node has an id that other enqueues may use, too."""
         return any(is_open(self.state.notes[number]) for number in self.shared)
+
+    @cached_property
+    def _id_prefix(self) -> str:
+        return id_prefix(self.id, self.stamp)
+
+    @cached_property
+    def key_prefix(self) -> str:
+        """The beginning of the request keys of the nodes. A retry of the flow has others."""
+        digest = hashlib.blake2b(self.id.encode(), digest_size=16).hexdigest()
+        return f"flow/{digest}/{self.revision}/"
+
+    @cached_property
+    def node_attributes(self) -> dict[str, bytes]:
+        """The attributes of a node that sets none."""
+        return {FLOW_ATTRIBUTE: msgspec.json.encode(self.id)}
+
+    @cached_property
+    def node_retention(self) -> OutcomeRetention:
+        """The retention of a node that sets none."""
+        keep = self.plan.keep
+        return OutcomeRetention(completed=keep, failed=keep, cancelled=keep)
 
     @cached_property
     def shared(self) -> tuple[int, ...]:

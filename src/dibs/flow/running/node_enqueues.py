@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
@@ -19,7 +17,6 @@ from dibs.flow.notes import COMPLETED, FAILED, completed_note
 from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
 from dibs.flow.running.node_reads import find_result, read_slots
-from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.check_jobs import check_request
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import Limits
@@ -119,13 +116,13 @@ def _conflict_rule(flow: LiveFlow, number: int) -> Reject:
 
 def request_key(flow: LiveFlow, number: int) -> str:
     """Return the request_key of a node: a repeat of the enqueue gets the first answer."""
-    digest = hashlib.blake2b(flow.id.encode(), digest_size=16).hexdigest()
-    return f"flow/{digest}/{flow.revision}/{number}"
+    return f"{flow.key_prefix}{number}"
 
 
 def _build_attributes(flow: LiveFlow, node: PlannedNode) -> dict[str, bytes]:
-    own = {name: bytes(raw) for name, raw in node.attributes.items()}
-    return {**own, FLOW_ATTRIBUTE: msgspec.json.encode(flow.id)}
+    if not node.attributes:
+        return flow.node_attributes
+    return {**{name: bytes(raw) for name, raw in node.attributes.items()}, **flow.node_attributes}
 
 
 def keep_at_least(own: OutcomeRetention | None, keep: int | None) -> OutcomeRetention:

@@ -1,16 +1,17 @@
-"""Wake-ups of flows by an enqueue, for the ends of nodes that cannot have the wake-up as a follow-up."""
+"""Wake-ups of flows: one for each request, and an enqueue for ends that cannot have a follow-up."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from dibs.errors import DibsError
-from dibs.flow.wakeup import EVALUATIONS, flow_of, wake_up_request
-from dibs.model.requests import Cancelled
+from dibs.flow.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, WAKE, flow_of, wake_up_request
+from dibs.model.requests import Complete, Fail
 from dibs.storage.protocol import Storage
 from dibs.worker.execution.invocation import Invocation
 
@@ -29,15 +30,19 @@ class FlowWakeups:
     #: References to the enqueues: the event loop keeps only weak ones.
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
-    def after_settlements(self, runs: Iterable[Invocation], *, any_cancelled: bool) -> None:
-        """Wake the flows of these settled runs whose end had no follow-up."""
-        is_atomic = self._storage.capabilities.cross_queue
-        if is_atomic and not any_cancelled:
+    def after_settlements(self, runs: Iterable[Invocation], counters: Container[str]) -> None:
+        """Wake the flows of settled runs whose end had no wake-up.
+
+        `counters` are the names of the counters of these runs: with one "lost" run, the wake-up that
+        `fold_wake_ups` left for the others may be lost.
+        """
+        has_follow_ups = self._storage.capabilities.cross_queue and "lost" not in counters
+        if has_follow_ups and "cancelled" not in counters:
             return
         flows = {
             flow_of(run.job.data.attributes)
             for run in runs
-            if run.job.data.attributes and not (is_atomic and not isinstance(run.action, Cancelled))
+            if run.job.data.attributes and not (has_follow_ups and isinstance(run.action, Complete | Fail))
         }
         if found := [id for id in flows if id is not None]:
             task = asyncio.get_running_loop().create_task(self._wake(found))
@@ -49,3 +54,24 @@ class FlowWakeups:
             await self._storage.enqueue(EVALUATIONS, [wake_up_request(id) for id in flows])
         except DibsError as error:
             logger.warning("%d flows were not woken, and continue by their timers: %s", len(flows), error)
+
+
+def fold_wake_ups(runs: Sequence[Invocation]) -> None:
+    """Leave one wake-up of each flow in a request: that of the last run.
+
+    A completion without follow-ups is faster to store, and the evaluation of a flow is one job that all
+    wake-ups would update.
+    """
+    if len(runs) < 2 or FLOW_ATTRIBUTE not in runs[-1].job.data.attributes:
+        return
+    woken: set[str] = set()
+    for run in reversed(runs):
+        action = run.action
+        if not isinstance(action, Complete) or not action.then:
+            continue
+        last = action.then[-1]
+        if last.queue != EVALUATIONS or last.on_conflict is not WAKE:
+            continue
+        if last.job.id in woken:
+            run.action = replace(action, then=action.then[:-1])
+        woken.add(last.job.id)

@@ -96,7 +96,7 @@ class InFlightRuns:
             counters[counter_name(invocation.action, result)].append(invocation.index)
             self.remove(invocation)
         if self._wakeups is not None:
-            self._wakeups.after_settlements(reply.settled, any_cancelled="cancelled" in counters)
+            self._wakeups.after_settlements(reply.settled, counters)
         return counters
 
     def all_unstoppable(self, *, stopping: bool) -> bool:

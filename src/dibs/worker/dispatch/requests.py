@@ -16,6 +16,7 @@ from attrs import define, field
 from dibs.storage.checks import MOST_QUEUES
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.fairness import Fairness, Shares
+from dibs.worker.dispatch.flow_wakeups import fold_wake_ups
 from dibs.worker.dispatch.in_flight import InFlightRuns
 from dibs.worker.dispatch.queue_state import (
     MIN_BATCH,
@@ -184,6 +185,7 @@ class Requests:
         queue, free, _ = draft
         limit = min(free + draft.prefetch, self._in_flight.claimable) if lease is not None else 0
         trips = queue.round_trips
+        fold_wake_ups(trips.outbox)
         settling, trips.outbox, trips.delayed_until = trips.outbox, [], 0.0
         trip = RoundTrip(settling, lease if limit else None, free if limit else 0, limit)
         self._in_flight.expected_jobs += limit
