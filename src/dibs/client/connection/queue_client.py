@@ -146,11 +146,10 @@ class QueueClient:
             return EnqueuedBatch(ids, await self._send_batches(target, sent))
 
     async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        """Enqueue requests that passed `check_request`, in batches. Raises OutcomeUnknown, StorageError."""
+        """Enqueue requests in batches. Raises Refused, BatchRefused, OutcomeUnknown, StorageError."""
         opened = await self.storage_handle.ensure_open()
         if self.storage_handle.enqueue_middleware is None:
-            checked = CheckedBatch.of(requests, storage_limits(opened.storage), plain=False)
-            return await self._send_batches(opened.bounded, checked)
+            return await self._send_batches(opened.bounded, requests)
         async with self.storage_handle.enqueue_middleware(self.name, requests) as sent:
             return await self._send_batches(opened.bounded, sent)
 

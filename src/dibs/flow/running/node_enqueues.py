@@ -17,7 +17,7 @@ from dibs.flow.notes import COMPLETED, FAILED, completed_note
 from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
 from dibs.flow.running.node_reads import find_result, read_slots
-from dibs.model.check_jobs import check_request
+from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import Limits
 from dibs.model.requests import EnqueueRequest, Reject
@@ -52,12 +52,15 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
             else:
                 by_queue.setdefault(flow.plan.queue_of(number), []).append((number, request))
         for queue, items in by_queue.items():
-            await _send(context.client(queue), flow, items)
+            await _send(context.client(queue), flow, items, limits)
     return bool(ready)
 
 
-async def _send(client: QueueClient, flow: LiveFlow, items: Sequence[tuple[int, EnqueueRequest]]) -> None:
-    answers = await client.enqueue_requests([request for _, request in items])
+async def _send(
+    client: QueueClient, flow: LiveFlow, items: Sequence[tuple[int, EnqueueRequest]], limits: Limits
+) -> None:
+    checked = CheckedBatch.of((request for _, request in items), limits, plain=False)
+    answers = await client.enqueue_requests(checked)
     for (number, _), answer in zip(items, answers, strict=True):
         _apply_answer(flow, number, answer)
 
