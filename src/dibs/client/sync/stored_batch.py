@@ -43,6 +43,9 @@ class BlockingStoredBatch:
         The jobs are enqueued in segments of up to 1,000. `jobs` may be of any length, because only one
         segment is in memory at a time. An accepted segment runs to its end, whatever happens to this process.
 
+        A handler of a member may add members until it returns. All other programs may add them until the
+        batch is closed.
+
         Raises BatchClosed if the batch gets no further members, Refused with the index of a job that is not
         allowed, OutcomeUnknown, StorageError. A note of the error says how many jobs were enqueued before.
         """
@@ -51,7 +54,7 @@ class BlockingStoredBatch:
         )
 
     def close(self) -> bool:
-        """Close the batch: it gets no further members, and ends with the last of its members.
+        """Close the batch: only its own members add further members, and it ends with the last of them.
 
         Return whether the batch is known and has not ended.
         """

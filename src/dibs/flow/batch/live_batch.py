@@ -10,12 +10,15 @@ from attrs import define
 
 from dibs.flow.batch.memo import BatchMemo, Counts, count_notes, decode_batch_memo
 from dibs.flow.batch.plan import (
+    CLOSED_ATTRIBUTE,
+    FAILED_ATTRIBUTE,
+    LOST_ATTRIBUTE,
+    SEALED_ATTRIBUTE,
     BatchPlan,
     Reserved,
     decode_batch_plan,
     find_reservations,
-    is_closed,
-    is_producer_lost,
+    is_set,
     segment_id,
 )
 from dibs.flow.batch.summary import BatchSummary
@@ -42,9 +45,7 @@ class LiveBatch:
     enqueued_at: int
     #: The reservations by producer.
     reserved: Mapping[str, Reserved]
-    is_closed: bool
-    is_cancelled: bool
-    is_producer_lost: bool
+    attributes: Mapping[str, bytes]
 
     def segment_id(self, segment: Segment) -> str:
         """Return the id of a segment."""
@@ -64,10 +65,35 @@ class LiveBatch:
         self.memo.counts = self.memo.counts + counts
         self.memo.counted[segment[0]] = segment[1] + 1
 
-    @property
     def is_over(self) -> bool:
-        """True if no further members can be added, and all segments have ended."""
-        return (self.is_closed or self.is_cancelled) and not self.uncounted(1)
+        """Return whether the batch is closed, and all segments that the last read shows have ended."""
+        return self.is_closed and not self.uncounted(1)
+
+    @property
+    def is_closed(self) -> bool:
+        """True if only members of the batch add further members."""
+        return is_set(self.attributes, CLOSED_ATTRIBUTE)
+
+    @property
+    def is_sealed(self) -> bool:
+        """True if the batch gets no further members."""
+        return is_set(self.attributes, SEALED_ATTRIBUTE)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True after `cancel` of the stored batch."""
+        return is_set(self.attributes, CANCEL_ATTRIBUTE)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a member did not complete, as far as this is known."""
+        counts = self.memo.counts
+        return is_set(self.attributes, FAILED_ATTRIBUTE) or counts.completed < counts.members
+
+    def refresh(self, job: Job) -> None:
+        """Take over the attributes of a later read of the batch job."""
+        self.attributes = job.data.attributes
+        self.reserved = find_reservations(self.attributes)
 
     def summary(self, open_counts: Counts | None = None) -> BatchSummary:
         """Return the summary with the counted segments and, while the batch runs, the counts of open ones.
@@ -85,7 +111,7 @@ class LiveBatch:
             lost=counts.lost,
             missing=rest if open_counts is None else 0,
             open=0 if open_counts is None else rest,
-            producer_lost=self.is_producer_lost,
+            producer_lost=is_set(self.attributes, LOST_ATTRIBUTE),
         )
 
 
@@ -101,9 +127,7 @@ def decode_live_batch(job: Job) -> LiveBatch:
         memo=decode_batch_memo(job.data.memo),
         enqueued_at=job.enqueued_at,
         reserved=find_reservations(attributes),
-        is_closed=is_closed(attributes),
-        is_cancelled=attributes.get(CANCEL_ATTRIBUTE) == b"true",
-        is_producer_lost=is_producer_lost(attributes),
+        attributes=attributes,
     )
 
 

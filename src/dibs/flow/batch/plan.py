@@ -16,8 +16,12 @@ MAX_BATCH_ID: Final = 440
 DEFAULT_OPEN_FOR: Final = 3_600_000
 #: The attribute of a batch job and of its callbacks: the id of the batch.
 BATCH_ATTRIBUTE: Final = "dibs.batch"
-#: The attribute of a batch that gets no further members.
+#: The attribute of a batch to which only its own members add further members.
 CLOSED_ATTRIBUTE: Final = "dibs.closed"
+#: The attribute of a batch that gets no further members: all members have ended, or it is cancelled.
+SEALED_ATTRIBUTE: Final = "dibs.sealed"
+#: The attribute of a batch with a member that did not complete.
+FAILED_ATTRIBUTE: Final = "dibs.failed"
 #: The attribute of a batch that was closed because no producer added members for `open_for`.
 LOST_ATTRIBUTE: Final = "dibs.producer_lost"
 #: The attribute of a callback: the summary of the batch.
@@ -61,14 +65,14 @@ def is_batch(attributes: Mapping[str, bytes]) -> bool:
     return BATCH_ATTRIBUTE in attributes
 
 
-def is_closed(attributes: Mapping[str, bytes]) -> bool:
-    """Return whether a batch gets no further members."""
-    return attributes.get(CLOSED_ATTRIBUTE) == b"true"
+def is_set(attributes: Mapping[str, bytes], name: str) -> bool:
+    """Return whether an attribute is true."""
+    return attributes.get(name) == b"true"
 
 
-def is_producer_lost(attributes: Mapping[str, bytes]) -> bool:
-    """Return whether a batch was closed because its producer was gone."""
-    return attributes.get(LOST_ATTRIBUTE) == b"true"
+def is_open_for(attributes: Mapping[str, bytes], *, member: bool) -> bool:
+    """Return whether members can be added: by a running member of the batch, or by another program."""
+    return not is_set(attributes, SEALED_ATTRIBUTE) and (member or not is_set(attributes, CLOSED_ATTRIBUTE))
 
 
 class Reserved(NamedTuple):
@@ -101,6 +105,7 @@ def callback_id(batch_id: str, stamp: int, name: str) -> str:
     return f"{batch_id}/{base36(stamp)}/{name}"
 
 
-def batch_of_segment(segment: str) -> str:
-    """Return the id of the batch of a segment."""
-    return segment.rsplit("/", 2)[0]
+def batch_of_segment(segment: str) -> str | None:
+    """Return the id of the batch of a segment; None for the id of a flow that is no segment."""
+    id, *rest = segment.rsplit("/", 2)
+    return id if len(rest) == 2 and "." in rest[1] else None

@@ -25,7 +25,7 @@ from dibs.flow.batch.plan import (
     Reserved,
     decode_batch_plan,
     is_batch,
-    is_closed,
+    is_open_for,
     segment_id,
 )
 from dibs.flow.batch.segments import build_segment, encode_segment
@@ -59,14 +59,14 @@ class Producer:
     _reserved: Reserved = field(factory=Reserved, init=False)
     _lock: asyncio.Lock = field(factory=asyncio.Lock, init=False)
 
-    async def add(self, plan: Plan) -> None:
-        """Enqueue a segment.
+    async def add(self, plan: Plan, *, member: bool) -> None:
+        """Enqueue a segment. `member` is True if a running member of the batch adds it.
 
         Raises BatchClosed; AnotherBatch if the batch job has ended; Refused. Then no member was enqueued.
         Raises OutcomeUnknown, StorageError.
         """
         payload = encode_segment(plan, self._keep, self._opened.limits.payload)
-        number = await self._reserve(len(plan.nodes))
+        number = await self._reserve(len(plan.nodes), member=member)
         request = build_segment(self._segment_id(number), self._batch_id, payload)
         try:
             (answer,) = await _repeat(lambda: self._opened.bounded.enqueue(FLOWS, [request]))
@@ -78,24 +78,27 @@ class Producer:
         if answer.status != "queued":  # an empty segment has taken its place, or the batch has ended
             raise BatchClosed(_closed_message(self._batch_id))
 
-    async def _reserve(self, members: int) -> int:
+    async def _reserve(self, members: int, *, member: bool) -> int:
         """Reserve the next segment, and return its number. Raises BatchClosed, AnotherBatch, Refused."""
         async with self._lock:
             before = self._reserved
             await self._store(Reserved(before.segments + 1, before.members + members))
             try:
-                await self._check_open()
+                await self._check_open(member=member)
             except (BatchClosed, AnotherBatch):
                 await self._store(before)
                 await self._opened.bounded.enqueue(EVALUATIONS, [wake_up_request(self._batch_id)])
                 raise
+            except BaseException:
+                self._reserved = before  # the next call stores its own reservation under this number
+                raise
             return before.segments
 
-    async def _check_open(self) -> None:
+    async def _check_open(self, *, member: bool) -> None:
         (slot,) = await _repeat(lambda: self._opened.bounded.get(FLOWS, [self._batch_id]))
         if slot.current is None or slot.current.first != self.stamp:
             raise AnotherBatch
-        if is_closed(slot.current.data.attributes):
+        if not is_open_for(slot.current.data.attributes, member=member):
             raise BatchClosed(_closed_message(self._batch_id))
 
     async def _take_back(self, number: int, members: int) -> None:

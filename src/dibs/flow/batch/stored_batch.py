@@ -10,8 +10,8 @@ import msgspec
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import current_job
 from dibs.client.ticket import Ticket
-from dibs.errors import BatchClosed, ConfigurationError, DibsError, JobAbsent
-from dibs.flow.batch.plan import BATCH_ATTRIBUTE, CLOSED_ATTRIBUTE, batch_of_segment
+from dibs.errors import BatchClosed, ConfigurationError, DibsError, JobAbsent, NotRunning
+from dibs.flow.batch.plan import BATCH_ATTRIBUTE, CLOSED_ATTRIBUTE, SEALED_ATTRIBUTE, batch_of_segment
 from dibs.flow.batch.producer import PRODUCERS, AnotherBatch
 from dibs.flow.batch.results import MemberResult, read_results
 from dibs.flow.batch.segments import MAX_SEGMENT_BYTES, SegmentCutter
@@ -52,35 +52,38 @@ class StoredBatch:
         The jobs are enqueued in segments of up to 1,000. `jobs` may be of any length, because only one
         segment is in memory at a time. An accepted segment runs to its end, whatever happens to this process.
 
+        A handler of a member may add members until it returns. All other programs may add them until the
+        batch is closed.
+
         Raises BatchClosed if the batch gets no further members, Refused with the index of a job that is not
         allowed, OutcomeUnknown, StorageError. A note of the error says how many jobs were enqueued before.
         """
         opened = await self._client.storage_handle.ensure_open()
         cutter = SegmentCutter(self._context, min(MAX_SEGMENT_BYTES, opened.limits.payload // 2))
-        added = 0
+        member, added = _find_batch_id() == self.id, 0
         try:
             async for plan in cutter.cut(jobs):
-                await self._add(plan)
+                await self._add(plan, member=member)
                 added += len(plan.nodes)
         except DibsError as error:
             error.add_note(f"{added:,} jobs were added to the batch {self.id!r} before this error")
             raise
         return added
 
-    async def _add(self, plan: Plan) -> None:
+    async def _add(self, plan: Plan, *, member: bool) -> None:
         opened = await self._client.storage_handle.ensure_open()
         producer = await PRODUCERS.get(opened, self.id)
         try:
-            return await producer.add(plan)
+            return await producer.add(plan, member=member)
         except AnotherBatch:
             producer = await PRODUCERS.get(opened, self.id, fresh=True)
         try:
-            await producer.add(plan)
+            await producer.add(plan, member=member)
         except AnotherBatch:
             raise BatchClosed(f"the batch {self.id!r} ended while members were added") from None
 
     async def close(self) -> bool:
-        """Close the batch: it gets no further members, and ends with the last of its members.
+        """Close the batch: only its own members add further members, and it ends with the last of them.
 
         Return whether the batch is known and has not ended.
         """
@@ -102,8 +105,8 @@ class StoredBatch:
         if slot.current is None:
             return "not_found" if slot.outcome is None else slot.outcome.kind
         storage = await self._client.bounded_storage()
-        patch = JobPatch(attributes={CANCEL_ATTRIBUTE: b"true", CLOSED_ATTRIBUTE: b"true"})
-        await storage.amend(FLOWS, self.id, patch)
+        names = (CANCEL_ATTRIBUTE, CLOSED_ATTRIBUTE, SEALED_ATTRIBUTE)
+        await storage.amend(FLOWS, self.id, JobPatch(attributes=dict.fromkeys(names, b"true")))
         await wake_up(storage, self.id, Hint(token="cancel"))  # noqa: S106 - no password
         return "requested"
 
@@ -137,9 +140,18 @@ class StoredBatch:
 def current_batch_id() -> str:
     """Return the id of the batch of the running job. Raises ConfigurationError for another job."""
     attributes = current_job().attributes
-    if isinstance(id := attributes.get(BATCH_ATTRIBUTE), str):  # a callback
-        return id
-    segment = attributes.get(FLOW_ATTRIBUTE)
-    if isinstance(segment, str) and segment.count("/") >= 2:
-        return batch_of_segment(segment)
-    raise ConfigurationError("the running job is no member of a batch; pass the id of the batch to get_batch")
+    callback_of = attributes.get(BATCH_ATTRIBUTE)
+    if (id := callback_of if isinstance(callback_of, str) else _find_batch_id()) is None:
+        raise ConfigurationError(
+            "the running job is no member of a batch; pass the id of the batch to get_batch"
+        )
+    return id
+
+
+def _find_batch_id() -> str | None:
+    """Return the id of the batch of which the running job is a member; None for another job, or for none."""
+    try:
+        segment = current_job().attributes.get(FLOW_ATTRIBUTE)
+    except NotRunning:
+        return None
+    return batch_of_segment(segment) if isinstance(segment, str) else None
