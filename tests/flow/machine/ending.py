@@ -44,6 +44,7 @@ class EndCheck:
         seen = [node.state for node in status.nodes]
         reading = read(self.world.ledger, label, spec, list(seen), set(self.world.retried))
         self._check_states(label, seen, reading)
+        self._check_last_round(label, spec, seen)
         require(kind == reading.kind, "a flow ends as its nodes say", label, kind, reading, seen)
         if kind == "failed":
             self._check_error(label, status, reading)
@@ -53,6 +54,15 @@ class EndCheck:
     def _check_states(self, label: str, seen: list[str], reading: Reading) -> None:
         for number, (state, possible) in enumerate(zip(seen, reading.states, strict=True)):
             require(state in possible, "nodes end as the naive reading", label, number, seen, reading)
+
+    def _check_last_round(self, label: str, spec: FlowSpec, seen: list[str]) -> None:
+        """Check that a retry of the flow ran all nodes again that had not completed."""
+        ledger = self.world.ledger
+        for number, node in enumerate(spec.nodes):
+            name = f"{label}.{number}"
+            if node.shared is None and seen[number] in ("failed", "cancelled") and name not in self.world.retried:
+                last = ledger.ends[name][-1].order
+                require(last > ledger.started[label], "a retry runs failed nodes again", name)
 
     def _check_error(self, label: str, status: FlowStatus, reading: Reading) -> None:
         text = "" if status.error is None else status.error.message

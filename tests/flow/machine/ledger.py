@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 import msgspec
 from attrs import define, field, frozen
 from msgspec.structs import replace
 
-from dibs.flow.wakeup import EVALUATIONS
+from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.requests import Cancelled, Complete, Fail, SettleAction, Settlement
 from dibs.testing.clock import ManualClock
 
@@ -23,6 +24,8 @@ class End:
 
     kind: str
     result: Any = None
+    #: The position among all ends and starts.
+    order: int = 0
 
 
 @define(eq=False)
@@ -38,6 +41,11 @@ class Ledger:
     enqueues: Counter[str] = field(factory=Counter)
     #: Returns of failed jobs to their queues.
     retries: Counter[str] = field(factory=Counter)
+    #: The order of the latest enqueue or return of each job.
+    started: dict[str, int] = field(factory=dict)
+    #: The flows whose evaluation completed after their end: none of their nodes may start any more.
+    closed: set[str] = field(factory=set)
+    _order: Iterator[int] = field(factory=lambda: count(1))
 
     def learn(self, queue: str, id: str, attributes: Any) -> None:
         """Learn the label of an id."""
@@ -50,8 +58,14 @@ class Ledger:
         label = self.labels.get((queue, id))
         if label is not None:
             value = None if result is None else msgspec.json.decode(result)
-            self.ends[label].append(End(kind, value))
+            self.ends[label].append(End(kind, value, next(self._order)))
             self.runs[label] += 1
+
+    def start(self, label: str, by: Counter[str]) -> None:
+        """Count an enqueue or a return of a job."""
+        by[label] += 1
+        self.started[label] = next(self._order)
+        self.closed.discard(label)
 
     def kinds(self, label: str) -> list[str]:
         """Return the kinds of the ends, oldest first."""
@@ -86,7 +100,7 @@ class Recorder:
         for request, answer in zip(requests, answers, strict=True):
             label = self.ledger.labels.get((queue, request.job.id))
             if label is not None and answer.status == "queued" and not answer.repeated:
-                self.ledger.enqueues[label] += 1
+                self.ledger.start(label, self.ledger.enqueues)
         return answers
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], **named: Any) -> Any:
@@ -96,6 +110,8 @@ class Recorder:
             if answer.status == "done":
                 result = one.action.result if isinstance(one.action, Complete) else None
                 self.ledger.end(queue, one.id, _KINDS[type(one.action)], result)  # type: ignore[index]
+                if queue == EVALUATIONS:
+                    self._close(one.id)
             elif answer.status == "cancelled":
                 self.ledger.end(queue, one.id, "cancelled")
             elif answer.status == "returned" and (queue, one.id) in self.ledger.labels:
@@ -131,8 +147,13 @@ class Recorder:
         answers = await self.clock.silent_storage.retry_failed(queue, ids, **named)
         for id, answer in zip(ids, answers, strict=True):
             if answer == "queued" and (queue, id) in self.ledger.labels:
-                self.ledger.retries[self.ledger.labels[queue, id]] += 1
+                self.ledger.start(self.ledger.labels[queue, id], self.ledger.retries)
         return answers
+
+    def _close(self, id: str) -> None:
+        label = self.ledger.labels.get((FLOWS, id))
+        if label is not None and not self.ledger.is_live(label):
+            self.ledger.closed.add(label)
 
     def _strip(self, action: SettleAction) -> Any:
         """Return the action without wake-ups, if they are dropped."""

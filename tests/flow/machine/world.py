@@ -46,6 +46,8 @@ class World:
     retried: Counter[str] = field(factory=Counter)
     #: The flows whose cancellation was requested.
     cancelled: set[str] = field(factory=set)
+    #: Those of them that were cancelled as jobs.
+    plainly: set[str] = field(factory=set)
     #: True after anything that may delay a flow until its timer.
     is_disturbed: bool = False
     #: True after a pause: an old evaluation may enqueue a node of a flow that was cancelled meanwhile.
@@ -156,9 +158,16 @@ class World:
         if name in self.nodes:
             flow, number = self.nodes[name]
             check_start(self.ledger, flow, self.specs[flow], number, job.data.payload)
-            is_live = self.ledger.is_live(flow) or self.is_cancelled(flow)
-            require(is_live or name in self.retried, "no node runs after its flow", name)
+            may_run = self.ledger.is_live(flow) or self._may_outlive(flow)
+            require(may_run or name in self.retried, "no node runs after its flow", name)
         return name
+
+    def _may_outlive(self, flow: str) -> bool:
+        """Return whether a node of an ended flow may still run: only its next evaluation cancels it."""
+        if self.was_paused:
+            return self.is_cancelled(flow)
+        is_told = flow in self.cancelled and flow not in self.plainly
+        return self.is_cancelled(flow) and not is_told and flow not in self.ledger.closed
 
     def is_cancelled(self, flow: str) -> bool:
         """Return whether the cancellation of a flow, or of a flow around it, was requested."""
@@ -193,6 +202,8 @@ class World:
             answer = await self.processes[0].app.get_flow(flow).cancel()
         if answer in ("cancelled", "requested"):
             self.cancelled.add(flow)
+            if plainly:
+                self.plainly.add(flow)
 
     async def cancel_node(self, name: str) -> None:
         self.is_disturbed = True
@@ -200,6 +211,7 @@ class World:
             await self.recorder.cancel(queue, [id], running=True)
             if queue == FLOWS:
                 self.cancelled.add(name)
+                self.plainly.add(name)
 
     async def retry_node(self, name: str) -> None:
         self.is_disturbed = True
