@@ -136,10 +136,11 @@ async def test_a_page_of_a_storage_that_is_away_says_so_and_stays_live(
 async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, CountingStorage]) -> None:
     app, storage = counted
     async with browse(dibs_web(app)) as browser:
-        await browser.get("/place")
         storage.calls.clear()
-        await asyncio.gather(*(browser.get("/failures") for _ in range(20)))
+        await asyncio.gather(*(browser.get("/queue", name="q") for _ in range(20)))
+        await asyncio.gather(*(browser.get(path) for path in ("/failures", "/workers", "/place") * 5))
 
+    assert 1 == storage.calls.count("list")
     assert 1 == storage.calls.count("queues")
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import Context
 from functools import partial
-from time import monotonic
 from typing import Any, Final
 
 from attrs import define, field, frozen
@@ -22,6 +20,7 @@ from dibs.web.reading.periodic import read_periodic
 from dibs.web.reading.place import read_place
 from dibs.web.reading.queue import read_queue
 from dibs.web.reading.search import search
+from dibs.web.reading.shared import SharedCall
 from dibs.web.reading.source import READ_TIMEOUT, Source
 from dibs.web.reading.story import Stories
 from dibs.web.reading.workers import read_workers
@@ -49,18 +48,6 @@ class Page:
     read: Read
 
 
-@frozen
-class _Reading:
-    task: asyncio.Task[Any]
-    begun: float
-
-    def is_usable(self, now: float) -> bool:
-        if not self.task.done():
-            return True
-        failed = self.task.cancelled() or self.task.exception() is not None
-        return not failed and now - self.begun < MAX_AGE
-
-
 @define(eq=False)
 class Pages:
     """All pages of one storage."""
@@ -68,7 +55,7 @@ class Pages:
     source: Source
     _activity: Activity = field(factory=Activity, init=False)
     _stories: Stories = field(factory=Stories, init=False)
-    _readings: OrderedDict[Any, _Reading] = field(factory=OrderedDict, init=False)
+    _readings: OrderedDict[PageKey, SharedCall[Any]] = field(factory=OrderedDict, init=False)
     kinds: dict[str, Page] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -101,20 +88,16 @@ class Pages:
 
         Raises StorageBusy after READ_TIMEOUT seconds, and the errors of the page.
         """
-        loop = asyncio.get_running_loop()
-        reading = self._readings.get((loop, key))
-        if reading is None or not reading.is_usable(monotonic()):
-            # An empty context, because the reading belongs to all viewers and not to the first request.
-            task = loop.create_task(self._read(key), context=Context())
-            reading = self._readings[loop, key] = _Reading(task, monotonic())
-            self._readings.move_to_end((loop, key))
-            if len(self._readings) > MAX_READINGS:
-                self._readings.popitem(last=False)
-        return await asyncio.shield(reading.task)
+        reading = self._readings.setdefault(key, SharedCall(partial(self._read, key)))
+        self._readings.move_to_end(key)
+        if len(self._readings) > MAX_READINGS:
+            self._readings.popitem(last=False)
+        return await reading.answer(MAX_AGE)
 
     def forget(self) -> None:
         """Read the storage for the next view of each page, as after a write."""
         self._readings.clear()
+        self.source.forget()
 
     async def _read(self, key: PageKey) -> Any:
         name, params = key

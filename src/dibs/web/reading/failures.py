@@ -15,7 +15,7 @@ from dibs.web.reading.errors import (
     hidden_message,
     message_pattern,
 )
-from dibs.web.reading.source import Budget, Source, read_counts, scan_failed
+from dibs.web.reading.source import Budget, Source, scan_failed
 
 #: Bounds of the scan of one page: failed jobs and seconds.
 MAX_SCANNED: Final = 5_000
@@ -98,7 +98,7 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
     """Return the failures of all queues, of one `queue`, or of one `group` of a queue."""
     storage = await source.storage()
     queue, wanted = params.get("queue", ""), params.get("group", "")
-    counts = await read_counts(storage, [info.name for info in await storage.queues()])
+    counts = await source.counts()
     failed = {name: each.failed for name, each in counts.items() if each.failed}
     names = sorted(failed, key=lambda name: (-failed[name], name)) if not queue else [queue]
     budget = Budget(MAX_SCANNED, MAX_SECONDS)

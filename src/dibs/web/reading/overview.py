@@ -10,7 +10,7 @@ from attrs import frozen
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.results import Counts, QueueInfo
 from dibs.web.reading.activity import Activity, Rates
-from dibs.web.reading.source import Source, read_counts
+from dibs.web.reading.source import Source
 
 #: Queues on one page.
 PAGE_SIZE: Final = 50
@@ -63,8 +63,8 @@ DEFAULT_ORDER: Final = "name"
 async def read_overview(source: Source, activity: Activity, params: Mapping[str, str]) -> Overview:
     """Return the overview. It counts all queues, and reads the logs of the queues of this page."""
     storage = await source.storage()
-    infos = await storage.queues()
-    counts = await read_counts(storage, [info.name for info in infos])
+    counts = await source.counts()
+    infos = [QueueInfo(name, settings) for name, settings in (await source.queues()).items()]
     wanted, order = params.get("filter", "").strip(), params.get("sort", DEFAULT_ORDER)
     sort = ORDERS.get(order, ORDERS[DEFAULT_ORDER])
     selected = [info for info in infos if wanted.lower() in info.name.lower()]

@@ -8,7 +8,7 @@ from typing import Final
 from attrs import frozen
 
 from dibs.model.job import Slot
-from dibs.model.results import QueueInfo
+from dibs.model.requests import Settings
 from dibs.model.schedule import TICK_ID, Every, Schedule
 from dibs.web.reading.source import Source, gather
 
@@ -47,13 +47,13 @@ class PeriodicPage:
 async def read_periodic(source: Source, _params: Mapping[str, str]) -> PeriodicPage:
     """Return the tasks with a schedule in the app, and the queues with a stored tick."""
     storage = await source.storage()
-    infos = {info.name: info for info in await storage.queues()}
+    queues = await source.queues()
     declared = {
         name: handler.schedule
         for name, handler in source.app.handlers.items()
         if handler.schedule is not None
     }
-    names = list(dict.fromkeys([*declared, *sorted(infos)]))[: MAX_QUEUES + len(declared)]
+    names = list(dict.fromkeys([*declared, *sorted(queues)]))[: MAX_QUEUES + len(declared)]
 
     async def read_one(name: str) -> tuple[str, Slot]:
         [slot] = await storage.get(name, [TICK_ID])
@@ -61,15 +61,15 @@ async def read_periodic(source: Source, _params: Mapping[str, str]) -> PeriodicP
 
     slots = await gather(names, read_one)
     rows = [
-        _row(name, slot, declared.get(name), infos.get(name))
+        _row(name, slot, declared.get(name), queues.get(name))
         for name, slot in slots
         if name in declared or slot.current is not None
     ]
     rows.sort(key=lambda row: (row.next_run is None, row.next_run or 0, row.queue))
-    return PeriodicPage(tuple(rows), len(names), len({*names, *infos}))
+    return PeriodicPage(tuple(rows), len(names), len({*names, *queues}))
 
 
-def _row(queue: str, slot: Slot, schedule: Schedule | None, info: QueueInfo | None) -> PeriodicRow:
+def _row(queue: str, slot: Slot, schedule: Schedule | None, settings: Settings | None) -> PeriodicRow:
     job, outcome = slot.current, slot.outcome
     next_run = None if job is None or job.run is not None else job.run_at
     if slot.successor is not None:
@@ -77,7 +77,7 @@ def _row(queue: str, slot: Slot, schedule: Schedule | None, info: QueueInfo | No
     return PeriodicRow(
         queue=queue,
         schedule=schedule_text(schedule),
-        paused=info is not None and info.settings.paused,
+        paused=settings is not None and settings.paused,
         state="not stored" if job is None else "waiting" if job.run is None else "active",
         next_run=next_run,
         last_kind="" if outcome is None else outcome.kind,

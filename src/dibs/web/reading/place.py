@@ -13,7 +13,7 @@ from dibs.model.requests import Settings
 from dibs.storage.protocol import Storage
 from dibs.version import VERSION
 from dibs.web.reading.queue import setting_rows
-from dibs.web.reading.source import Source, read_counts
+from dibs.web.reading.source import Source
 
 #: Most queues with changed settings that the page lists.
 MAX_LISTED: Final = 100
@@ -51,11 +51,10 @@ class PlacePage:
 async def read_place(source: Source, _params: Mapping[str, str]) -> PlacePage:
     """Return the description of the storage."""
     storage = await source.storage()
-    infos = await storage.queues()
-    counts = await read_counts(storage, [info.name for info in infos])
+    counts, queues = await source.counts(), await source.queues()
     totals = {state: sum(getattr(each, state) for each in counts.values()) for state in COUNTED}
     about = "about " if any(each.approximate for each in counts.values()) else ""
-    changed = ((info.name, _changed(info.settings)) for info in infos)
+    changed = ((name, _changed(settings)) for name, settings in queues.items())
     flags = attrs.asdict(storage.capabilities)
     return PlacePage(
         url=storage.url,
@@ -66,7 +65,7 @@ async def read_place(source: Source, _params: Mapping[str, str]) -> PlacePage:
             ("dibs", VERSION),
             ("Python of the dashboard", platform.python_version()),
             *_driver(storage),
-            ("queues", f"{len(infos):,}"),
+            ("queues", f"{len(queues):,}"),
             *((state, f"{about}{number:,}") for state, number in totals.items()),
         ),
         changed=tuple((name, text) for name, text in changed if text)[:MAX_LISTED],

@@ -84,8 +84,8 @@ class QueuePage:
 async def read_queue(source: Source, activity: Activity, params: Mapping[str, str]) -> QueuePage:
     """Return the page of the queue `name`. Raises Refused for a name or a cursor that is not allowed."""
     storage, name = await source.storage(), params.get("name", "")
-    infos = {info.name: info.settings for info in await storage.queues()}
-    settings = infos.get(name, Settings())
+    queues = await source.queues()
+    settings = queues.get(name, Settings())
     counts = (await storage.counts([name]))[name]
     active = (await activity.read(storage, {name: counts}))[name]
     state, cursor = _choose_state(params.get("state", ""), counts), params.get("after") or None
@@ -94,7 +94,7 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
     schedule = None if handler is None else handler.schedule
     return QueuePage(
         name=name,
-        is_known=name in infos,
+        is_known=name in queues,
         paused=settings.paused,
         counts=counts,
         rates=active.rates(),

@@ -7,7 +7,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from dibs.web.reading.source import Budget, Source, read_counts
+from dibs.web.reading.source import Budget, Source
 
 #: Bounds of the scan of one page: active jobs and seconds.
 MAX_SCANNED: Final = 2_000
@@ -62,7 +62,7 @@ class _Holder:
 async def read_workers(source: Source, _params: Mapping[str, str]) -> WorkersPage:
     """Return the holders of active jobs."""
     storage = await source.storage()
-    counts = await read_counts(storage, [info.name for info in await storage.queues()])
+    counts = await source.counts()
     busy = {name: each.active for name, each in counts.items() if each.active}
     budget = Budget(MAX_SCANNED, MAX_SECONDS)
     holders: dict[str, _Holder] = {}
