@@ -26,6 +26,9 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 #: Jobs that a storage claims between two vacuums: the fewest, for a small table, and the most.
 FEWEST_CLAIMS: Final = 10_000
 MOST_CLAIMS: Final = 50_000
+#: The factor by which the assumed number of rows shrinks at most from one vacuum to the next. A table that
+#: shrinks keeps the pages of its indexes, so the next vacuum takes about as long.
+SHRINKING: Final = 0.9
 
 
 def claims_per_vacuum(rows: float) -> int:
@@ -40,14 +43,31 @@ class Vacuum:
         self._server = server
         self._claimed = 0
         self._limit = FEWEST_CLAIMS
+        #: The rows of the table by which `_limit` was set; -1 if they are unknown.
+        self._rows = -1.0
         self._task: asyncio.Task[None] | None = None
 
     def count(self, claimed: int) -> None:
         """Add claimed jobs to the count. Start a vacuum in the background when there are enough."""
         self._claimed += claimed
         if self._claimed >= self._limit and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._run_if_due(), name="dibs-vacuum")
+
+    async def _run_if_due(self) -> None:
+        """Vacuum the table, unless it has become so large that a vacuum is not due yet."""
+        try:
+            await self._update_limit()
+        except DibsError as error:
+            log.info("%s: could not read the size of a table: %s", self._server.url, error)
+        if self._claimed >= self._limit:
             self._claimed = 0
-            self._task = asyncio.create_task(self.run(), name="dibs-vacuum")
+            await self.run()
+
+    async def _update_limit(self) -> None:
+        params = {"schema": self._server.queries.plain}
+        rows = await self._server.fetch(self._server.queries["live_rows"], params, writes=False)
+        self._rows = max(rows[0][0] if rows else -1.0, self._rows * SHRINKING)
+        self._limit = claims_per_vacuum(self._rows)
 
     async def run(self) -> None:
         """Vacuum the table, or log why the server refused it."""
@@ -55,10 +75,6 @@ class Vacuum:
             connection = await self._server.connect()
             async with connection:
                 await connection.execute(self._server.queries["vacuum"], {})
-                schema = {"schema": self._server.queries.plain}
-                found = await connection.execute(self._server.queries["live_rows"], schema)
-                row = await found.fetchone()
-                self._limit = claims_per_vacuum(row[0] if row else 0)
         except (psycopg.Error, DibsError) as error:
             # A role that does not own the table may not vacuum it; autovacuum still does.
             log.info("%s: could not vacuum, autovacuum will: %s", self._server.url, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dibs.model.events import attempt_event
 from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetention, Overrides, Slot
 from dibs.model.requests import Complete, EnqueueRequest, RetryLater, SettingsPatch, Settlement, Update
 from dibs.storage.postgres import PostgresStorage
@@ -104,6 +105,28 @@ async def test_completions_are_stored_and_logged_the_same_by_complete_all_and_se
     assert {"tenant": b"7"} == outcome_of(slots[0][0]).attributes
 
 
+async def test_completions_of_one_step_are_logged_with_all_their_fields(storage: PostgresStorage) -> None:
+    """complete_all() shortens the events of usual runs, and leaves those with other values as they are."""
+    await storage.configure("q", SettingsPatch(log_results=3))
+    await storage.enqueue("q", [asked("retried")])
+    (first,) = await claimed(storage, "q", "me")
+    back = RetryLater(delay=0, error=Error(type="E", message="no"))
+    await storage.settle("q", [Settlement(id="retried", fence=fence_of(first), action=back)])
+    await storage.enqueue("q", [asked("elsewhere")])
+    jobs = await claimed(storage, "q", "host\n1")
+    await storage.enqueue("q", [asked(id) for id in ("completed", 'quote"', "merged", "result", "long")])
+    await storage.enqueue("q", [asked("merged")])
+    jobs += await claimed(storage, "q", "me")
+    results = {"result": b"abc", "long": b"abcd"}
+    jobs.sort(key=lambda job: job.id)
+    await storage.settle("q", [done(job, results.get(job.id)) for job in jobs])
+    events = [event for _, event in (await storage.events("q")).events if event.kind == "completed"]
+
+    assert len({event.at for event in events}) == 1
+    kept = {"result": b"abc"}
+    assert events == [attempt_event("completed", job, events[0].at, result=kept.get(job.id)) for job in jobs]
+
+
 async def test_a_claim_returns_the_job_that_get_returns(storage: PostgresStorage) -> None:
     """A claim sends the columns that most jobs do not need as one text, see rest_of()."""
     rich = JobData(
@@ -148,6 +171,11 @@ def outcome_of(slot: Slot) -> Outcome:
     return slot.outcome
 
 
-async def claimed(storage: PostgresStorage, queue: str) -> list[Job]:
-    lease = (await storage.grant([queue], 60_000, "me")).lease
+def fence_of(job: Job) -> int:
+    assert job.run is not None
+    return job.run.fence
+
+
+async def claimed(storage: PostgresStorage, queue: str, holder: str = "me") -> list[Job]:
+    lease = (await storage.grant([queue], 60_000, holder)).lease
     return list((await storage.claim(queue, lease, 10)).jobs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres import PostgresStorage, vacuum
 from dibs.storage.postgres.vacuum import claims_per_vacuum
 from tests.storage.postgres.jobs import asked, claimed, leased
 
@@ -162,17 +162,34 @@ def test_a_small_table_is_vacuumed_more_often(rows: int, claims: int) -> None:
 async def test_who_claims_much_vacuums(
     storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(vacuum, "FEWEST_CLAIMS", 5)
     monkeypatch.setattr(storage._vacuum, "_limit", 5)
     await storage.enqueue("q", [asked(f"{n}") for n in range(10)])
     await claimed(storage)
     assert storage._vacuum._task is not None
     await storage._vacuum._task
-    assert 10_000 == storage._vacuum._limit
     look = await connect()
     # Before 15 the server's statistics are gathered by a process of their own, a little later.
     async with asyncio.timeout(60):
         while not await swept(look):  # noqa: ASYNC110 - the server tells nobody
             await asyncio.sleep(0.05)
+
+
+async def test_a_table_is_vacuumed_by_its_size_from_the_first_time_on(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    connection = await connect()
+    await storage.enqueue("q", [asked("first")])
+    await fill(connection, "due", 80_000, 0, 1_000_000_000_000)
+    await connection.execute("ANALYZE live")
+    await connection.commit()
+
+    storage._vacuum.count(10_000)
+    assert storage._vacuum._task is not None
+    await storage._vacuum._task
+
+    assert storage._vacuum._claimed == 10_000, "no vacuum"
+    assert storage._vacuum._limit == pytest.approx(20_000, rel=0.05)
 
 
 async def swept(connection: Any) -> bool:

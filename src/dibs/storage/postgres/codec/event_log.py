@@ -19,7 +19,23 @@ from dibs.storage.protocol import LATEST
 
 Row = Sequence[Any]
 
-_unpack: Final = msgspec.json.Decoder(list[LogEvent]).decode
+
+class _Completions(msgspec.Struct, frozen=True, gc=False):
+    """A log entry of complete_all() in 0030_drain.sql: the completed runs of one step."""
+
+    at: int
+    #: The holder of the runs with five fields.
+    holder: str
+    events: list[msgspec.Raw]
+
+
+_decode_entry: Final = msgspec.json.Decoder(list[LogEvent]).decode
+_decode_completions: Final = msgspec.json.Decoder(_Completions).decode
+_decode_event: Final = msgspec.json.Decoder(LogEvent).decode
+#: Id, fence, enqueued_at, claimed_at and revision of a completed run whose other fields are as usual.
+_decode_run: Final = msgspec.json.Decoder(tuple[str, int, int, int, int]).decode
+#: The start of an event with all fields. In one with five fields, a number follows the id.
+_ALL_FIELDS: Final = b'["completed","'
 #: The largest bigint. A larger number of an entry is read as this one, after the end of the log.
 _BEYOND: Final = 2**63 - 1
 
@@ -56,3 +72,32 @@ def _end_offset(last: Row, trimmed: int) -> str:
     if last[1] is not None:
         return format_offset(last[1], last[2] - 1)
     return format_offset(trimmed, LAST_EVENT) if trimmed else ""
+
+
+def _unpack(packed: str) -> Sequence[LogEvent]:
+    """Return the events of a log entry: a list of events, or the completed runs of one step."""
+    if packed.startswith("["):
+        return _decode_entry(packed)
+    entry = _decode_completions(packed)
+    return [_decode_completion(event, entry) for event in entry.events]
+
+
+def _decode_completion(event: msgspec.Raw, entry: _Completions) -> LogEvent:
+    if bytes(event).startswith(_ALL_FIELDS):
+        return _decode_event(event)
+    id, fence, enqueued_at, claimed_at, revision = _decode_run(event)
+    return LogEvent(
+        kind="completed",
+        id=id,
+        at=entry.at,
+        attempt=1,
+        fence=fence,
+        enqueued_at=enqueued_at,
+        run_at=enqueued_at,
+        claimed_at=claimed_at,
+        finished_at=entry.at,
+        holder=entry.holder,
+        first=revision,
+        revision=revision,
+        enqueues=1,
+    )
