@@ -94,7 +94,7 @@ async def _read_members(
         ids = {number: node_id(plan, id, segment.first, number) for number in numbers}
         slots = await _read_slots(storage, plan, ids)
         for number, slot in slots.items():
-            yield _member_result(context, plan.queue_of(number), ids[number], slot.outcome)
+            yield _member_result(context, plan.queue_of(number), ids[number], slot.outcome, segment)
 
 
 async def _read_slots(storage: Storage, plan: Plan, ids: dict[int, str]) -> dict[int, Slot]:
@@ -109,8 +109,10 @@ async def _read_slots(storage: Storage, plan: Plan, ids: dict[int, str]) -> dict
     return {number: slots[number] for number in ids}
 
 
-def _member_result(context: FlowContext, queue: str, id: str, outcome: Outcome | None) -> MemberResult:
-    if outcome is None:
-        return MemberResult(queue=queue, id=id, state="lost")
+def _member_result(
+    context: FlowContext, queue: str, id: str, outcome: Outcome | None, segment: Outcome
+) -> MemberResult:
+    if outcome is None:  # a cancelled segment has members that were never enqueued
+        return MemberResult(queue=queue, id=id, state="cancelled" if segment.kind == "cancelled" else "lost")
     result = None if outcome.result is None else context.decoder_of(queue)(outcome.result)
     return MemberResult(queue=queue, id=id, state=outcome.kind, result=result, error=outcome.error)
