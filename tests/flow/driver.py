@@ -1,4 +1,4 @@
-"""Runs flows step by step, without a worker: a test chooses where an evaluation stops and which job is next."""
+"""Runs flows step by step, without a worker: a test chooses the next job, and where an evaluation stops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StoppingStorage:
         await self._storage.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._storage.__aexit__(*error)
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +125,7 @@ async def join(parts: list[int]) -> int:
 class Driver:
     """One app on a storage in memory, and the jobs that ran."""
 
-    rng: random.Random = field(factory=lambda: random.Random(0))  # noqa: S311 - a test repeats it
+    rng: random.Random = field(factory=lambda: random.Random(0))
     #: False: no end of a node wakes its flow, and each evaluation comes by its timer.
     wakes: bool = True
     evaluators: int = 1
@@ -167,7 +167,7 @@ class Driver:
         await flow.enqueue()
 
     async def run(self, id: str = "f") -> str:
-        """Run all jobs until the flow has ended and nothing waits; return the state of the flow."""
+        """Run all jobs until the flow has ended and no job waits; return the state of the flow."""
         self._lease = (await self.storage.grant([FLOWS, EVALUATIONS, "join"], 10**9, "driver")).lease
         for _ in range(MAX_STEPS):
             if not await self._step() and await self._has_ended(id):
@@ -242,7 +242,7 @@ class Driver:
         return Complete()
 
     async def _thaw(self) -> None:
-        """Let the evaluation that stands still go on to its end, whatever happened meanwhile."""
+        """Run the frozen evaluation to its end, late."""
         assert self._frozen is not None
         self.storage.thawed.set()
         await asyncio.wait([self._frozen])

@@ -47,7 +47,7 @@ def always_full(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, graph: Graph, reads: str) -> None:
     stops = 0
     while True:
-        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
             with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, graph: Gr
 @pytest.mark.parametrize("wakes", [True, False], ids=["wake-ups", "no wake-ups"])
 async def test_random_graphs_end_as_a_plain_replay_says(wakes: bool, reads: str) -> None:  # noqa: FBT001
     for seed in range(60):
-        rng = random.Random(seed)  # noqa: S311 - a test repeats it
+        rng = random.Random(seed)
         graph = Graph.draw(rng, rng.randrange(1, 14))
         driver = Driver(rng=rng, wakes=wakes, evaluators=2)
         driver.storage.stop_at = rng.randrange(1, 60)
@@ -80,7 +80,7 @@ async def test_random_graphs_end_as_a_plain_replay_says(wakes: bool, reads: str)
 async def test_a_retry_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
     stops = 0
     while True:
-        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
             with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ async def test_a_retry_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> 
 async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
     stops = 0
     while True:
-        driver = Driver(rng=random.Random(stops))  # noqa: S311 - a test repeats it
+        driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
             with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ async def test_a_fan_in_of_two_thousand_nodes_takes_few_reads(
 ) -> None:
     monkeypatch.setattr(evaluation, "FULL_READ", 1e9)
     graph = Graph([[]] * NODES + [list(range(NODES))], [[]] * (NODES + 1), [[]] * (NODES + 1))
-    driver = Driver(rng=random.Random(1))  # noqa: S311 - a test repeats it
+    driver = Driver(rng=random.Random(1))
     async with driver.storage:
         with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
             await driver.enqueue(graph, shuffled=shuffled)

@@ -50,9 +50,9 @@ class Bound(Generic[R_co]):
         """Name of the queue."""
         self._request = request
         #: True if the caller chose the id.
-        self.has_id = has_id
+        self.has_id: bool = has_id
         #: The call, if it was refused.
-        self.call = call
+        self.call: KeptCall | None = call
 
     def __repr__(self) -> str:
         if isinstance(self._request, Refused):

@@ -79,7 +79,7 @@ class BlockingFlow:
 
         A worker of an app with flows=True then enqueues the nodes, each after its parents. With a
         `connection` of psycopg, SQLAlchemy or Django the flow is enqueued in its transaction. If the flow id
-        is live or has completed, nothing changes, and the ticket is that of the known flow.
+        is live or has completed, the flow stays as it is, and the ticket is that of the known flow.
 
         Raises Refused if the flow has no nodes or its plan is too large, OutcomeUnknown if the reply of the
         storage was lost, StorageError.

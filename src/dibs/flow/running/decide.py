@@ -130,7 +130,7 @@ class FlowState:
         self.unsaved += 1
 
     def _advance(self, watcher: int) -> None:
-        """Let a node watch its next parent that has not ended; without one, the node is ready."""
+        """Watch the next parent of a node that has not ended; without such a parent, the node is ready."""
         parents, index = self._parents[watcher], self._position[watcher]
         while index >= 0 and is_ended(self.notes[parents[index]]):
             index -= 1
@@ -152,7 +152,7 @@ class FlowState:
     # -- the end -------------------------------------------------------------------------------------
 
     def causes_of_failure(self) -> list[int]:
-        """Return the numbers of the nodes because of which the flow fails; an empty list if it completes.
+        """Return the numbers of the nodes that make the flow fail; an empty list if it completes.
 
         A node that did not complete fails the flow, unless nodes come after it and all of them were added
         with on_failure="ignore". The node whose result the flow returns always fails it.

@@ -39,7 +39,7 @@ from dibs.storage.protocol import Storage
 TIMER: Final = 60.0
 #: The shortest and the longest time for a flow with nodes that other enqueues share, because their ends may
 #: wake another flow only, and for a storage where the end of a node and its wake-up are not one step. The
-#: time doubles while nothing changes.
+#: time doubles while the nodes stay as they are.
 SHARED_TIMERS: Final = (0.1, 5.0)
 #: Seconds between two reads of all open nodes, at least. Such a read shows the progress.
 FULL_READ: Final = 1.0
