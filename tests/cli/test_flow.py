@@ -56,6 +56,13 @@ class Program:
 
         asyncio.run(enqueued())
 
+    def enqueue_batch(self, id: str, size: int) -> None:
+        async def enqueued() -> None:
+            async with self.app, self.app.batch(id=id) as batch:
+                await batch.enqueue_many(self.load.bind(number) for number in range(size))
+
+        asyncio.run(enqueued())
+
     def work(self, *, until_state: tuple[str, str, str] | None = None) -> None:
         """Run all jobs; with `until_state` until the node of a flow with a queue has a state."""
 
@@ -216,6 +223,58 @@ def test_the_page_shows_the_printed_json(shell: Shell, program: Program) -> None
     assert [] == differences(SHAPES["flow-list"], shell.json("flow", "list", "--state", "failed"))
 
 
+def test_a_batch_is_shown_by_the_numbers_of_its_members(shell: Shell, program: Program) -> None:
+    FAILING.add(1)
+    program.enqueue_batch("mailing", 30)
+    waiting = shell.type("flow", "show", "mailing").stdout
+    program.work()
+    fields = shell.json("flow", "show", "mailing")
+
+    assert "batch mailing waits for a worker with flows=True\n" == waiting
+    assert "batch mailing has completed: 29 of 30 members completed, 1 failed\n" == lines_of(
+        shell, "show", "mailing"
+    )
+    assert [] == differences(SHAPES["flow-show-batch"], fields)
+    assert 2 == shell.type("flow", "show", "mailing", "--mermaid").exit_code
+    assert [("mailing", "batch")] == [
+        (flow["id"], flow["kind"]) for flow in shell.json("flow", "list", "--state", "completed")["flows"]
+    ]
+    assert 2 == len(shell.json("flow", "list", "--state", "completed", "--nested")["flows"])
+
+
+def test_a_batch_is_cancelled(shell: Shell, program: Program) -> None:
+    program.enqueue_batch("mailing", 3)
+    cancelled = shell.json("flow", "cancel", "mailing")["jobs"]
+    program.work()
+
+    assert [{"id": "mailing", "answer": "requested"}] == cancelled
+    assert "batch mailing was cancelled\n" == lines_of(shell, "show", "mailing")
+
+
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [(("finish", "--result", "true"), "completed"), (("cancel", "--running"), "cancelled")],
+    ids=["finish", "cancel"],
+)
+def test_the_end_of_a_node_by_a_command_wakes_its_flow(
+    shell: Shell, program: Program, words: tuple[str, ...], state: str
+) -> None:
+    """Without a wake-up, the evaluation waits for its timer."""
+    flow = program.app.flow(id="f")
+    flow.add(program.approve.bind("all right?"))
+    program.enqueue(flow)
+    program.work(until_state=("f", "approve", "handed_off"))
+    (job,) = shell.json("list", "approve", "--state", "handed_off")["jobs"]
+    revision = ("--revision", str(job["current"]["revisions"][1])) if words[0] == "finish" else ()
+    due = [shell.json("counts", "dibs.flows.evaluate")["queues"]["dibs.flows.evaluate"]["scheduled"]]
+    answer = shell.json(words[0], "approve", job["id"], *words[1:], *revision)["jobs"][0]["answer"]
+    due += [shell.json("counts", "dibs.flows.evaluate")["queues"]["dibs.flows.evaluate"]["scheduled"]]
+
+    assert answer in ("done", "requested", "cancelled")
+    assert [1, 0] == due
+    assert state == shell.json("flow", "show", "f")["nodes"][0]["state"]
+
+
 def test_lines_have_one_node_each(shell: Shell, program: Program) -> None:
     program.enqueue(program.flow("import-42", 2))
     rows = [line.split("\t") for line in lines(shell, "show", "import-42", "--format", "lines")]
@@ -236,6 +295,10 @@ def test_mermaid_draws_the_same_rows(shell: Shell, program: Program) -> None:
         "    n0 --> n1",
     ] == text[:4]
     assert "    class n0,n1 open" == text[-1]
+
+
+def lines_of(shell: Shell, *words: str) -> str:
+    return shell.type("flow", *words).stdout
 
 
 def lines(shell: Shell, *words: str) -> list[str]:

@@ -100,7 +100,7 @@ def _symbol(counts: dict[str, int]) -> tuple[str, str | None]:
 
 
 def _text_widths(lines: Sequence[_Line], limit: int | None) -> tuple[int, int]:
-    """Return the widths of the names and of the states beside them."""
+    """Return the widths of the columns of names and states."""
     names = max(cell_width(line.name) for line in lines)
     states = max(len(line.states) for line in lines)
     if limit is None:

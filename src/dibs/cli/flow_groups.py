@@ -26,7 +26,7 @@ class Group:
 
     @property
     def edges(self) -> frozenset[int]:
-        """The indices of all groups before this one that have an edge to it."""
+        """The indices of the groups with an edge to this group."""
         return self.parents | self.ignored
 
 

@@ -11,11 +11,12 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from dibs.cli import json_output
+from dibs.cli.flow_batches import BatchStatus, find_batch, flow_attributes
 from dibs.cli.options import Format
 from dibs.cli.output import print_lines, print_warning
 from dibs.cli.queue_names import TIME_LIMIT
 from dibs.cli.tables import print_in_format
-from dibs.flow.wakeup import FLOWS
+from dibs.flow.wakeup import FLOWS, flow_of
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 
@@ -31,15 +32,16 @@ STATES: Final[Mapping[str, State]] = {
 NUMBERS: Final = ("total", "completed", "failed", "skipped", "open")
 
 
-def print_flows(state: str, page: ListPage, output: Format) -> None:
-    """Print one page of flows."""
-    flows = [_flow_fields(id, state, slot) for id, slot in page.items]
+def print_flows(state: str, page: ListPage, output: Format, *, nested: bool) -> None:
+    """Print one page of flows; with `nested` also those that are part of another flow or a batch."""
+    items = [each for each in page.items if nested or flow_of(flow_attributes(each[1])) is None]
+    flows = [_flow_fields(id, state, slot) for id, slot in items]
     print_in_format(
         output,
         {"state": state, "flows": flows, "after": page.after},
-        ("flow", "=enqueued at", *(f"#{name}" for name in NUMBERS), "error"),
-        [(flow["id"], flow["enqueued_at"], *_numbers(flow), flow["error"] or "") for flow in flows],
-        optional=(*(f"#{name}" for name in NUMBERS), "error"),
+        ("flow", "=kind", "part of", "=enqueued at", *(f"#{name}" for name in NUMBERS), "error"),
+        map(_flow_row, flows),
+        optional=("part of", *(f"#{name}" for name in NUMBERS), "error"),
         empty=f"there is no flow in the state {state}",
     )
     if page.after is not None and output == "table":
@@ -51,16 +53,19 @@ def print_flows(state: str, page: ListPage, output: Format) -> None:
 def _flow_fields(id: str, state: str, slot: Slot) -> dict[str, Any]:
     part = slot.current or slot.outcome
     error = None if slot.current is not None or slot.outcome is None else slot.outcome.error
+    batch = find_batch(id, slot)
     return {
         "id": id,
+        "kind": "flow" if batch is None else "batch",
+        "part_of": flow_of(flow_attributes(slot)),
         "state": state,
         "enqueued_at": json_output.format_time(None if part is None else part.enqueued_at),
-        "progress": _progress(slot),
+        "progress": _flow_progress(slot) if batch is None else _batch_progress(batch),
         "error": None if error is None else f"{error.type}: {error.message}",
     }
 
 
-def _progress(slot: Slot) -> dict[str, int] | None:
+def _flow_progress(slot: Slot) -> dict[str, int] | None:
     """Return the numbers of nodes that a running flow has reported; None before the first report."""
     run = None if slot.current is None else slot.current.run
     if run is None or run.progress is None:
@@ -68,9 +73,20 @@ def _progress(slot: Slot) -> dict[str, int] | None:
     return msgspec.json.decode(run.progress, type=dict[str, int])
 
 
-def _numbers(flow: Mapping[str, Any]) -> list[object]:
-    progress = flow["progress"] or {}
-    return [progress.get(name, "") for name in NUMBERS]
+def _batch_progress(batch: BatchStatus) -> dict[str, int] | None:
+    """Return the numbers of members under the names of those of nodes."""
+    numbers = batch.summary
+    if numbers is None:
+        return None
+    failed = numbers.failed + numbers.cancelled + numbers.lost + numbers.missing
+    counts = (numbers.members, numbers.completed, failed, 0, numbers.open)
+    return dict(zip(NUMBERS, counts, strict=True))
+
+
+def _flow_row(flow: Mapping[str, Any]) -> tuple[object, ...]:
+    numbers = flow["progress"] or {}
+    counts = (numbers.get(name, "") for name in NUMBERS)
+    return flow["id"], flow["kind"], flow["part_of"] or "", flow["enqueued_at"], *counts, flow["error"] or ""
 
 
 def complete_flow(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

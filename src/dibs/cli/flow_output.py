@@ -44,6 +44,7 @@ def flow_fields(status: FlowStatus) -> dict[str, Any]:
     job = status.job
     return {
         "id": status.id,
+        "kind": "flow",
         "state": status.state,
         "total": status.total,
         "completed": status.completed,

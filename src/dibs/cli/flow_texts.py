@@ -49,13 +49,13 @@ def _count_nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number:,} nodes"
 
 
-def is_ended(status: FlowStatus) -> bool:
-    """Return whether the flow job has ended."""
-    return status.state not in ("waiting", "active", "handed_off")
+def is_ended(state: str) -> bool:
+    """Return whether a flow job in this state has ended."""
+    return state not in ("waiting", "active", "handed_off")
 
 
 def group_text(status: FlowStatus, group: Group) -> str:
-    """Return the name of a row: the number and the queue of a node, or how many nodes of which queue."""
+    """Return the name of a row: the number and the queue of a node, or the count and the queue of nodes."""
     suffix = " (also after a failure)" if group.ignored else ""
     if len(group.numbers) == 1:
         return node_text(status, status.nodes[group.numbers[0]]) + suffix

@@ -11,6 +11,7 @@ import rich_click as click
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.storage_access import connect
+from dibs.flow.wakeup import wake_flows_of
 
 MEANINGS: Final = {
     "requested": "its run is asked to stop",
@@ -44,4 +45,7 @@ async def _cancel_jobs(
 ) -> ExitCode:
     async with connect(url) as storage:
         answers = await storage.cancel(queue, ids, running=running)
+        cancelled = [id for id, answer in zip(ids, answers, strict=True) if answer == "cancelled"]
+        if cancelled:
+            await wake_flows_of(storage, queue, cancelled)
     return print_answers(queue, ids, answers, meanings=MEANINGS, good=("cancelled", "requested"), json=json)

@@ -12,6 +12,8 @@ import rich_click as click
 from dibs.cli import options
 from dibs.cli.commands.cancel import MEANINGS as CANCEL_MEANINGS
 from dibs.cli.commands.retry import MEANINGS as RETRY_MEANINGS
+from dibs.cli.errors import UsageError
+from dibs.cli.flow_batches import BatchStatus, find_batch, print_batch
 from dibs.cli.flow_list import RUNNING, STATES, complete_flow, print_flows
 from dibs.cli.flow_mermaid import mermaid_lines
 from dibs.cli.flow_output import print_flow
@@ -22,7 +24,7 @@ from dibs.cli.storage_access import connect, find_storage
 from dibs.client.app import Dibs
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused
-from dibs.flow.stored_flow import FlowStatus, StoredFlow
+from dibs.flow.stored_flow import FlowStatus
 from dibs.flow.wakeup import FLOWS
 
 #: Seconds between two reads of --watch.
@@ -71,8 +73,8 @@ def command() -> None:
 def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format) -> ExitCode:
     """Draw a flow as a graph with the state of each node, and list the nodes that failed.
 
-    Nodes of a large flow that have the same queue and a similar place in the graph share a row. Exit code 1
-    if there is no flow with this id.
+    Nodes of a large flow that have the same queue and a similar place in the graph share a row. For a batch,
+    print the numbers of its members. Exit code 1 if there is no flow with this id.
 
     Examples:
         dibs flow show import-42 --url file:./jobs
@@ -83,32 +85,43 @@ def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format
 
 async def _show_flow(id: str, url: str | None, output: Format, *, mermaid: bool, watch: bool) -> ExitCode:
     async with _connect(url) as app:
-        flow = app.get_flow(id)
-        shown: FlowStatus | None = None
+        shown: FlowStatus | BatchStatus | None = None
         while True:
-            status = await _read_status(flow)
+            status = await _read_status(app, id)
             if status is None:
                 print_warning(f"flow {id!r} does not exist; `dibs flow list` lists flows")
                 return ExitCode.REFUSED
             if status != shown:
                 _print_status(status, output, mermaid=mermaid, again=shown is not None)
-            if not watch or is_ended(status):
+            if not watch or is_ended(status.state):
                 return ExitCode.DONE
             shown = status
             await asyncio.sleep(WATCH_INTERVAL)
 
 
-async def _read_status(flow: StoredFlow) -> FlowStatus | None:
+async def _read_status(app: Dibs, id: str) -> FlowStatus | BatchStatus | None:
+    if (batch := await _find_batch(app, id)) is not None:
+        return batch
     try:
-        return await flow.status()
+        return await app.get_flow(id).status()
     except ValueError as error:
-        raise Refused(f"the job {FLOWS}/{flow.id} has no plan of a flow: {error}", field="id") from error
+        raise Refused(f"the job {FLOWS}/{id} has no plan of a flow: {error}", field="id") from error
 
 
-def _print_status(status: FlowStatus, output: Format, *, mermaid: bool, again: bool) -> None:
+async def _find_batch(app: Dibs, id: str) -> BatchStatus | None:
+    """Return the status of a batch; None for a flow and for an unknown id."""
+    (slot,) = await app.storage.get(FLOWS, [app.get_flow(id).id])
+    return find_batch(id, slot)
+
+
+def _print_status(status: FlowStatus | BatchStatus, output: Format, *, mermaid: bool, again: bool) -> None:
     if again and output == "table":
         click.clear()
-    if mermaid:
+    if isinstance(status, BatchStatus):
+        if mermaid:
+            raise UsageError(f"{status.id} is a batch, whose members have no order: leave out --mermaid")
+        print_batch(status, output)
+    elif mermaid:
         print_lines(*mermaid_lines(status))
     else:
         print_flow(status, output)
@@ -122,6 +135,7 @@ def _print_status(status: FlowStatus, output: Format, *, mermaid: bool, again: b
     default=RUNNING,
     help=f"One of {', '.join(STATES)}.",
 )
+@click.option("--nested", is_flag=True, help="Also list flows that are part of another flow or a batch.")
 @click.option(
     "--limit", type=options.Number(1, 1000), metavar="N", default=100, help="Maximum number of flows."
 )
@@ -130,19 +144,23 @@ def _print_status(status: FlowStatus, output: Format, *, mermaid: bool, again: b
 )
 @options.url
 @options.output
-def list_flows(state: str, *, limit: int, after: str | None, url: str | None, output: Format) -> None:
-    """List flows in one state with the numbers of their nodes, in no particular order.
+def list_flows(
+    state: str, *, nested: bool, limit: int, after: str | None, url: str | None, output: Format
+) -> None:
+    """List flows and batches in one state with the numbers of their jobs, in no particular order.
 
     Example:
         dibs flow list --state failed --url file:./jobs
     """
-    asyncio.run(_list_flows(state, after, limit, url, output))
+    asyncio.run(_list_flows(state, after, limit, url, output, nested=nested))
 
 
-async def _list_flows(state: str, after: str | None, limit: int, url: str | None, output: Format) -> None:
+async def _list_flows(
+    state: str, after: str | None, limit: int, url: str | None, output: Format, *, nested: bool
+) -> None:
     async with connect(url) as storage:
         page = await storage.list(FLOWS, STATES[state], after=after, limit=limit)
-    print_flows(state, page, output)
+    print_flows(state, page, output, nested=nested)
 
 
 @command.command("cancel")
@@ -159,7 +177,7 @@ def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     Example:
         dibs flow cancel import-42 --url file:./jobs
     """
-    answers = asyncio.run(_call_each(ids, url, StoredFlow.cancel))
+    answers = asyncio.run(_call_each(ids, url, _cancel_flow))
     return print_answers(FLOWS, ids, answers, meanings=CANCELLING, good=("cancelled", "requested"), json=json)
 
 
@@ -175,15 +193,25 @@ def retry(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     Example:
         dibs flow retry import-42 --url file:./jobs
     """
-    answers = asyncio.run(_call_each(ids, url, StoredFlow.retry_failed))
+    answers = asyncio.run(_call_each(ids, url, _retry_flow))
     return print_answers(FLOWS, ids, answers, meanings=RETRYING, good=("queued",), json=json)
 
 
 async def _call_each(
-    ids: Sequence[str], url: str | None, call: Callable[[StoredFlow], Awaitable[str]]
+    ids: Sequence[str], url: str | None, call: Callable[[Dibs, str], Awaitable[str]]
 ) -> list[str]:
     async with _connect(url) as app:
-        return [await call(flow) for flow in [app.get_flow(id) for id in ids]]
+        return [await call(app, flow.id) for flow in [app.get_flow(id) for id in ids]]
+
+
+async def _cancel_flow(app: Dibs, id: str) -> str:
+    if await _find_batch(app, id) is not None:
+        return await app.get_batch(id).cancel()
+    return await app.get_flow(id).cancel()
+
+
+async def _retry_flow(app: Dibs, id: str) -> str:
+    return await app.get_flow(id).retry_failed()
 
 
 @asynccontextmanager
