@@ -51,12 +51,13 @@ async def stored(shell: Shell) -> Shell:
     return shell
 
 
-async def test_it_serves_a_storage_without_a_token_and_read_only(stored: Shell) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_it_serves_a_storage_without_a_token_and_read_only(stored: Shell, stop: signal.Signals) -> None:
     with serving(stored) as (printed, process):
         overview = httpx2.get(printed["url"])
         job = httpx2.get(f"{printed['url']}job?queue=emails&id=welcome-42")
         write = httpx2.post(f"{printed['url']}do/pause?queue=emails")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         code = process.wait(20)
 
     assert not printed["write"]

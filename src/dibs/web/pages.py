@@ -97,7 +97,7 @@ class Pages:
     def forget(self) -> None:
         """Read the storage for the next view of each page, as after a write."""
         self._readings.clear()
-        self.source.forget()
+        self.source.census.forget()
 
     async def _read(self, key: PageKey) -> Any:
         name, params = key

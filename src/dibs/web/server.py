@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -107,6 +108,8 @@ def _address(host: str, port: int, token: str) -> str:
 
 
 def run(app: Dibs, options: ServerOptions, ready: Callable[[str], None]) -> None:
-    """Run `serve` on an event loop of its own. Ctrl-C ends it without an error."""
+    """Run `serve` on an event loop of its own. Ctrl-C and SIGTERM end it without an error."""
+    # uvicorn stops at a signal, and then raises it again for the handler before it.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt):
         asyncio.run(serve(app, options, ready))

@@ -84,6 +84,8 @@ class QueueActivity:
     runs: deque[int] = field(factory=lambda: deque(maxlen=MAX_RUNS))
 
     def is_quiet(self, counts: Counts, now: float) -> bool:
+        if self.offset is None:
+            return self.counts in (None, counts) and not counts.active
         return counts == self.counts and not counts.active and now - self.log_at < QUIET_SECONDS
 
     def add(self, counts: Counts, ended: float, failed: float, now: float) -> None:
@@ -133,17 +135,25 @@ class Activity:
 
     _queues: OrderedDict[str, QueueActivity] = field(factory=OrderedDict, init=False)
 
-    async def read(self, storage: Storage, counts: Mapping[str, Counts]) -> dict[str, QueueActivity]:
-        """Read the new events of queues whose counts were just read, and return their activity."""
+    async def read(
+        self, storage: Storage, counts: Mapping[str, Counts], *, is_only: bool = False
+    ) -> dict[str, QueueActivity]:
+        """Read the new events of queues whose counts were just read, and return their activity.
+
+        On a page with many queues, the log of a queue without active jobs is read from its first change on.
+        With `is_only`, the page is about this queue, and its log is read from now on.
+        """
 
         async def one(name: str) -> tuple[str, QueueActivity]:
-            return name, await self._read_queue(storage, name, counts[name])
+            return name, await self._read_queue(storage, name, counts[name], is_only=is_only)
 
         return dict(await gather(counts, one))
 
-    async def _read_queue(self, storage: Storage, name: str, counts: Counts) -> QueueActivity:
+    async def _read_queue(
+        self, storage: Storage, name: str, counts: Counts, *, is_only: bool
+    ) -> QueueActivity:
         state, now = self._of(name), monotonic()
-        if state.offset is not None and state.is_quiet(counts, now):
+        if not (is_only and state.offset is None) and state.is_quiet(counts, now):
             state.add(counts, 0, 0, now)
             return state
         page = await storage.events(name, after=state.offset or LATEST, limit=PAGE_SIZE)

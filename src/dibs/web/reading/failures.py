@@ -98,7 +98,7 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
     """Return the failures of all queues, of one `queue`, or of one `group` of a queue."""
     storage = await source.storage()
     queue, wanted = params.get("queue", ""), params.get("group", "")
-    counts = await source.counts()
+    counts = await source.census.counts([queue] if queue else (), seconds=MAX_SECONDS)
     failed = {name: each.failed for name, each in counts.items() if each.failed}
     names = sorted(failed, key=lambda name: (-failed[name], name)) if not queue else [queue]
     budget = Budget(MAX_SCANNED, MAX_SECONDS)

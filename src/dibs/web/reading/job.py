@@ -78,7 +78,7 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
     storage = await source.storage()
     queue, id = params.get("queue", ""), params.get("id", "")
     [slot] = await storage.get(queue, [id])
-    settings = (await source.queues()).get(queue)
+    settings = (await source.census.queues()).get(queue)
     current = slot.current
     return JobPage(
         queue=queue,

@@ -42,6 +42,8 @@ class Overview:
     paused: int
     #: Number of queues, of those that the filter selects, and the number of this page, from 1.
     queues: int
+    #: Number of queues that the sums leave out, because no reading has counted them yet.
+    uncounted: int
     selected: int
     page: int
     pages: int
@@ -58,20 +60,22 @@ ORDERS: Final[dict[str, Callable[[QueueInfo, Counts], tuple[object, ...]]]] = {
     "failed": lambda info, counts: (-counts.failed, info.name),
 }
 DEFAULT_ORDER: Final = "name"
+#: Stands for the counts of a queue that was not counted yet: such a queue is not taken for an empty one.
+UNCOUNTED: Final = Counts(completed=1)
 
 
 async def read_overview(source: Source, activity: Activity, params: Mapping[str, str]) -> Overview:
-    """Return the overview. It counts all queues, and reads the logs of the queues of this page."""
+    """Return the overview. It counts the queues of this page and reads their logs."""
     storage = await source.storage()
-    counts = await source.counts()
-    infos = [QueueInfo(name, settings) for name, settings in (await source.queues()).items()]
+    infos = [QueueInfo(name, settings) for name, settings in (await source.census.queues()).items()]
     wanted, order = params.get("filter", "").strip(), params.get("sort", DEFAULT_ORDER)
-    sort = ORDERS.get(order, ORDERS[DEFAULT_ORDER])
+    sort, known = ORDERS.get(order, ORDERS[DEFAULT_ORDER]), source.census.known
     selected = [info for info in infos if wanted.lower() in info.name.lower()]
-    selected.sort(key=lambda info: sort(info, counts.get(info.name, Counts())))
+    selected.sort(key=lambda info: sort(info, known.get(info.name, UNCOUNTED)))
     pages = max(1, -(-len(selected) // PAGE_SIZE))
     page = min(_page_number(params), pages)
     shown = selected[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    counts = await source.census.counts([info.name for info in shown])
     active = await activity.read(storage, {info.name: counts.get(info.name, Counts()) for info in shown})
     rows = tuple(_row(info, counts.get(info.name, Counts()), active[info.name].rates()) for info in shown)
     return Overview(
@@ -81,6 +85,7 @@ async def read_overview(source: Source, activity: Activity, params: Mapping[str,
         rates=_sum_rates(rows),
         paused=sum(info.settings.paused for info in infos),
         queues=len(infos),
+        uncounted=source.census.uncounted,
         selected=len(selected),
         page=page,
         pages=pages,

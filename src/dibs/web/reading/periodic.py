@@ -47,7 +47,7 @@ class PeriodicPage:
 async def read_periodic(source: Source, _params: Mapping[str, str]) -> PeriodicPage:
     """Return the tasks with a schedule in the app, and the queues with a stored tick."""
     storage = await source.storage()
-    queues = await source.queues()
+    queues = await source.census.queues()
     declared = {
         name: handler.schedule
         for name, handler in source.app.handlers.items()

@@ -17,6 +17,8 @@ from dibs.web.reading.source import Source
 
 #: Most queues with changed settings that the page lists.
 MAX_LISTED: Final = 100
+#: Seconds after which the page shows the queues that were counted so far.
+COUNT_SECONDS: Final = 1.0
 #: Ability -> its explanation for a reader of the page.
 ABILITIES: Final = {
     "durable": "jobs survive the death of every process that uses the storage",
@@ -51,9 +53,10 @@ class PlacePage:
 async def read_place(source: Source, _params: Mapping[str, str]) -> PlacePage:
     """Return the description of the storage."""
     storage = await source.storage()
-    counts, queues = await source.counts(), await source.queues()
+    counts, queues = await source.census.counts(seconds=COUNT_SECONDS), await source.census.queues()
     totals = {state: sum(getattr(each, state) for each in counts.values()) for state in COUNTED}
-    about = "about " if any(each.approximate for each in counts.values()) else ""
+    is_exact = len(counts) == len(queues) and not any(each.approximate for each in counts.values())
+    about = "" if is_exact else "about "
     changed = ((name, _changed(settings)) for name, settings in queues.items())
     flags = attrs.asdict(storage.capabilities)
     return PlacePage(

@@ -84,10 +84,10 @@ class QueuePage:
 async def read_queue(source: Source, activity: Activity, params: Mapping[str, str]) -> QueuePage:
     """Return the page of the queue `name`. Raises Refused for a name or a cursor that is not allowed."""
     storage, name = await source.storage(), params.get("name", "")
-    queues = await source.queues()
+    queues = await source.census.queues()
     settings = queues.get(name, Settings())
     counts = (await storage.counts([name]))[name]
-    active = (await activity.read(storage, {name: counts}))[name]
+    active = (await activity.read(storage, {name: counts}, is_only=True))[name]
     state, cursor = _choose_state(params.get("state", ""), counts), params.get("after") or None
     page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
     handler = source.app.handlers.get(name)

@@ -35,7 +35,7 @@ class SearchPage:
 async def search(source: Source, params: Mapping[str, str]) -> SearchPage:
     """Look for the id `text` in all queues, with a call for each. Raises Refused for a bad id."""
     storage, text = await source.storage(), params.get("text", "")
-    names = sorted(await source.queues())
+    names = sorted(await source.census.queues())
     named = tuple(name for name in names if text.lower() in name.lower())[:MAX_LISTED]
     if not text:
         return SearchPage(text, (), (), 0, len(names))

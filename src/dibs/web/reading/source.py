@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -18,20 +17,13 @@ from dibs.client.queue import Queue
 from dibs.client.task import Task
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.model.job import Outcome
-from dibs.model.requests import Settings
-from dibs.model.results import Counts
 from dibs.storage.protocol import Storage
-from dibs.web.reading.shared import SharedCall
+from dibs.web.reading.census import Census
 
 #: Seconds after which a page stops waiting for the storage.
 READ_TIMEOUT: Final = 5.0
 #: Most calls of the storage that one page has pending at a time.
 MAX_CALLS: Final = 8
-#: Seconds for which pages share the list of queues, and the counts of all queues.
-QUEUES_AGE: Final = 3.0
-COUNTS_AGE: Final = 1.0
-#: Queues that one call of `counts` reads.
-COUNTED: Final = 500
 #: Most characters of a value that a page shows.
 MAX_CHARACTERS: Final = 20_000
 
@@ -65,39 +57,14 @@ class Source:
 
     app: Dibs
     redact: Redact | None = field(default=None, repr=False)
-    _queues: SharedCall[Mapping[str, Settings]] = field(init=False)
-    _counts: SharedCall[Mapping[str, Counts]] = field(init=False)
+    census: Census = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._queues = SharedCall(self._read_queues)
-        self._counts = SharedCall(self._read_counts)
+        self.census = Census(self.storage)
 
     async def storage(self) -> Storage:
         """Return the open storage, whose verbs end at the `call_timeout` of the app."""
         return (await self.app._storage_handle.ensure_open()).bounded  # noqa: SLF001 - a part of dibs
-
-    async def queues(self) -> Mapping[str, Settings]:
-        """Return the settings of all queues by name, at most QUEUES_AGE seconds old."""
-        return await self._queues.answer(QUEUES_AGE)
-
-    async def counts(self) -> Mapping[str, Counts]:
-        """Return the counts of all queues by name, at most COUNTS_AGE seconds old."""
-        return await self._counts.answer(COUNTS_AGE)
-
-    def forget(self) -> None:
-        """Read queues and counts again for the next page, as after a write."""
-        self._queues.forget()
-        self._counts.forget()
-
-    async def _read_queues(self) -> Mapping[str, Settings]:
-        return {info.name: info.settings for info in await (await self.storage()).queues()}
-
-    async def _read_counts(self) -> Mapping[str, Counts]:
-        names, found = iter(await self.queues()), dict[str, Counts]()
-        storage = await self.storage()
-        while part := list(islice(names, COUNTED)):
-            found.update(await storage.counts(part))
-        return found
 
     def queue(self, name: str) -> Queue:
         return self.app.queue(name)

@@ -62,7 +62,7 @@ class _Holder:
 async def read_workers(source: Source, _params: Mapping[str, str]) -> WorkersPage:
     """Return the holders of active jobs."""
     storage = await source.storage()
-    counts = await source.counts()
+    counts = await source.census.counts(seconds=MAX_SECONDS)
     busy = {name: each.active for name, each in counts.items() if each.active}
     budget = Budget(MAX_SCANNED, MAX_SECONDS)
     holders: dict[str, _Holder] = {}

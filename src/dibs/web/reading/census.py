@@ -1,0 +1,108 @@
+"""The queues of a storage and the counts of their jobs, shared by all pages and read in bounded steps.
+
+A storage with thousands of queues needs seconds to count them all. A page counts the queues that it shows,
+and the others as far as its time allows, those with the oldest counts first. Later readings count the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Final
+
+from attrs import define, field
+
+from dibs.model.requests import Settings
+from dibs.model.results import Counts
+from dibs.storage.protocol import Storage
+from dibs.web.reading.shared import SharedCall
+
+#: Seconds for which pages share the list of queues, and the counts of a queue.
+QUEUES_AGE: Final = 3.0
+COUNTS_AGE: Final = 1.0
+#: Seconds that one step may take to count queues that no page asks for.
+STEP_SECONDS: Final = 0.1
+#: Queues that the first call of a step counts; each later call counts four times as many, up to the last.
+FIRST_CALL: Final = 50
+LARGEST_CALL: Final = 1000
+
+
+@define(eq=False)
+class Census:
+    """The known queues, and the latest counts of each."""
+
+    _storage: Callable[[], Awaitable[Storage]]
+    _queues: SharedCall[Mapping[str, Settings]] = field(init=False)
+    _rest: SharedCall[None] = field(init=False)
+    _counts: dict[str, Counts] = field(factory=dict, init=False)
+    #: Queue -> time of its counts, on the monotonic clock.
+    _counted_at: dict[str, float] = field(factory=dict, init=False)
+    #: Number of queues in the latest list.
+    _total: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queues = SharedCall(self._read_queues)
+        self._rest = SharedCall(self._count_rest)
+
+    async def queues(self) -> Mapping[str, Settings]:
+        """Return the settings of all queues by name."""
+        return await self._queues.answer(QUEUES_AGE)
+
+    async def counts(self, first: Iterable[str] = (), seconds: float = 0.0) -> Mapping[str, Counts]:
+        """Return the known counts by queue. Those of `first` are new.
+
+        With `seconds`, continue up to this time until all queues are counted. `uncounted` queues are missing.
+        """
+        begun, names = monotonic(), await self.queues()
+        await self._count(self._old(name for name in first if name in names))
+        await self._rest.answer(COUNTS_AGE)
+        while self.uncounted and monotonic() - begun < seconds:
+            await self._rest.answer(0)
+        return self._counts
+
+    @property
+    def known(self) -> Mapping[str, Counts]:
+        """The counts that were read before, without a call of the storage."""
+        return self._counts
+
+    @property
+    def uncounted(self) -> int:
+        """Number of queues that were never counted."""
+        return self._total - len(self._counts)
+
+    def forget(self) -> None:
+        """Read queues and counts again for the next page, as after a write."""
+        self._queues.forget()
+        self._rest.forget()
+        self._counted_at.clear()
+
+    async def _read_queues(self) -> Mapping[str, Settings]:
+        found = {info.name: info.settings for info in await (await self._storage()).queues()}
+        for name in self._counts.keys() - found.keys():
+            del self._counts[name]
+        self._total = len(found)
+        return found
+
+    def _old(self, names: Iterable[str]) -> list[str]:
+        """Return the names whose counts are missing or too old, the oldest first."""
+        before = monotonic() - COUNTS_AGE
+        old = [name for name in names if self._counted_at.get(name, 0.0) <= before]
+        return sorted(old, key=lambda name: self._counted_at.get(name, 0.0))
+
+    async def _count_rest(self) -> None:
+        begun, old, size = monotonic(), self._old(await self.queues()), FIRST_CALL
+        # At least one call, so that a slow storage is counted in the end.
+        while old:
+            await self._count(old[:size])
+            del old[:size]
+            size = min(size * 4, LARGEST_CALL)
+            if monotonic() - begun >= STEP_SECONDS:
+                return
+
+    async def _count(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        found = await (await self._storage()).counts(names)
+        now = monotonic()
+        self._counts.update(found)
+        self._counted_at.update(dict.fromkeys(names, now))
