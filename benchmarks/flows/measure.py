@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from attrs import asdict, define, frozen
 
-from benchmarks.flows.events import count_fan_ins, handover_ms
+from benchmarks.flows.events import Event, count_fan_ins, handover_ms
 from benchmarks.flows.servers import FlowServer, Requests
 from benchmarks.flows.session import Session, open_session
 from benchmarks.flows.systems import System
@@ -18,7 +18,7 @@ SETTLE: Final = 0.5
 #: Seconds in a run with kills after which the jobs of a killed worker run again.
 RECOVERY: Final = 10
 #: Least ms that a node works in a run with kills, so that kills meet running nodes; the most is ten times.
-PAUSE: Final = 5
+PAUSE: Final = 15
 
 Figures = dict[str, Any]
 
@@ -114,18 +114,20 @@ class Measurement:
 
 
 def kill_one(session: Session, effort: Effort, number: int, draw: random.Random) -> None:
-    """Enqueue flows, and kill a worker after a random event of them. Wait until its successor is ready."""
+    """Enqueue flows, and kill the worker of a random event of them. Wait until its successor is ready."""
     ready, seen = session.ready_workers(), len(session.log.events)
     flows, _ = session.enqueue(effort.kill_flows, effort.kill_nodes)
     # All other rounds kill near the ends of nodes and fan-ins.
     total = effort.kill_flows * (effort.kill_nodes + 1)
     wanted = draw.randint(1, total) if number % 2 else draw.randint(total * 9 // 10, total)
-    session.wait(lambda: _events_of(session, flows, seen) >= wanted, RECOVERY * 3)
+    session.wait(lambda: len(_events_of(session, flows, seen)) >= wanted, RECOVERY * 3)
+    events = _events_of(session, flows, seen)
+    victim = session.workers.number_of(events[-1].pid) if events else None
     time.sleep(draw.random() * 0.01)
-    session.workers.replace(number % 2)
+    session.workers.replace(number % 2 if victim is None else victim)
     session.wait(lambda: session.ready_workers() > ready, RECOVERY * 3)
 
 
-def _events_of(session: Session, flows: range, seen: int) -> int:
-    """Return the number of ended nodes and started fan-ins of these flows, after the first `seen` events."""
-    return sum(event.letter in "ns" and event.flow in flows for event in session.log.events[seen:])
+def _events_of(session: Session, flows: range, seen: int) -> list[Event]:
+    """Return the ends of nodes and the starts of fan-ins of these flows, after the first `seen` events."""
+    return [event for event in session.log.events[seen:] if event.letter in "ns" and event.flow in flows]

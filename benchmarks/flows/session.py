@@ -122,6 +122,11 @@ class Workers:
                 reason = last_line(self._folder / f"worker{number}")
                 raise PeerUnavailable(f"worker {number} ended: {reason}")
 
+    def number_of(self, pid: int) -> int | None:
+        """Return the number of the worker to which a process belongs, or None if it belongs to none."""
+        numbers = (n for n, process in enumerate(self._processes) if pid in tree_pids(process.pid))
+        return next(numbers, None)
+
     def replace(self, number: int) -> None:
         """Kill a worker with SIGKILL and start its successor."""
         pids = kill_tree(self._processes[number])
