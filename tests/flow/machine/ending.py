@@ -41,8 +41,8 @@ class EndCheck:
         status = await self.world.processes[0].app.get_flow(id).status()
         require(status is not None, "an ended flow has a status", label)
         assert status is not None
-        seen = [node.state for node in status.nodes]
-        reading = read(self.world.ledger, label, spec, list(seen), set(self.world.retried))
+        seen = [str(node.state) for node in status.nodes]
+        reading = read(self.world.ledger, label, spec, seen, set(self.world.retried))
         self._check_states(label, seen, reading)
         self._check_last_round(label, spec, seen)
         require(kind == reading.kind, "a flow ends as its nodes say", label, kind, reading, seen)
@@ -60,7 +60,11 @@ class EndCheck:
         ledger = self.world.ledger
         for number, node in enumerate(spec.nodes):
             name = f"{label}.{number}"
-            if node.shared is None and seen[number] in ("failed", "cancelled") and name not in self.world.retried:
+            if (
+                node.shared is None
+                and seen[number] in ("failed", "cancelled")
+                and name not in self.world.retried
+            ):
                 last = ledger.ends[name][-1].order
                 require(last > ledger.started[label], "a retry runs failed nodes again", name)
 

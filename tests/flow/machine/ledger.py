@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 from attrs import define, field, frozen
@@ -87,7 +87,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.clock.silent_storage, name)
 
-    async def __aenter__(self) -> Recorder:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -41,7 +41,7 @@ def read(ledger: Ledger, label: str, spec: FlowSpec, seen: list[str], retried: s
     reading.causes = [
         number
         for number in range(len(chosen))
-        if (chosen[number] in ("failed", "cancelled") and not is_tolerated(spec, number))
+        if (chosen[number] in ("failed", "cancelled", "lost") and not is_tolerated(spec, number))
         or (number == spec.returns and chosen[number] != "completed")
     ]
     return reading
@@ -51,7 +51,8 @@ def possible_states(ledger: Ledger, name: str, node: NodeSpec, retried: set[str]
     """Return the states of a node whose parents let it run."""
     kinds = ledger.kinds(name)
     if node.shared is not None or name in retried:
-        return set(kinds)
+        # The outcome of a later run may have replaced the one that the flow waits for.
+        return {*kinds, "lost"} if ledger.enqueues[name] + ledger.retries[name] > 1 else set(kinds)
     return set(kinds[-1:])
 
 

@@ -25,7 +25,7 @@ def plant(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> 
         if is_changed(function, functions[name]):
             patch.setattr(function, "__code__", functions[name].__code__)
     for name, value in vars(module).items():
-        if name.isupper() and value != vars(edited)[name]:
+        if name.isupper() and value != vars(edited).get(name, value):
             patch.setattr(module, name, vars(edited)[name])
 
 

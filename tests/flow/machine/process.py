@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from contextlib import ExitStack
 from contextvars import copy_context
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from attrs import define, field, frozen
 
@@ -53,7 +53,7 @@ class FaultyStorage:
     def plan(self, fault: Fault | None) -> None:
         self.fault, self._calls = fault, 0
 
-    async def __aenter__(self) -> FaultyStorage:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -113,7 +113,7 @@ class Process:
         self._recorder = recorder
         self._stack = ExitStack()
         self.app = Dibs("memory:", flows=True)
-        self._stack.enter_context(self.app.override_storage(self.storage))  # type: ignore[arg-type]
+        self._stack.enter_context(self.app.override_storage(self.storage))
         self.tasks = [self.app.task(queue=queue, max_retries=None)(step) for queue in QUEUES]
 
     def build(self, label: str, spec: FlowSpec, id: str | None = None) -> Flow:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from dibs.storage.registry import open_storage
-from tests.flow.machine.machine import FlowMachine
+from tests.flow.machine.machine import run_machine
 from tests.flow.machine.world import NewStorage
 from tests.source import PROJECT
 from tests.storage_urls import new_url
@@ -58,13 +57,11 @@ def new_storage(
 
 @pytest.mark.parametrize("new_storage", ["memory"], indirect=True)
 def test_random_flows(new_storage: NewStorage) -> None:
-    run_state_machine_as_test(lambda: FlowMachine(new_storage), settings=SHORT)
+    run_machine(new_storage, SHORT)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("new_storage", SCHEMES, indirect=True)
 def test_many_random_flows(new_storage: NewStorage, request: pytest.FixtureRequest) -> None:
     share = 1 if "memory" in request.node.name else 10
-    run_state_machine_as_test(
-        lambda: FlowMachine(new_storage), settings=settings(LONG, max_examples=max(1, EXAMPLES // share))
-    )
+    run_machine(new_storage, settings(LONG, max_examples=max(1, EXAMPLES // share)))

@@ -18,7 +18,7 @@ from dibs.model.run_outcome import HandedOff, Raised, Returned, Verdict
 from dibs.storage.protocol import Storage
 from dibs.testing.clock import ManualClock
 from tests.flow.machine.graphs import QUEUES, Fate, FlowSpec, label_of
-from tests.flow.machine.laws import check_start, require
+from tests.flow.machine.laws import BrokenLaw, check_start, require
 from tests.flow.machine.ledger import Ledger, Recorder
 from tests.flow.machine.process import Fault, Process
 
@@ -276,27 +276,21 @@ class World:
                 return
             require(self.is_disturbed, "a flow without faults needs no timer", await self._describe())
             await self.advance(await self._seconds_until_due())
-        require(False, "each flow ends", await self._describe())
+        raise BrokenLaw(f"each flow ends: {await self._describe()}")
 
     async def _seconds_until_due(self) -> float:
+        """Return the seconds until the next job is due, at most those until all leases have expired."""
         grant = await self.recorder.grant(ALL_QUEUES, LEASE_MS, "machine")
-        now = self.recorder.clock.now_ms
-        due = [(await self.recorder.claim(queue, grant.lease, 1)) for queue in ALL_QUEUES]
+        due = [await self.recorder.claim(queue, grant.lease, 1) for queue in ALL_QUEUES]
         await self.recorder.drop(ALL_QUEUES, grant.lease, 100)
-        times = [claim.next_due - now for claim in due if claim.next_due is not None]
+        times: list[int] = [claim.next_due - claim.now for claim in due if claim.next_due is not None]
         return min([LEASE_MS, *times]) / 1000
 
     async def _describe(self) -> Any:
-        states = {}
+        """Return the live jobs and the ends, for the message about a flow that hangs."""
+        live = {}
         for queue in ALL_QUEUES:
             page = await self.recorder.export(queue, limit=1000)
-            states[queue] = [
-                (
-                    one.id,
-                    None if one.slot.current is None else one.slot.current.run_at,
-                    one.slot.current is not None and one.slot.current.run,
-                )
-                for one in page.records
-                if one.slot.current is not None
-            ]
-        return await self.live_jobs(), states, dict(self.ledger.ends)
+            jobs = [record.slot.current for record in page.records if record.slot.current is not None]
+            live[queue] = [(job.id, job.run_at, job.run) for job in jobs]
+        return live, dict(self.ledger.ends)
