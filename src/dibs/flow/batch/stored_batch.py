@@ -87,10 +87,10 @@ class StoredBatch:
 
         Return whether the batch is known and has not ended.
         """
-        slot = await self._client.get(self.id)
+        storage = await self._client.bounded_storage()
+        (slot,) = await storage.get(FLOWS, [self.id])
         if slot.current is None:
             return False
-        storage = await self._client.bounded_storage()
         await storage.amend(FLOWS, self.id, JobPatch(attributes={CLOSED_ATTRIBUTE: b"true"}))
         await wake_up(storage, self.id, Hint(token="close"))  # noqa: S106 - no password
         return True
@@ -101,10 +101,10 @@ class StoredBatch:
 
         Returns "requested", the kind of the end of an ended batch, or "not_found".
         """
-        slot = await self._client.get(self.id)
+        storage = await self._client.bounded_storage()
+        (slot,) = await storage.get(FLOWS, [self.id])
         if slot.current is None:
             return "not_found" if slot.outcome is None else slot.outcome.kind
-        storage = await self._client.bounded_storage()
         names = (CANCEL_ATTRIBUTE, CLOSED_ATTRIBUTE, SEALED_ATTRIBUTE)
         await storage.amend(FLOWS, self.id, JobPatch(attributes=dict.fromkeys(names, b"true")))
         await wake_up(storage, self.id, Hint(token="cancel"))  # noqa: S106 - no password
