@@ -27,7 +27,7 @@ MAX_ROWS: Final = 60
 #: The number of rows at the begin, with open or failed nodes, and at the end that it then keeps.
 KEPT_ROWS: Final = (20, 25, 10)
 #: The least width of the column of states if names are folded, and the least width of both.
-LEAST_STATES: Final = 24
+LEAST_STATES: Final = 32
 LEAST_NAMES: Final = 12
 #: Characters for an output encoding without the others.
 ASCII: Final = str.maketrans("│─├┤┼╰╯┴╭╮┬●◐○✗◌⋮", "|-+++`'+,.+*@ox-:")
