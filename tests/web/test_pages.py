@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +13,7 @@ from dibs import Dibs, Queue
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.web import dibs_web
+from dibs.web.reading import failures
 from tests.web import shop
 from tests.web.conftest import Browser, browse, may
 from tests.web.jobs import claim, complete, fail, storage_of
@@ -124,6 +127,21 @@ async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
     group = await reader.text(address)
     assert "Traceback of user-2" in group
     assert "other" not in group.partition("<tbody>")[2]
+
+
+async def test_a_group_lists_its_newest_failures(
+    reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "MAX_LISTED", 2)
+    for number in range(5):
+        await fail(any_queue, f"job-{number}", message="the same")
+        await asyncio.sleep(0.002)
+    page = await reader.text("/failures", queue=any_queue.name)
+    address = html.unescape(page.partition('<h2><a href="')[2].partition('"')[0])
+
+    listed = (await reader.text(address)).partition("<tbody>")[2]
+
+    assert ["job-4", "job-3"] == re.findall(r">(job-\d)<", listed)
 
 
 async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> None:

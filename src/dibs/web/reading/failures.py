@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import heappush, heapreplace
 from typing import Final
 
 from attrs import define, field, frozen
@@ -83,15 +84,18 @@ class _Group:
     newest: Outcome
     oldest: int
     count: int = 0
-    outcomes: list[tuple[str, Outcome]] = field(factory=list)
+    #: The newest failures, as a heap: time of the end, id, outcome.
+    latest: list[tuple[int, str, Outcome]] = field(factory=list)
 
     def add(self, id: str, outcome: Outcome) -> None:
         self.count += 1
         self.oldest = min(self.oldest, outcome.ended_at)
         if outcome.ended_at >= self.newest.ended_at:
             self.newest, self.error = outcome, outcome.error
-        if len(self.outcomes) < MAX_LISTED:
-            self.outcomes.append((id, outcome))
+        if len(self.latest) < MAX_LISTED:
+            heappush(self.latest, (outcome.ended_at, id, outcome))
+        elif outcome.ended_at > self.latest[0][0]:
+            heapreplace(self.latest, (outcome.ended_at, id, outcome))
 
 
 async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPage:
@@ -124,7 +128,7 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
 
 
 def _view(source: Source, key: str, group: _Group, is_open: bool) -> FailureGroup:  # noqa: FBT001 - private
-    newest = sorted(group.outcomes, key=lambda item: -item[1].ended_at) if is_open else []
+    newest = sorted(group.latest, key=lambda item: (-item[0], item[1])) if is_open else []
     return FailureGroup(
         key=key,
         queue=group.queue,
@@ -142,7 +146,7 @@ def _view(source: Source, key: str, group: _Group, is_open: bool) -> FailureGrou
                 outcome.attempts,
                 hidden_message(source, group.queue, outcome.error).partition("\n")[0][:300],
             )
-            for id, outcome in newest
+            for _, id, outcome in newest
         ),
         error=error_view(source, group.queue, group.error) if is_open else None,
     )

@@ -8,6 +8,7 @@ from typing import Final, get_args
 from attrs import frozen
 from msgspec import UNSET
 
+from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, Slot
 from dibs.model.requests import Settings, StartRate
 from dibs.model.results import Counts, State
@@ -107,18 +108,14 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
         jobs=tuple(job_row(source, name, id, slot, state) for id, slot in page.items),
         after=page.after,
         is_first=cursor is None,
-        ends=tuple(
-            EndRow(
-                event.id,
-                event.kind,
-                event.at,
-                None if event.claimed_at is None else max(0, event.at - event.claimed_at),
-                event.error.type if event.error else "",
-            )
-            for event in reversed(active.ends)
-        ),
+        ends=tuple(map(_end_row, reversed(active.ends))),
         has_task=handler is not None,
     )
+
+
+def _end_row(event: LogEvent) -> EndRow:
+    ran = None if event.claimed_at is None else max(0, event.at - event.claimed_at)
+    return EndRow(event.id, event.kind, event.at, ran, event.error.type if event.error else "")
 
 
 def _choose_state(wanted: str, counts: Counts) -> State:
