@@ -26,8 +26,12 @@ JOBS: Final = [f"{n:04}" for n in range(2000)]
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make runs count as short, also on a machine that pauses during a run."""
+    """Make runs count as short, also on a machine that pauses during a run.
+
+    Requests of 200 jobs leave enough of JOBS for a drain, and one drop or list covers all active jobs.
+    """
     monkeypatch.setattr(queue_state, "PREFETCH_SECONDS", 3600.0)
+    monkeypatch.setattr(queue_state, "MAX_PREFETCH", 400)
 
 
 class DrainingWorker:
