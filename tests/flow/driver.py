@@ -40,6 +40,8 @@ class StoppingStorage:
         #: The number of the call that stops, from 1; 0 for none.
         self.stop_at = 0
         self.stop: Stop = "before"
+        #: The error with which the call stops.
+        self.error: BaseException = Crashed()
         self.is_evaluating = False
         self.frozen = asyncio.Event()
         self.thawed = asyncio.Event()
@@ -48,8 +50,8 @@ class StoppingStorage:
         await self._storage.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        await self._storage.__aexit__(*error)
+    async def __aexit__(self, *_: object) -> None:
+        await self._storage.__aexit__(None, None, None)
 
     def __getattr__(self, name: str) -> Any:
         real = getattr(self._storage, name)
@@ -64,13 +66,13 @@ class StoppingStorage:
             if self.calls.total() != self.stop_at:
                 return await real(*args, **kwargs)
             if self.stop == "before":
-                raise Crashed
+                raise self.error
             if self.stop == "freeze":
                 self.frozen.set()
                 await self.thawed.wait()
             result = await real(*args, **kwargs)
             if self.stop == "after":
-                raise Crashed
+                raise self.error
             return result
 
         return call
@@ -97,7 +99,7 @@ class Graph:
             if kinds[1][-1]:  # `after` has one rule for all its nodes
                 kinds[2][-1] = []
         failing = frozenset(number for number in range(size) if rng.random() < 0.2)
-        return cls(*kinds, failing)
+        return cls(kinds[0], kinds[1], kinds[2], failing)
 
     def expected(self) -> list[str]:
         """Return the state in which each node ends, by a plain replay in the order of the nodes."""
@@ -160,10 +162,10 @@ class Driver:
                 attributes={"number": number}, priority=self.rng.randrange(1000) if shuffled else 0
             )
             call = options.bind([nodes[one].output for one in arguments])
-            after, rule = (
-                (graph.after[number], "stop") if graph.after[number] else (graph.ignored[number], "ignore")
+            parents = [nodes[one] for one in graph.after[number] or graph.ignored[number]]
+            nodes.append(
+                flow.add(call, after=parents, on_failure="stop" if graph.after[number] else "ignore")
             )
-            nodes.append(flow.add(call, after=[nodes[one] for one in after], on_failure=rule))  # type: ignore[arg-type]
         await flow.enqueue()
 
     async def run(self, id: str = "f") -> str:

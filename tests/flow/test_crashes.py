@@ -7,7 +7,9 @@ from collections import Counter
 
 import pytest
 
+from dibs import Refused
 from dibs.flow.running import evaluation
+from dibs.flow.running.evaluation import EvaluationError
 from dibs.flow.wakeup import FLOWS
 from tests.flow.driver import Driver, Graph, Stop
 
@@ -18,7 +20,7 @@ WITH_FAILURES = Graph(
 
 
 async def check(driver: Driver, graph: Graph, state: str) -> None:
-    """Check that the flow ended once, as a plain replay says, and that each node ran once after its parents."""
+    """Check that the flow ended once, as a plain replay says, and that nodes ran once after their parents."""
     expected = graph.expected()
     status = await driver.app.get_flow("f").status()
     events = await driver.storage.events(FLOWS)
@@ -50,7 +52,7 @@ async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, graph: Gr
         driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
-            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+            with driver.app.override_storage(driver.storage):
                 await driver.enqueue(graph)
                 await check(driver, graph, await driver.run())
         if driver.storage.calls.total() <= stops:
@@ -70,7 +72,7 @@ async def test_random_graphs_end_as_a_plain_replay_says(wakes: bool, reads: str)
         driver.storage.stop_at = rng.randrange(1, 60)
         driver.storage.stop = rng.choice(["before", "after", "freeze"])
         async with driver.storage:
-            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+            with driver.app.override_storage(driver.storage):
                 await driver.enqueue(graph)
                 await check(driver, graph, await driver.run())
 
@@ -83,7 +85,7 @@ async def test_a_retry_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> 
         driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
-            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+            with driver.app.override_storage(driver.storage):
                 await driver.enqueue(WITH_FAILURES)
                 assert "failed" == await driver.run()
                 driver.failing.clear()
@@ -105,7 +107,7 @@ async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop, reads: str) ->
         driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
         async with driver.storage:
-            with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+            with driver.app.override_storage(driver.storage):
                 await driver.enqueue(DIAMOND)
                 await driver.run_steps(stops % 9)
                 cancelled = await driver.app.get_flow("f").cancel()
@@ -118,3 +120,15 @@ async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop, reads: str) ->
         if driver.storage.calls.total() <= stops:
             break
         stops += 1
+
+
+async def test_an_evaluation_is_retried_after_an_error_that_allows_no_retry() -> None:
+    driver = Driver()
+    async with driver.storage:
+        with driver.app.override_storage(driver.storage):
+            await driver.enqueue(DIAMOND)
+            driver.storage.error = Refused("the storage refuses it", field="x")
+            driver.storage.stop_at = 1
+            await driver.run_steps(1)
+            with pytest.raises(EvaluationError, match="refuses it"):
+                await driver.run_steps(2)

@@ -21,7 +21,7 @@ async def test_a_fan_in_of_two_thousand_nodes_takes_few_reads(
     graph = Graph([[]] * NODES + [list(range(NODES))], [[]] * (NODES + 1), [[]] * (NODES + 1))
     driver = Driver(rng=random.Random(1))
     async with driver.storage:
-        with driver.app.override_storage(driver.storage):  # type: ignore[arg-type]
+        with driver.app.override_storage(driver.storage):
             await driver.enqueue(graph, shuffled=shuffled)
             assert "completed" == await driver.run()
 

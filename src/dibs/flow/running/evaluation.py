@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from dibs.errors import Snooze
+from dibs.errors import PermanentError, Refused, Snooze
 from dibs.flow.batch.ending import clean_up_batch
 from dibs.flow.batch.evaluation import BatchEvaluator
 from dibs.flow.batch.plan import is_batch
@@ -56,6 +56,10 @@ _MANY_READS: Final = 64
 _LONGEST_PAUSE: Final = 0.5
 
 
+class EvaluationError(Exception):
+    """The evaluation failed by an error that allows no retry, and is retried nevertheless."""
+
+
 @define(eq=False)
 class Evaluator:
     """Evaluates the flows of an app in one process."""
@@ -81,6 +85,10 @@ class Evaluator:
         except FlowChanged:
             self._cache.forget(id)
             raise Snooze(delay=_HAND_OFF_TIMER) from None
+        except (PermanentError, Refused) as error:
+            # Such an error would end the evaluation as failed, and its flow would have no evaluation.
+            self._cache.forget(id)
+            raise EvaluationError(f"the evaluation of the flow {id!r} is retried: {error}") from error
         except BaseException:
             # The state in memory may be ahead of the storage.
             self._cache.forget(id)

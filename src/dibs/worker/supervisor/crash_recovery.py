@@ -16,7 +16,8 @@ from attrs import define, frozen
 
 from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
-from dibs.errors import Refused
+from dibs.errors import DibsError, Refused
+from dibs.flow.wakeup import wake_flows_of
 from dibs.model.job import Error
 from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.model.results import SettleResult
@@ -68,6 +69,16 @@ class CrashRecovery:
             ]
             results = await self._settle(queue, settlements)
             self._report.add(queue, Counter(map(counter_name, actions, results)))
+            failed = [one.id for one in settlements if isinstance(one.action, Fail)]
+            await self._wake_flows(queue, failed)
+
+    async def _wake_flows(self, queue: str, failed: Sequence[str]) -> None:
+        """Wake the flows of failed runs, whose attributes the supervisor does not know."""
+        try:
+            if failed:
+                await wake_flows_of(self._storage, queue, failed)
+        except DibsError as error:
+            logger.warning("%s: flows were not woken, and continue by their timers: %s", queue, error)
 
     async def _settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
         while True:
