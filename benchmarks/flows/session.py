@@ -25,7 +25,7 @@ from benchmarks.peers.usage import tree_pids
 #: Worker processes of each system.
 WORKERS: Final = 2
 #: Seconds until a start, or the flows of one request, count as failed.
-TIMEOUT: Final = 180.0
+TIMEOUT: Final = 400.0
 #: Seconds between two reads of the log.
 LOOK: Final = 0.002
 
