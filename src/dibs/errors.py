@@ -3,6 +3,7 @@
 DibsError
 ├── Refused                 a value breaks a limit or a rule; the storage is unchanged (contract 4)
 ├── BatchRefused            a batch has invalid items, one Refused for each; no item was sent
+├── BatchClosed             the batch gets no further members; these were not enqueued
 ├── OutcomeUnknown          the reply was lost; the operation may or may not have happened (promise 7)
 ├── StorageError            the storage could not do the operation, and is unchanged
 │   ├── StorageBusy         the call was not sent, or waited for a lock, until its deadline; repeat it later

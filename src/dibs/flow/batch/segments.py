@@ -112,8 +112,15 @@ def _size_of(job: object) -> int:
 
 
 def encode_segment(plan: Plan, keep: int | None, limit: int) -> bytes:
-    """Return the payload of a segment, of at most `limit` bytes. Raises Refused."""
-    return encode_plan(replace(plan, keep=keep, tolerant=True), limit)
+    """Return the payload of a segment, of at most `limit` bytes. Raises Refused for a member with more."""
+    try:
+        return encode_plan(replace(plan, keep=keep, tolerant=True), limit)
+    except Refused as error:
+        raise Refused(
+            f"a member has too many bytes for a batch, which stores a member in a payload of {limit:,} bytes "
+            "with its settings; pass shorter arguments, for example keys of stored data",
+            field="jobs",
+        ) from error
 
 
 def build_segment(id: str, batch_id: str, payload: bytes) -> EnqueueRequest:
