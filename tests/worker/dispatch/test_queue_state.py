@@ -8,6 +8,7 @@ from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
 from dibs.model.job import ActiveRun, Job, JobData
 from dibs.model.results import ClaimResult
+from dibs.worker.dispatch.fairness import choose_queues
 from dibs.worker.dispatch.queue_state import (
     MAX_PREFETCH,
     MIN_SHARE,
@@ -155,6 +156,18 @@ def test_a_small_claim_is_not_conclusive_if_another_one_failed() -> None:
     queue.readiness.update_after_claim(ClaimResult(now=0, token="3"), 10, conclusive=False)
 
     assert queue.readiness.ready
+
+
+def test_queues_of_short_runs_claim_only_what_their_prefetched_runs_leave_free() -> None:
+    """Each would claim the one or two jobs that its share has beyond its prefetched runs."""
+    queues = [draining_queue(), draining_queue()]
+    for queue in queues:
+        queue.round_trips.in_flight.clear()
+        queue.prefetch.runs.append(Invocation(queue.handler, job("a"), 0))
+    choose_queues(queues, free=2 * 10)
+    assert [1, 1] == [queue.startable for queue in queues]
+    choose_queues(queues, free=3 * 10)
+    assert [None, None] == [queue.startable for queue in queues]
 
 
 def test_stale_prefetched_runs_are_removed() -> None:

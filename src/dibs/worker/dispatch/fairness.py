@@ -115,6 +115,7 @@ def choose_queues(queues: Sequence[QueueState], free: int) -> list[QueueState]:
     `queues` have prefetched runs or may claim. A claim of few jobs from each of many queues costs more than
     its jobs. So of the queues that have short runs and equal priority, those without prefetched runs claim in
     turns: none while the prefetched runs of this priority take the whole capacity, else as many as fill it.
+    While they take it, those with prefetched runs only start these.
     """
     chosen: list[QueueState] = []
     short: dict[int, list[QueueState]] = {}
@@ -133,6 +134,10 @@ def choose_queues(queues: Sequence[QueueState], free: int) -> list[QueueState]:
                 break
             chosen.append(queue)
             left -= queue.prefetch.step * queue.size
+    for queue in chosen:
+        queue.only_starts = bool(
+            queue.prefetch.runs and needed[queue.priority] <= 0 and queue.prefetch.is_short
+        )
     return chosen
 
 
@@ -211,6 +216,8 @@ class Fairness:
         wanting = [queue for queue in queues if queue.prefetch.runs or (claiming and queue.can_claim(now))]
         if len(wanting) > 1:
             wanting = choose_queues(wanting, free)
+        elif wanting:
+            wanting[0].only_starts = False
         granted, oversized = share_capacity(wanting, free)
         while oversized is not None and not oversized.has_jobs and _units_left(granted, free):
             # Count its jobs before keeping capacity free for them, and serve the other queues until then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define, field
@@ -13,7 +13,7 @@ from attrs import define, field
 from dibs.client.calls.handler import Handler
 from dibs.model.requests import SettleAction
 from dibs.model.results import ClaimResult
-from dibs.worker.dispatch.round_trip import Reply, RoundTrip
+from dibs.worker.dispatch.round_trip import RoundTrips
 from dibs.worker.execution.invocation import Invocation
 
 #: Seconds without requests after an error of the storage: the first pause, and the longest after doubling.
@@ -239,44 +239,6 @@ class Prefetch:
         return stale
 
 
-@define(eq=False)
-class RoundTrips:
-    """The requests of a queue that are in flight, and the runs to settle with its next request."""
-
-    #: Runs whose settlement must be sent with the next request.
-    outbox: list[Invocation] = field(factory=list)
-    #: The requests in flight in the order they were sent: one, or two while both are large.
-    in_flight: deque[RoundTrip] = field(factory=deque)
-    #: True while the jobs of the queue are counted, see `OversizedQueues`.
-    counting: bool = False
-    #: The time until which the outbox waits for more settlements, by time.monotonic(); 0 if it does not wait.
-    delayed_until: float = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """True while a request for the queue is in flight."""
-        return self.counting or bool(self.in_flight)
-
-    @property
-    def prefetching(self) -> int:
-        """The number of jobs that the claims in flight may prefetch."""
-        return sum(trip.prefetching for trip in self.in_flight)
-
-    def replies(self) -> Iterator[tuple[RoundTrip, Reply]]:
-        """Remove and yield the round trips that have a reply, in the order they were sent.
-
-        A round trip without a reply holds back those sent after it. If the server handles the requests in the
-        order they were sent, jobs start in the order of the queue. The state is last updated by the reply to
-        the latest request.
-        """
-        while self.in_flight and (reply := self.in_flight[0].reply) is not None:
-            yield self.in_flight.popleft(), reply
-
-    def is_second(self, trip: RoundTrip) -> bool:
-        """Return whether `trip` is in flight behind another request."""
-        return len(self.in_flight) > 1 and self.in_flight[-1] is trip
-
-
 class QueueState:
     """The state of one queue in a worker process: its readiness, prefetched runs and requests."""
 
@@ -297,6 +259,8 @@ class QueueState:
         self.priority = handler.queue_priority
         #: Set by `Fairness`: the higher, the more recently the queue was served; 0 if it was never served.
         self.last_served = 0
+        #: Set by `choose_queues`: True if the queue starts prefetched runs and no other jobs.
+        self.only_starts = False
         #: True after a failed request for several queues, until a request for this queue alone succeeds.
         self.alone = False
         self._on_change = on_change
@@ -336,7 +300,8 @@ class QueueState:
     @property
     def startable(self) -> int | None:
         """The largest number of jobs of the queue that can start now; None if it is unknown."""
-        return None if self.readiness.ready and not self.round_trips.busy else len(self.prefetch.runs)
+        may_claim = self.readiness.ready and not self.round_trips.busy and not self.only_starts
+        return None if may_claim else len(self.prefetch.runs)
 
     @property
     def needs_wakeup(self) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
+from attrs import define, field
 from msgspec import Struct
 
 from dibs.client.calls.error_info import summarize_exception
@@ -74,6 +76,44 @@ class RoundTrip(Struct):
     def prefetching(self) -> int:
         """The number of jobs of the claim that must wait for capacity."""
         return max(0, self.limit - self.reserved)
+
+
+@define(eq=False)
+class RoundTrips:
+    """The requests of a queue that are in flight, and the runs to settle with its next request."""
+
+    #: Runs whose settlement must be sent with the next request.
+    outbox: list[Invocation] = field(factory=list)
+    #: The requests in flight in the order they were sent: one, or two while both are large.
+    in_flight: deque[RoundTrip] = field(factory=deque)
+    #: True while the jobs of the queue are counted, see `OversizedQueues`.
+    counting: bool = False
+    #: The time until which the outbox waits for more settlements, by time.monotonic(); 0 if it does not wait.
+    delayed_until: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """True while a request for the queue is in flight."""
+        return self.counting or bool(self.in_flight)
+
+    @property
+    def prefetching(self) -> int:
+        """The number of jobs that the claims in flight may prefetch."""
+        return sum(trip.prefetching for trip in self.in_flight)
+
+    def replies(self) -> Iterator[tuple[RoundTrip, Reply]]:
+        """Remove and yield the round trips that have a reply, in the order they were sent.
+
+        A round trip without a reply holds back those sent after it. If the server handles the requests in the
+        order they were sent, jobs start in the order of the queue. The state is last updated by the reply to
+        the latest request.
+        """
+        while self.in_flight and (reply := self.in_flight[0].reply) is not None:
+            yield self.in_flight.popleft(), reply
+
+    def is_second(self, trip: RoundTrip) -> bool:
+        """Return whether `trip` is in flight behind another request."""
+        return len(self.in_flight) > 1 and self.in_flight[-1] is trip
 
 
 async def send(storage: Storage, queue: str, trip: RoundTrip) -> Reply:
