@@ -243,6 +243,19 @@ def test_the_page_shows_the_printed_json(shell: Shell, program: Program) -> None
     assert [] == differences(SHAPES["flow-list"], shell.json("flow", "list", "--state", "failed"))
 
 
+def test_nested_flows_and_chosen_ids_are_named(shell: Shell, program: Program) -> None:
+    outer = program.app.flow(id="outer")
+    outer.add(program.flow("inner", 1), after=[outer.add(program.load.options(id="chosen").bind(1))])
+    program.enqueue(outer)
+    program.work()
+
+    assert ["●  #0 load/chosen  completed", "●  #1 flow inner   completed"] == lines(shell, "show", "outer")[
+        2:
+    ]
+    flows = shell.json("flow", "list", "--state", "completed", "--nested")["flows"]
+    assert {("outer", None), ("inner", "outer")} == {(flow["id"], flow["part_of"]) for flow in flows}
+
+
 def test_a_batch_is_shown_by_the_numbers_of_its_members(shell: Shell, program: Program) -> None:
     FAILING.add(1)
     program.enqueue_batch("mailing", 30)
