@@ -96,23 +96,27 @@ class Evaluator:
 
     async def _evaluate(self, storage: Storage, limits: Limits, id: str, hint: bytes) -> None:
         began = time.monotonic()
-        cached = self._cache.get(id)
+        flow = self._cache.get(id)
         slots: dict[int, Slot] = {}
-        if cached is not None and not _is_full_read_due(cached, hint):
-            slots = await read_slots(storage, cached, cached.state.begin())
-            if not apply_slots(cached, slots) and not cached.state.is_over:
-                await _pause(len(slots), began)
-                raise Snooze(delay=_timer(cached, storage, changed=False))
-        flow = await self._load(storage, id)
-        if flow is None:
-            return
-        await self._advance(storage, limits, flow, hint, is_read=flow is cached and bool(slots))
+        if flow is not None and not (is_full := _is_full_read_due(flow, hint)):
+            # The plan may have 1 MiB, so the flow is not read. A stale state does no harm: an enqueue that
+            # repeats gets the first answer, and `report` and `finish` find that the run has ended.
+            slots = await read_slots(storage, flow, flow.state.begin())
+            changed = apply_slots(flow, slots) or flow.state.is_over
+        else:
+            is_full = changed = True
+            if (flow := await self._load(storage, id)) is None:
+                return
+            await self._prepare(storage, flow)
+            await _read_open(storage, flow, hint)
+        if changed:
+            await self._advance(storage, limits, flow, is_full=is_full)
         if flow.state.is_over:
             await end_flow(storage, flow)
             self._cache.forget(id)
             return
         await _pause(len(slots), began)
-        raise Snooze(delay=_timer(flow, storage, changed=True))
+        raise Snooze(delay=_timer(flow, storage, changed=changed))
 
     async def _load(self, storage: Storage, id: str) -> LiveFlow | None:
         """Return the flow once it is handed off. None if it has ended, or waits to be started.
@@ -150,30 +154,26 @@ class Evaluator:
             await storage.finish(FLOWS, job.id, Fail(error=reason), job.revision)
             return None
 
-    async def _advance(
-        self, storage: Storage, limits: Limits, flow: LiveFlow, hint: bytes, *, is_read: bool
-    ) -> None:
-        """Read the nodes that may have ended, enqueue the nodes that are ready, and store the notes.
-
-        `is_read` is True if the watched nodes were read before in this evaluation.
-        """
+    async def _prepare(self, storage: Storage, flow: LiveFlow) -> None:
+        """Apply a retry and a cancellation of the flow. Raises FlowChanged after a cancellation."""
         if flow.noted_revision != flow.revision:
             await restart_nodes(storage, flow)
         if is_cancel_requested(flow):
             await cancel_flow(storage, flow)
             raise FlowChanged
+
+    async def _advance(self, storage: Storage, limits: Limits, flow: LiveFlow, *, is_full: bool) -> None:
+        """Enqueue the nodes that are ready, read the nodes that the next decisions need, store the notes."""
         state = flow.state
-        if is_full := _is_full_read_due(flow, hint):
-            await _read_open(storage, flow, hint)
-        elif not is_read:
-            apply_slots(flow, await read_slots(storage, flow, state.begin()))
         while True:
             enqueued = await enqueue_nodes(self._context, storage, limits, flow)
             if numbers := state.next_reads():
                 apply_slots(flow, await read_slots(storage, flow, numbers))
             elif not enqueued:
                 break
-        if state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved):
+        must_save = state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved)
+        # A failed flow keeps its notes, which a frozen evaluation may have replaced by older ones.
+        if must_save or (state.is_over and state.causes_of_failure()):
             await save_notes(storage, flow)
         await report_failure(storage, flow)
 
