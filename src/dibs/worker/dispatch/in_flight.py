@@ -9,7 +9,7 @@ from typing import Final
 
 from dibs.client.calls.handler import Handler
 from dibs.model.job import Job
-from dibs.model.requests import Fail
+from dibs.model.requests import Complete, Fail
 from dibs.worker import messages
 from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.dispatch.flow_wakeups import FlowWakeups
@@ -79,6 +79,10 @@ class InFlightRuns:
         """
         counters: defaultdict[str, list[int]] = defaultdict(list)
         for invocation, result in zip(reply.settled, reply.results, strict=True):
+            if result.status == "done" and isinstance(invocation.action, Complete):  # most runs
+                counters["completed"].append(invocation.index)
+                self.remove(invocation)
+                continue
             if result.status == "refused":
                 fallback = fallback_action(invocation, result.reason)
                 if fallback is not None:

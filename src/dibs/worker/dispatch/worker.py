@@ -389,7 +389,8 @@ class Worker:
         if invocation.seconds:
             queue.prefetch.add_run_time(invocation.seconds)
         queue.add_settlement(invocation, action)
-        self._step_soon()
+        if not self._step_scheduled:
+            self._step_soon()
 
     def _report_timeout(self, invocation: Invocation, seconds: float) -> None:
         self._notify(messages.RunTimedOut(invocation.index, invocation.fence, seconds))

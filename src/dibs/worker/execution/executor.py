@@ -99,8 +99,8 @@ class Executor:
             )
         else:
             self._start_thread(invocation)
-        if invocation.deadline is not None:
-            self._watch_deadline(invocation)
+        if invocation.deadline is not None and invocation.deadline < self._timer_at:
+            self._set_timer(invocation.deadline)
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Ask a run to stop. A second call changes nothing: the first reason stays.
@@ -147,7 +147,10 @@ class Executor:
     # -- the three ways to run a handler -------------------------------------------------------------
 
     async def _run_async_handler(self, invocation: Invocation) -> None:
-        if self._mark_entered(invocation):
+        if invocation.stop_reason is None:
+            # As in `_mark_entered`, without its call: this code runs for each job.
+            invocation.entered = True
+            self._started[invocation.index] = time.monotonic()
             verdict = await call_async_handler(invocation)
         else:
             verdict = interrupted_verdict()
