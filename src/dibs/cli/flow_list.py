@@ -34,7 +34,7 @@ NUMBERS: Final = ("total", "completed", "failed", "skipped", "open")
 
 def print_flows(state: str, page: ListPage, output: Format, *, nested: bool) -> None:
     """Print one page of flows; with `nested` also those that are part of another flow or a batch."""
-    items = [each for each in page.items if nested or flow_of(flow_attributes(each[1])) is None]
+    items = [(id, slot) for id, slot in page.items if nested or not _is_nested(slot)]
     flows = [_flow_fields(id, state, slot) for id, slot in items]
     print_in_format(
         output,
@@ -48,6 +48,10 @@ def print_flows(state: str, page: ListPage, output: Format, *, nested: bool) -> 
         print_lines(f"there are more flows: continue with --after {page.after}")
     elif page.after is not None and output == "lines":
         print_warning(f"there are more flows: continue with --after {page.after}")
+
+
+def _is_nested(slot: Slot) -> bool:
+    return flow_of(flow_attributes(slot)) is not None
 
 
 def _flow_fields(id: str, state: str, slot: Slot) -> dict[str, Any]:
@@ -104,4 +108,4 @@ async def _read_ids(url: str | None) -> list[str]:
 
     async with asyncio.timeout(TIME_LIMIT), connect(url) as storage:
         pages = [await storage.list(FLOWS, state, limit=1000) for state in ("handed_off", "failed")]
-    return sorted(id for page in pages for id, _ in page.items)
+    return sorted(id for page in pages for id, slot in page.items if not _is_nested(slot))
