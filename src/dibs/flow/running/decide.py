@@ -7,6 +7,7 @@ evaluations of a flow together take O(n) time and reads for n nodes and edges.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -42,6 +43,7 @@ class FlowState:
         self.must_save = False
         #: True if all nodes have ended or are skipped.
         self.is_over = False
+        self._counts = Counter(map(_kind_of, notes))
         self._end = len(plan.nodes)
         required = [node.required() for node in plan.nodes]
         #: The parents of each node. The last list is that of the end of the flow, which waits for all nodes.
@@ -126,6 +128,8 @@ class FlowState:
         self.unsaved, self.must_save = 0, False
 
     def _note(self, number: int, note: int) -> None:
+        self._counts[_kind_of(self.notes[number])] -= 1
+        self._counts[_kind_of(note)] += 1
         self.notes[number] = note
         self.unsaved += 1
 
@@ -169,14 +173,14 @@ class FlowState:
 
     def counts(self) -> dict[str, int]:
         """Return the progress of the flow: the numbers of its nodes by state. `open` ones have not ended."""
-        completed = sum(map(is_completed, self.notes))
-        skipped = self.notes.count(SKIPPED)
-        failed = sum(note in (FAILED, CANCELLED, LOST) for note in self.notes)
-        total = len(self.notes)
-        return {
-            "total": total,
-            "completed": completed,
-            "failed": failed,
-            "skipped": skipped,
-            "open": total - completed - failed - skipped,
-        }
+        kinds = ("completed", "failed", "skipped", "open")
+        return {"total": len(self.notes), **{kind: self._counts[kind] for kind in kinds}}
+
+
+def _kind_of(note: int) -> str:
+    """Return the name under which the progress counts a node with this note."""
+    if is_completed(note):
+        return "completed"
+    if note == SKIPPED:
+        return "skipped"
+    return "failed" if note in (FAILED, CANCELLED, LOST) else "open"
