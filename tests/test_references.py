@@ -43,6 +43,7 @@ THEIR_SYMBOLS = {"mapInArrow"}
 NOT_MODULES = {
     *("dibs.storages", "dibs.commands", "dibs.move"),
     *("dibs.flows", "dibs.flows.evaluate", "dibs.cancel", "dibs.nodes", "dibs.stamp"),
+    *("dibs.batch", "dibs.summary"),
 }
 
 
@@ -151,11 +152,21 @@ def is_known(name: str, modules: Mapping[str, Module]) -> bool:
     return outer in modules and owner in names_of(modules[outer]) and last in identifiers_of(modules.values())
 
 
+def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, also those under `if TYPE_CHECKING:`, which dibs loads lazily."""
+    for node in tree.body:
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from node.body
+            case _:
+                yield node
+
+
 @cache
 def names_of(module: Module) -> frozenset[str]:
     """Return the names that a module binds at its top level."""
     found: set[str] = set()
-    for node in module.tree.body:
+    for node in top_level(module.tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)
