@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 
-from dibs import BatchClosed, BatchSummary, Bound, JobCancelled, Refused
+from dibs import (
+    BatchClosed,
+    BatchSummary,
+    Bound,
+    ConfigurationError,
+    Dibs,
+    JobCancelled,
+    NotRunning,
+    Refused,
+)
 from dibs.flow.batch import evaluation
 from dibs.flow.batch.producer import PRODUCERS
 from dibs.flow.wakeup import FLOWS
@@ -301,3 +310,68 @@ async def test_a_bad_member_is_refused_by_its_index(tasks: BatchTasks) -> None:
             await batch.enqueue_many([tasks.add_up.bind(1), "add_up"])  # type: ignore[list-item]
     assert 1 == refused.value.index
     assert [f"0 jobs were added to the batch {batch.id!r} before this error"] == refused.value.__notes__
+
+
+BAD_SETTINGS = [
+    ({"id": "x" * 441}, "id"),
+    ({"id": ""}, "id"),
+    ({"keep": 60}, "keep"),
+    ({"open_for": 0.5}, "open_for"),
+    ({"open_for": "soon"}, "open_for"),
+    ({"attributes": {"dibs.flow": "f"}}, "attributes['dibs.flow']"),
+    ({"attributes": [1]}, "attributes"),
+    ({"on_finish": "report"}, "on_finish"),
+]
+
+
+@pytest.mark.parametrize(("settings", "field"), BAD_SETTINGS, ids=lambda one: str(one)[:30])
+def test_a_bad_setting_is_refused_by_name(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(Refused) as refused:
+        Dibs("memory:", flows=True).batch(**settings)
+    assert field == refused.value.field
+
+
+def test_a_callback_with_an_id_or_a_request_key_is_refused() -> None:
+    tasks = BatchTasks("memory:")
+    for options in ({"id": "x"}, {"request_key": "x"}):
+        callback = tasks.note.options(**options).bind(tasks.mark, "x")  # type: ignore[arg-type]
+        with pytest.raises(Refused) as refused:
+            tasks.app.batch(on_success=callback)
+        assert "on_success" == refused.value.field
+
+
+@pytest.mark.parametrize("jobs", ["text", 7, None])
+async def test_members_come_from_an_iterable_only(jobs: Any) -> None:
+    tasks = BatchTasks("memory:")
+    async with tasks.app, tasks.app.batch() as batch:
+        for bad in (jobs, tasks.add_up.bind(1)):
+            with pytest.raises(Refused) as refused:
+                await batch.enqueue_many(bad)
+            assert "jobs" == refused.value.field
+
+
+async def test_the_id_of_a_flow_is_no_id_of_a_batch(tasks: BatchTasks) -> None:
+    flow = tasks.app.flow(id=f"f-{tasks.mark}")
+    flow.add(tasks.add_up.bind(1))
+    await flow.enqueue()
+    with pytest.raises(Refused, match="that of a flow"):
+        await tasks.app.batch(id=flow.id).__aenter__()
+    with pytest.raises(BatchClosed):
+        await tasks.app.get_batch(flow.id).enqueue_many([tasks.add_up.bind(1)])
+
+
+async def test_a_batch_is_no_batch_before_the_block_and_outside_of_a_handler() -> None:
+    app = Dibs("memory:", flows=True)
+    with pytest.raises(NotRunning):
+        _ = app.batch().ticket
+    with pytest.raises(NotRunning):
+        app.get_batch()
+    with pytest.raises(ConfigurationError, match="flows=True"):
+        Dibs("memory:").batch()
+
+
+async def test_a_member_that_does_not_fit_is_refused_by_name(tasks: BatchTasks) -> None:
+    async with tasks.app.batch() as batch:
+        with pytest.raises(Refused, match="too many bytes for a batch") as refused:
+            await batch.enqueue_many([tasks.note.bind(tasks.mark, "x" * (1024 * 1024 - 60))])
+    assert "jobs" == refused.value.field

@@ -19,6 +19,7 @@ from dibs.flow.batch.plan import (
     MAX_BATCH_ID,
     BatchPlan,
     encode_batch_plan,
+    is_batch,
 )
 from dibs.flow.batch.producer import PRODUCERS
 from dibs.flow.batch.results import MemberResult
@@ -28,6 +29,7 @@ from dibs.flow.batch.summary import BatchSummary, decode_summary
 from dibs.flow.builder import check_attributes, keep_ms
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan
+from dibs.flow.wakeup import FLOWS
 from dibs.model.check_jobs import check_request
 from dibs.model.check_values import check_text
 from dibs.model.job import JobData, NewJob
@@ -137,10 +139,17 @@ class Batch:
         return request
 
     async def _join_as_producer(self, answer: EnqueueResult) -> None:
-        """Remember the batch that was just made, so that its first members need no read of it."""
+        """Remember the batch that was just made, so that its first members need no read of it.
+
+        Raises Refused if the id belongs to a flow.
+        """
+        opened = await self._client.storage_handle.ensure_open()
         if answer.status == "queued":
-            opened = await self._client.storage_handle.ensure_open()
             PRODUCERS.put(opened, self.id, answer.revision, self._plan.keep)
+            return
+        (slot,) = await opened.bounded.get(FLOWS, [self.id])
+        if slot.current is not None and not is_batch(slot.current.data.attributes):
+            raise Refused(f"the id {self.id!r} is that of a flow which runs; choose another id", field="id")
 
 
 def _open_ms(open_for: Seconds) -> int:
