@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import httpx2
 import pytest
 
 from dibs import Dibs, Queue
@@ -15,6 +16,7 @@ from dibs.web import dibs_web, live
 from dibs.web.live import Live
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
+from tests.web.browser.conftest import serving
 from tests.web.conftest import browse
 from tests.web.jobs import CountingStorage
 
@@ -170,3 +172,24 @@ async def test_there_is_a_limit_of_viewers(
 
     assert (503, "10") == (full.status_code, full.headers["retry-after"])
     assert 404 == missing.status_code
+
+
+async def test_a_viewer_that_leaves_is_forgotten(
+    counted: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream of a closed browser ends, and the reader with it."""
+    app, _ = counted
+    left: asyncio.Queue[int] = asyncio.Queue()
+    leave = Live.leave
+
+    def leave_and_report(self: Live, watch: Any) -> None:
+        leave(self, watch)
+        left.put_nowait(self.viewers)
+
+    monkeypatch.setattr(Live, "leave", leave_and_report)
+    async with serving(dibs_web(app)) as base, httpx2.AsyncClient() as client:
+        async with client.stream("GET", f"{base}live/overview") as answer:
+            first = await anext(answer.aiter_text())
+
+        assert "event: page" in first
+        assert 0 == await asyncio.wait_for(left.get(), 30)

@@ -7,7 +7,10 @@ import html
 import re
 from collections.abc import AsyncIterator
 
+import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from dibs import Dibs, Queue
 from dibs.model.job import JobData, NewJob
@@ -15,7 +18,7 @@ from dibs.model.requests import EnqueueRequest
 from dibs.web import dibs_web
 from dibs.web.reading import failures
 from tests.web import shop
-from tests.web.conftest import Browser, browse, may
+from tests.web.conftest import CSRF, HOST, Browser, browse, may
 from tests.web.jobs import claim, complete, fail, storage_of
 
 #: Ids that are hard to show and to send: markup, direction, line breaks, paths and the longest one.
@@ -302,3 +305,22 @@ async def test_a_bad_address_is_refused_with_a_reason(
 
     assert 400 == answer.status_code
     assert "This was not done" in answer.text
+
+
+async def test_links_of_a_mounted_dashboard_lead_to_its_path() -> None:
+    """Also behind a proxy that removes a prefix, which the server passes as root_path."""
+    async with Dibs("memory:") as app:
+        await app.queue("q").enqueue({}, id="a")
+        mounted = Starlette(routes=[Mount("/jobs", dibs_web(app, allow=may("write")))])
+        transport = httpx2.ASGITransport(app=mounted, root_path="/intern")
+        async with httpx2.AsyncClient(transport=transport, base_url=HOST) as client:
+            page = await client.get("/intern/jobs/")
+            token = CSRF.search(page.text)
+            assert token is not None
+            sent = {"csrf": token[1]}
+            written = await client.post("/intern/jobs/do/pause?queue=q", data=sent, headers={"Origin": HOST})
+
+    links = re.findall(r'(?:href|src|action|data-live)="([^"]+)"', page.text)
+    assert [] == [each for each in links if not each.startswith(("/intern/jobs/", "#"))]
+    assert "Path=/intern/jobs;" in page.headers["set-cookie"]
+    assert "/intern/jobs/queue?name=q&did=pause" == written.headers["location"]
