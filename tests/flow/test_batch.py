@@ -344,6 +344,7 @@ def test_a_callback_with_an_id_or_a_request_key_is_refused() -> None:
 async def test_members_come_from_an_iterable_only(jobs: Any) -> None:
     tasks = BatchTasks("memory:")
     async with tasks.app, tasks.app.batch() as batch:
+        bad: Any
         for bad in (jobs, tasks.add_up.bind(1)):
             with pytest.raises(Refused) as refused:
                 await batch.enqueue_many(bad)

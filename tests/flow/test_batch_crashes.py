@@ -147,3 +147,25 @@ async def test_no_member_runs_after_the_callbacks_if_members_add_members(stop: S
         assert BatchSummary(members=15, completed=15) == summary
         assert {3: 1, 2: 2, 1: 4, 0: 8} == Counter(driver.ran[:15])
         assert {ON_SUCCESS: 1, ON_FINISH: 1} == Counter(driver.ran[15:])
+
+
+@pytest.mark.parametrize("stop", ["before", "after", "freeze"])
+async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop) -> None:
+    for stops in range(60):
+        driver = Driver(rng=random.Random(stops))
+        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+        async with driver.storage:
+            with driver.app.override_storage(driver.storage):
+                async with new_batch(driver) as batch:
+                    await batch.enqueue_many(member(driver, number) for number in range(MEMBERS))
+                await driver.run_steps(stops % 12)
+                cancelled = await batch.cancel()
+                state = await driver.run("b")
+                waiting = await driver.task.queue.counts()
+                ends = [one.state async for one in batch.results()]
+        assert ("cancelled" if cancelled == "requested" else cancelled) == state
+        assert (0, 0) == (waiting.waiting, waiting.active)
+        assert {1} == set(Counter(driver.ran).values())
+        assert ON_FINISH in driver.ran
+        assert MEMBERS == len(ends)
+        assert sum(number < MEMBERS for number in driver.ran) == ends.count("completed")
