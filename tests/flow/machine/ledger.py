@@ -15,7 +15,7 @@ from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.requests import Cancelled, Complete, Fail, SettleAction, Settlement
 from dibs.testing.clock import ManualClock
 
-_KINDS: Final = {Complete: "completed", Fail: "failed", Cancelled: "cancelled"}
+_KINDS: Final[dict[Any, str]] = {Complete: "completed", Fail: "failed", Cancelled: "cancelled"}
 
 
 @frozen
@@ -109,7 +109,7 @@ class Recorder:
         for one, answer in zip(sent, answers, strict=True):
             if answer.status == "done":
                 result = one.action.result if isinstance(one.action, Complete) else None
-                self.ledger.end(queue, one.id, _KINDS[type(one.action)], result)  # type: ignore[index]
+                self.ledger.end(queue, one.id, _KINDS[type(one.action)], result)
                 if queue == EVALUATIONS:
                     self._close(one.id)
             elif answer.status == "cancelled":

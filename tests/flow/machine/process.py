@@ -33,10 +33,11 @@ class Died(Exception):
 
 @frozen
 class Fault:
-    """A fault at the call number `at` (from 0) of one run."""
+    """A fault at the call number `at` (from 0) of one run, among all calls or those of one verb."""
 
     kind: FaultKind
     at: int
+    verb: str = ""
 
 
 @define(eq=False)
@@ -65,7 +66,7 @@ class FaultyStorage:
             return method
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            when = await self._before()
+            when = await self._before(name)
             # Looked up again: a pause may outlast a move.
             result = await getattr(self._recorder, name)(*args, **kwargs)
             self._after(when)
@@ -73,11 +74,14 @@ class FaultyStorage:
 
         return call
 
-    async def _before(self) -> str:
-        fault, self._calls = self.fault, self._calls + 1
+    async def _before(self, verb: str) -> str:
+        fault = self.fault
         if self.is_dead:
             raise Died
-        if fault is None or self._calls - 1 != fault.at:
+        if fault is None or fault.verb not in ("", verb):
+            return ""
+        self._calls += 1
+        if self._calls - 1 != fault.at:
             return ""
         self.fault = None
         if fault.kind == "pause":

@@ -204,6 +204,7 @@ class World:
             self.cancelled.add(flow)
             if plainly:
                 self.plainly.add(flow)
+                await self.processes[0].app.get_flow(flow).wake()
 
     async def cancel_node(self, name: str) -> None:
         self.is_disturbed = True
