@@ -25,7 +25,7 @@ from dibs.flow.running.ending import (
     is_cancel_requested,
     report_failure,
 )
-from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow
+from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow, refresh_flow
 from dibs.flow.running.node_enqueues import enqueue_nodes
 from dibs.flow.running.node_reads import apply_slots, read_slots
 from dibs.flow.running.restarting import restart_nodes
@@ -80,23 +80,16 @@ class Evaluator:
         opened = await self._context.storage_handle.ensure_open()
         try:
             await self._evaluate(opened.bounded, opened.limits, id, hint)
-        except Snooze:
-            raise
         except FlowChanged:
-            self._cache.forget(id)
             raise Snooze(delay=_HAND_OFF_TIMER) from None
         except (PermanentError, Refused) as error:
             # Such an error would end the evaluation as failed, and its flow would have no evaluation.
-            self._cache.forget(id)
             raise EvaluationError(f"the evaluation of the flow {id!r} is retried: {error}") from error
-        except BaseException:
-            # The state in memory may be ahead of the storage.
-            self._cache.forget(id)
-            raise
 
     async def _evaluate(self, storage: Storage, limits: Limits, id: str, hint: bytes) -> None:
         began = time.monotonic()
-        flow = self._cache.get(id)
+        # After an error the flow is not put back: its state in memory may be ahead of the storage.
+        flow = self._cache.take(id)
         slots: dict[int, Slot] = {}
         if flow is not None and not (is_full := _is_full_read_due(flow, hint)):
             # The plan may have 1 MiB, so the flow is not read. A stale state does no harm: an enqueue that
@@ -105,7 +98,7 @@ class Evaluator:
             changed = apply_slots(flow, slots) or flow.state.is_over
         else:
             is_full = changed = True
-            if (flow := await self._load(storage, id)) is None:
+            if (flow := await self._load(storage, id, flow)) is None:
                 return
             await self._prepare(storage, flow)
             await _read_open(storage, flow, hint)
@@ -113,12 +106,12 @@ class Evaluator:
             await self._advance(storage, limits, flow, is_full=is_full)
         if flow.state.is_over:
             await end_flow(storage, flow)
-            self._cache.forget(id)
             return
+        self._cache.put(flow)
         await _pause(len(slots), began)
         raise Snooze(delay=_timer(flow, storage, changed=changed))
 
-    async def _load(self, storage: Storage, id: str) -> LiveFlow | None:
+    async def _load(self, storage: Storage, id: str, known: LiveFlow | None) -> LiveFlow | None:
         """Return the flow once it is handed off. None if it has ended, or waits to be started.
 
         Raises Snooze while the flow is under the lease of the worker that starts it.
@@ -129,17 +122,16 @@ class Evaluator:
             if job is None:
                 await clean_up(storage, id, slot.outcome)
                 await clean_up_batch(storage, id, slot.outcome)
-                self._cache.forget(id)
                 return None
             if job.run is None:  # its start enqueues another evaluation
                 return None
             if job.run.lease is None:
-                return await self._decode(storage, job)
+                return await self._decode(storage, job, known)
             if pause is not None:
                 await asyncio.sleep(pause)
         raise Snooze(delay=_HAND_OFF_TIMER)
 
-    async def _decode(self, storage: Storage, job: Job) -> LiveFlow | None:
+    async def _decode(self, storage: Storage, job: Job, known: LiveFlow | None) -> LiveFlow | None:
         """Return the flow of a job. End a flow whose plan cannot be decoded, and return None.
 
         A batch is evaluated here: the result is None after its end, and before it Snooze is raised.
@@ -148,7 +140,7 @@ class Evaluator:
             await self._batches.evaluate(storage, job)
             return None
         try:
-            return self._cache.decode(job)
+            return refresh_flow(known, job)
         except (ValueError, IndexError) as error:
             reason = Error(type="BadPlan", message=f"the flow cannot be read: {error}", kind="permanent")
             await storage.finish(FLOWS, job.id, Fail(error=reason), job.revision)

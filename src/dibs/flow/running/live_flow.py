@@ -132,36 +132,31 @@ class FlowCache:
     def __init__(self) -> None:
         self._flows: OrderedDict[str, LiveFlow] = OrderedDict()
 
-    def get(self, id: str) -> LiveFlow | None:
-        """Return the flow with this id, or None."""
-        flow = self._flows.get(id)
-        if flow is not None:
-            self._flows.move_to_end(id)
-        return flow
+    def take(self, id: str) -> LiveFlow | None:
+        """Remove the flow with this id, and return it; None for an unknown one.
 
-    def forget(self, id: str) -> None:
-        """Forget a flow that has ended, or whose state is not known for sure."""
-        self._flows.pop(id, None)
-
-    def decode(self, job: Job) -> LiveFlow:
-        """Return the flow of a handed-off job: the cached one if the stored notes are those it knows.
-
-        Raises ValueError if the payload is no plan.
+        A frozen evaluation and the next one may run in one process. Each has a state of its own.
         """
-        flow = decoded = self._flows.get(job.id)
-        if flow is None or flow.revision != job.revision or flow.memo != job.data.memo:
-            decoded = decode_flow(job)
-            if flow is not None and flow.revision == job.revision:
-                decoded.hint, decoded.read_at = flow.hint, flow.read_at
-                decoded.read_seconds = flow.read_seconds
-        assert decoded is not None  # noqa: S101
-        decoded.fence = 0 if job.run is None else job.run.fence
-        decoded.attributes = job.data.attributes
-        self._put(decoded)
-        return decoded
+        return self._flows.pop(id, None)
 
-    def _put(self, flow: LiveFlow) -> None:
+    def put(self, flow: LiveFlow) -> None:
+        """Keep a flow for the next evaluation, and forget the oldest one if there are too many."""
         self._flows[flow.id] = flow
         self._flows.move_to_end(flow.id)
         if len(self._flows) > CACHED_FLOWS:
             self._flows.popitem(last=False)
+
+
+def refresh_flow(known: LiveFlow | None, job: Job) -> LiveFlow:
+    """Return the flow of a handed-off job: the known one if the stored notes are those that it has.
+
+    Raises ValueError if the payload is no plan.
+    """
+    flow = known
+    if flow is None or flow.revision != job.revision or flow.memo != job.data.memo:
+        flow = decode_flow(job)
+        if known is not None and known.revision == job.revision:
+            flow.hint, flow.read_at, flow.read_seconds = known.hint, known.read_at, known.read_seconds
+    flow.fence = 0 if job.run is None else job.run.fence
+    flow.attributes = job.data.attributes
+    return flow
