@@ -11,7 +11,7 @@ from tests.flow.tasks import RAN, Tasks
 
 #: The apps of tests, by their marks, for handlers that add members.
 APPS: Final[dict[str, Dibs]] = {}
-#: What holds the members of `hold`, by the mark of the test.
+#: The gates that the members of `hold` wait for, by the mark of the test.
 GATES: Final[defaultdict[str, asyncio.Event]] = defaultdict(asyncio.Event)
 
 

@@ -24,7 +24,7 @@ MEMBERS = 7
 
 @pytest.fixture(autouse=True)
 def small_and_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut segments of three members, and let a missing segment count as missing at once."""
+    """Cut segments of three members, and count a missing segment as missing at once."""
     monkeypatch.setattr(segments, "MAX_MEMBERS", 3)
     monkeypatch.setattr(evaluation, "GRACE", 0)
 

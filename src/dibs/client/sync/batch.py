@@ -48,7 +48,7 @@ class BlockingBatch:
         return BlockingTicket(self._source.ticket)
 
     def __enter__(self) -> Self:
-        """Enqueue the batch. If its id is known, nothing changes: members are added to the known batch."""
+        """Enqueue the batch. With the id of an open batch, members are added to that batch."""
         run(self._storage_handle, "async with", self._source.__aenter__())
         return self
 

@@ -89,7 +89,7 @@ class Batch:
         return self._ticket
 
     async def __aenter__(self) -> Self:
-        """Enqueue the batch. If its id is known, nothing changes: members are added to the known batch."""
+        """Enqueue the batch. With the id of an open batch, members are added to that batch."""
         request = self._build_request()
         async with self._client.slot() as (slot, expires):
             answer = await self._client.enqueue(slot, request, expires)

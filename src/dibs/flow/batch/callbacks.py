@@ -60,7 +60,7 @@ def _check_callback(name: str, job: object) -> None:
 def build_callback(
     plan: Plan, name: str, batch_id: str, stamp: int, keep: int | None, summary: BatchSummary
 ) -> EnqueueRequest:
-    """Return the request for a callback. Its id is fixed, so a repeat changes nothing."""
+    """Return the request for a callback. Its id is fixed, so a repeat leaves the stored callback as it is."""
     node = plan.nodes[0]
     id = callback_id(batch_id, stamp, name)
     own = {name: bytes(raw) for name, raw in node.attributes.items()}

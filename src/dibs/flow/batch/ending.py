@@ -67,7 +67,7 @@ async def enqueue_callback(context: FlowContext, batch: LiveBatch, name: str, su
 
 
 async def _limit_retention(storage: Storage, batch: LiveBatch) -> None:
-    """Let the segments, which are kept for ever until here, expire after `keep`."""
+    """Set the retention of the segments to `keep`; until here they are kept for ever."""
     keep = batch.plan.keep
     if keep is None:
         return

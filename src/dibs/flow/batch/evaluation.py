@@ -188,8 +188,8 @@ async def _is_over(storage: Storage, batch: LiveBatch) -> bool:
     """Return whether the batch has ended for sure, and seal it before.
 
     A member may have added members after the first read of the batch job, and before its own end. The read
-    here comes after the ends of all counted members, so it shows what they added. After the seal nobody adds
-    members, not even a member whose lease had expired, and which runs on.
+    here comes after the ends of all counted members, so it shows what they added. The seal also refuses a
+    handler whose lease has expired and which still runs.
     """
     if not batch.is_over() or batch.is_sealed:
         return batch.is_over()
