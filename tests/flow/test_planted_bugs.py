@@ -90,8 +90,8 @@ BUGS: Final = (
     Bug(
         "the state in memory stays after an aborted evaluation",
         evaluation,
-        "may be ahead of the storage.\n            self._cache.forget(id)\n",
-        "\n",
+        "flow = self._cache.take(id)\n",
+        "flow = self._cache.take(id)\n        if flow is not None:\n            self._cache.put(flow)\n",
         "each flow ends",
     ),
     Bug(
