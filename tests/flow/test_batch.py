@@ -22,6 +22,7 @@ from dibs import (
 from dibs.flow.batch import evaluation
 from dibs.flow.batch.producer import PRODUCERS
 from dibs.flow.wakeup import FLOWS
+from dibs.model.requests import JobPatch
 from tests.flow.batch_tasks import GATES, BatchTasks
 from tests.flow.tasks import FAILING
 
@@ -320,6 +321,7 @@ BAD_SETTINGS = [
     ({"open_for": "soon"}, "open_for"),
     ({"attributes": {"dibs.flow": "f"}}, "attributes['dibs.flow']"),
     ({"attributes": [1]}, "attributes"),
+    ({"attributes": {"a": "x" * 20_000}}, "attributes"),
     ({"on_finish": "report"}, "on_finish"),
 ]
 
@@ -376,3 +378,21 @@ async def test_a_member_that_does_not_fit_is_refused_by_name(tasks: BatchTasks) 
         with pytest.raises(Refused, match="too many bytes for a batch") as refused:
             await batch.enqueue_many([tasks.note.bind(tasks.mark, "x" * (1024 * 1024 - 60))])
     assert "jobs" == refused.value.field
+
+
+async def test_too_many_producers_are_refused_and_the_batch_closes(tasks: BatchTasks) -> None:
+    async with tasks.app.batch() as batch:
+        await batch.enqueue_many([tasks.add_up.bind(1)])
+        opened = await batch._client.storage_handle.ensure_open()
+        names = {f"dibs.p.{number:010}": b"[1,1]" for number in range(1500)}
+        await opened.bounded.amend(FLOWS, batch.id, JobPatch(attributes=names))
+        assert 1 == await batch.enqueue_many([tasks.add_up.bind(1)])
+        PRODUCERS._by_storage.clear()
+        with pytest.raises(Refused, match="1,501 producers") as refused:
+            await batch.enqueue_many([tasks.add_up.bind(1)])
+        names = {f"dibs.p.{number:010}": b"[1000000,1000000000]" for number in range(1500)}
+        await opened.bounded.amend(FLOWS, batch.id, JobPatch(attributes=names))
+
+    assert "jobs" == refused.value.field
+    assert await batch.close()
+    assert "requested" == await batch.cancel()

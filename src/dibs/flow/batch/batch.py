@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -33,11 +33,15 @@ from dibs.flow.wakeup import FLOWS
 from dibs.model.check_jobs import check_request
 from dibs.model.check_values import check_text
 from dibs.model.job import JobData, NewJob
+from dibs.model.limits import LIMITS
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.model.results import CancelStatus, EnqueueResult
 
 if TYPE_CHECKING:
     from dibs.client.sync.batch import BlockingBatch
+
+#: The most bytes of the attributes that the caller sets.
+MAX_ATTRIBUTES: Final = LIMITS.attributes // 4
 
 
 class Batch:
@@ -66,6 +70,7 @@ class Batch:
         self._plan = BatchPlan(callbacks=callbacks, keep=keep_for, open_for=_open_ms(open_for))
         self._attributes = encode_attributes(attributes)
         check_attributes(self._attributes)
+        _check_size(self._attributes)
         self._ticket: Ticket[BatchSummary] | None = None
         self.id: str = new_id() if id is None else id
         """Id of the batch."""
@@ -150,6 +155,16 @@ class Batch:
         (slot,) = await opened.bounded.get(FLOWS, [self.id])
         if slot.current is not None and not is_batch(slot.current.data.attributes):
             raise Refused(f"the id {self.id!r} is that of a flow which runs; choose another id", field="id")
+
+
+def _check_size(attributes: Mapping[str, bytes]) -> None:
+    size = sum(len(name.encode()) + len(value) for name, value in attributes.items())
+    if size > MAX_ATTRIBUTES:
+        raise Refused(
+            f"attributes have {size:,} bytes; the limit for a batch is {MAX_ATTRIBUTES:,}, because the batch "
+            "keeps notes in further attributes",
+            field="attributes",
+        )
 
 
 def _open_ms(open_for: Seconds) -> int:

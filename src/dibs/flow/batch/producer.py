@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -24,6 +24,7 @@ from dibs.flow.batch.plan import (
     PRODUCER_PREFIX,
     Reserved,
     decode_batch_plan,
+    find_reservations,
     is_batch,
     is_open_for,
     segment_id,
@@ -54,7 +55,7 @@ class Producer:
     stamp: int
     #: Ms for which the outcomes of members are kept.
     _keep: int | None
-    #: 40 random bits. The attributes of a batch have room for some 1,500 producers.
+    #: 40 random bits. The attributes of a batch have room for some 1,400 producers.
     id: str = field(factory=lambda: os.urandom(5).hex(), init=False)
     _reserved: Reserved = field(factory=Reserved, init=False)
     _lock: asyncio.Lock = field(factory=asyncio.Lock, init=False)
@@ -110,14 +111,7 @@ class Producer:
 
     async def _store(self, reserved: Reserved) -> None:
         patch = JobPatch(attributes={PRODUCER_PREFIX + self.id: msgspec.json.encode(reserved)})
-        try:
-            answer = await _repeat(lambda: self._opened.bounded.amend(FLOWS, self._batch_id, patch))
-        except Refused as error:
-            raise Refused(
-                f"the batch {self._batch_id!r} cannot note another producer: {error}; add the members from "
-                "fewer processes",
-                field="jobs",
-            ) from error
+        answer = await _repeat(lambda: self._opened.bounded.amend(FLOWS, self._batch_id, patch))
         if answer == "not_found":
             raise AnotherBatch
         self._reserved = reserved
@@ -143,6 +137,20 @@ async def _repeat(call: Callable[[], Awaitable[T]]) -> T:
     return await call()
 
 
+def _check_room(batch_id: str, attributes: Mapping[str, bytes], limit: int) -> None:
+    """Raise Refused for a new producer if the attributes of the batch job have half of their limit.
+
+    The other half is for the growing numbers of the producers, and for the close of the batch.
+    """
+    if sum(len(name) + len(value) for name, value in attributes.items()) > limit // 2:
+        producers = len(find_reservations(attributes))
+        raise Refused(
+            f"the batch {batch_id!r} has {producers:,} producers, which is the limit; "
+            "add the members from fewer processes and event loops",
+            field="jobs",
+        )
+
+
 class Producers:
     """The producers of the event loops of this process."""
 
@@ -152,7 +160,7 @@ class Producers:
     async def get(self, opened: OpenStorage, batch_id: str, *, fresh: bool = False) -> Producer:
         """Return the producer of this event loop for a batch; if `fresh`, for the batch that has the id now.
 
-        Raises BatchClosed if the batch is unknown or has ended.
+        Raises BatchClosed if the batch is unknown or has ended, Refused if it has too many producers.
         """
         known = self._by_storage.setdefault(opened, OrderedDict())
         if batch_id in known and not fresh:
@@ -165,6 +173,7 @@ class Producers:
                 f"no batch with the id {batch_id!r} is open: it has ended or was never enqueued; enqueue it "
                 "with `async with app.batch(id=...)`"
             )
+        _check_room(batch_id, job.data.attributes, opened.limits.attributes)
         return self.put(opened, batch_id, job.first, decode_batch_plan(job.data.payload).keep)
 
     def put(self, opened: OpenStorage, batch_id: str, stamp: int, keep: int | None) -> Producer:

@@ -149,7 +149,7 @@ def current_batch_id() -> str:
 
 
 def _find_batch_id() -> str | None:
-    """Return the id of the batch that the running job is a member of; None for another job and without a job."""
+    """Return the id of the batch that the running job is a member of; None for another job."""
     try:
         segment = current_job().attributes.get(FLOW_ATTRIBUTE)
     except NotRunning:
