@@ -128,9 +128,10 @@ def is_cancel_requested(flow: LiveFlow) -> bool:
 
 
 async def cancel_flow(storage: Storage, flow: LiveFlow) -> None:
-    """Cancel the open nodes that only this flow has enqueued, and end the flow as cancelled."""
+    """Cancel the nodes of this flow alone that have not ended, and end the flow as cancelled."""
     notes = flow.state.notes
-    open_nodes = [n for n, note in enumerate(notes) if not is_ended(note) and note != WAITING]
+    # A waiting node may be enqueued, too: an evaluation that was aborted has not stored its notes.
+    open_nodes = [n for n, note in enumerate(notes) if not is_ended(note)]
     await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)
     ended = [SKIPPED if note == WAITING else note if is_ended(note) else CANCELLED for note in notes]
     await _amend(storage, flow.id, NODES_ATTRIBUTE, _node_digits(ended))
