@@ -81,6 +81,24 @@ async def test_a_cancel_of_a_flow_cancels_its_open_nodes(working: Tasks) -> None
     assert "cancelled" == job.state
 
 
+async def test_a_cancel_shows_nodes_that_completed_without_a_read_as_completed(working: Tasks) -> None:
+    flow = working.app.flow(id=f"f-{working.mark}")
+    ended = [flow.add(working.note.bind(working.mark, f"{number}")) for number in range(3)]
+    asked = flow.add(working.approve.bind("may it?"))
+    flow.add(working.note.bind(working.mark, "never"), after=[*ended, asked])
+    ticket = await flow.enqueue()
+    for number in range(3):  # an evaluation reads only the last open parent, the approval
+        await status_when(working, flow.id, number, "completed")
+    await status_when(working, flow.id, 3, "handed_off")
+    await working.app.get_flow(flow.id).cancel()
+    with pytest.raises(JobCancelled):
+        await ticket.result(wait=10)
+
+    status = await working.app.get_flow(flow.id).status()
+    assert status is not None
+    assert [*3 * ["completed"], "cancelled", "skipped"] == [node.state for node in status.nodes]
+
+
 async def test_a_cancel_of_the_flow_job_cancels_its_nodes_too(working: Tasks) -> None:
     flow = working.app.flow(id=f"f-{working.mark}")
     flow.add(working.approve.bind("may it?"))

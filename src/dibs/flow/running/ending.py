@@ -35,6 +35,7 @@ from dibs.flow.wakeup import (
 from dibs.model.job import Error, JobData, Outcome
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
+from dibs.model.results import CancelStatus
 from dibs.storage.protocol import Storage
 
 #: The attribute of a flow that asks its evaluation to cancel it.
@@ -132,12 +133,25 @@ async def cancel_flow(storage: Storage, flow: LiveFlow) -> None:
     notes = flow.state.notes
     # A waiting node may be enqueued, too: an evaluation that was aborted has not stored its notes.
     open_nodes = [n for n, note in enumerate(notes) if not is_ended(note)]
-    await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)
-    ended = [SKIPPED if note == WAITING else note if is_ended(note) else CANCELLED for note in notes]
+    found = await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)
+    ended = [_note_after_cancel(note, found.get(number)) for number, note in enumerate(notes)]
     await _amend(storage, flow.id, NODES_ATTRIBUTE, _node_digits(ended))
     answer = await storage.finish(FLOWS, flow.id, Cancelled(), flow.revision)
     if answer == "done" and (parent := flow_of(flow.attributes)) is not None:
         await wake_up(storage, parent)
+
+
+def _note_after_cancel(note: int, answer: CancelStatus | None) -> int:
+    """Return the last note of a node. `answer` is None for a node that the cancel left alone."""
+    if is_ended(note):
+        return note
+    if answer == "completed":
+        return COMPLETED
+    if answer == "failed":
+        return FAILED
+    if note == WAITING and answer in (None, "not_found"):
+        return SKIPPED
+    return LOST if answer == "not_found" else CANCELLED
 
 
 async def clean_up(storage: Storage, id: str, outcome: Outcome | None) -> None:
@@ -166,19 +180,26 @@ def _stamp(outcome: Outcome, data: JobData) -> int:
     return outcome.first if raw is None else msgspec.json.decode(raw, type=int)
 
 
-async def _cancel_nodes(storage: Storage, plan: Plan, id: str, stamp: int, numbers: Iterable[int]) -> None:
-    by_queue: dict[str, list[str]] = {}
+async def _cancel_nodes(
+    storage: Storage, plan: Plan, id: str, stamp: int, numbers: Iterable[int]
+) -> dict[int, CancelStatus]:
+    """Cancel the nodes that only this flow enqueues. Return the answer of the storage for each."""
+    by_queue: dict[str, list[int]] = {}
     for number in numbers:
         if not plan.nodes[number].id:
-            by_queue.setdefault(plan.queue_of(number), []).append(node_id(plan, id, stamp, number))
-    for queue, ids in by_queue.items():
-        for begin in range(0, len(ids), LIMITS.batch):
-            chunk = ids[begin : begin + LIMITS.batch]
-            answers = await storage.cancel(queue, chunk, running=True)
+            by_queue.setdefault(plan.queue_of(number), []).append(number)
+    found: dict[int, CancelStatus] = {}
+    for queue, members in by_queue.items():
+        for begin in range(0, len(members), LIMITS.batch):
+            chunk = members[begin : begin + LIMITS.batch]
+            ids = [node_id(plan, id, stamp, number) for number in chunk]
+            answers = await storage.cancel(queue, ids, running=True)
+            found.update(zip(chunk, answers, strict=True))
             if queue == FLOWS:  # the nodes of a nested flow are cancelled by its own evaluation
-                for nested, answer in zip(chunk, answers, strict=True):
+                for nested, answer in zip(ids, answers, strict=True):
                     if answer in ("cancelled", "requested"):
                         await wake_up(storage, nested, CANCELLED_HINT)
+    return found
 
 
 async def _amend(storage: Storage, id: str, name: str, value: object) -> None:
