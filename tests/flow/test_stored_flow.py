@@ -81,6 +81,21 @@ async def test_a_cancel_of_a_flow_cancels_its_open_nodes(working: Tasks) -> None
     assert "cancelled" == job.state
 
 
+async def test_a_status_shows_nodes_that_were_enqueued_before_their_notes(tasks: Tasks) -> None:
+    flow = tasks.app.flow(id=f"f-{tasks.mark}")
+    flow.add(tasks.note.bind(tasks.mark, "first"))
+    await flow.enqueue()
+    stored = tasks.app.get_flow(flow.id)
+    status = await stored.status()
+    assert status is not None
+    assert "waiting" == status.nodes[0].state
+
+    await tasks.note.options(id=status.nodes[0].id).enqueue(tasks.mark, "first")
+    status = await stored.status()
+    assert status is not None
+    assert "queued" == status.nodes[0].state
+
+
 async def test_a_cancel_shows_nodes_that_completed_without_a_read_as_completed(working: Tasks) -> None:
     flow = working.app.flow(id=f"f-{working.mark}")
     ended = [flow.add(working.note.bind(working.mark, f"{number}")) for number in range(3)]

@@ -178,10 +178,14 @@ class StoredFlow:
         return answer
 
     async def _read_jobs(self, plan: Plan, memo: Memo) -> dict[int, Slot]:
-        """Return the slots of the nodes that are open, or ended with an error."""
+        """Return the slots of the nodes that are open, or ended with an error.
+
+        A waiting node of this flow alone is read, too: an evaluation stores its notes after it has enqueued.
+        """
         by_queue: dict[str, list[int]] = {}
         for number, note in enumerate(memo.notes):
-            if note not in (WAITING, COMPLETED) and note >= 0:
+            is_shared = bool(plan.nodes[number].id)
+            if note >= 0 and note != COMPLETED and not (note == WAITING and is_shared):
                 by_queue.setdefault(plan.queue_of(number), []).append(number)
         storage = await self._client.bounded_storage()
         slots: dict[int, Slot] = {}
@@ -196,8 +200,8 @@ class StoredFlow:
         node, note = plan.nodes[number], memo.notes[number]
         state, error = state_name(note), memo.errors.get(number, "")
         outcome = None if slot is None else slot.outcome
-        if is_open(note) and slot is not None:
-            state = _job_state(slot, revision_of(note) or 0)
+        if slot is not None and (is_open(note) or note == WAITING):
+            state = _job_state(slot, revision_of(note))
         if state == "failed" and not error and outcome is not None and outcome.error is not None:
             error = f"{outcome.error.type}: {outcome.error.message}"
         return NodeStatus(
@@ -211,9 +215,17 @@ class StoredFlow:
         )
 
 
-def _job_state(slot: Slot, revision: int) -> str:
-    """Return the state of an open node by its job, which may have ended since the notes were stored."""
+def _job_state(slot: Slot, revision: int | None) -> str:
+    """Return the state of a node by its job, which may have ended since the notes were stored.
+
+    `revision` is None for a node that has not been enqueued by its notes.
+    """
     job = slot.current
+    if revision is None:
+        latest = job or slot.outcome
+        if latest is None:
+            return "waiting"
+        revision = latest.revision
     if job is None or job.run is None:
         kind = ticket_state(slot, revision).kind
         return {"pending": "queued", "not_kept": "lost"}.get(kind, kind)
