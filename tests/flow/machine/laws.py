@@ -44,7 +44,8 @@ def has_ended(ledger: Ledger, flow: str, spec: FlowSpec, number: int) -> bool:
         return True
     return any(
         has_ended(ledger, flow, spec, parent)
-        and "completed" not in ledger.kinds(label_of(flow, parent, spec.nodes[parent]))
+        # A shared id may have failed for this flow, and completed for another one since.
+        and set(ledger.kinds(label_of(flow, parent, spec.nodes[parent]))) != {"completed"}
         for parent in spec.nodes[number].required
     )
 
