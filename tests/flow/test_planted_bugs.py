@@ -55,8 +55,8 @@ BUGS: Final = (
     Bug(
         "a flow completes without the node that it returns",
         decide,
-        "or (number == self.plan.returns and not is_completed(note))",
-        "",
+        "and (number == self.plan.returns or not self._is_tolerated(number))",
+        "and not self._is_tolerated(number)",
         "a flow ends as its nodes say",
     ),
     Bug(
@@ -125,8 +125,8 @@ BUGS: Final = (
     Bug(
         "a cancelled flow leaves its nodes",
         ending,
-        "    await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)\n",
-        "",
+        "found = await _cancel_nodes(storage, flow.plan, flow.id, flow.stamp, open_nodes)",
+        "found = {}",
         "no node runs after its flow",
     ),
     Bug(

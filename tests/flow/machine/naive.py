@@ -41,8 +41,8 @@ def read(ledger: Ledger, label: str, spec: FlowSpec, seen: list[str], retried: s
     reading.causes = [
         number
         for number in range(len(chosen))
-        if (chosen[number] in ("failed", "cancelled", "lost") and not is_tolerated(spec, number))
-        or (number == spec.returns and chosen[number] != "completed")
+        if chosen[number] in ("failed", "cancelled", "lost")
+        and (number == spec.returns or not is_tolerated(spec, number))
     ]
     return reading
 

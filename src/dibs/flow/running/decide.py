@@ -159,13 +159,14 @@ class FlowState:
         """Return the numbers of the nodes that make the flow fail; an empty list if it completes.
 
         A node that did not complete fails the flow, unless nodes come after it and all of them were added
-        with on_failure="ignore". The node whose result the flow returns always fails it.
+        with on_failure="ignore". The node whose result the flow returns always fails it. A skipped node is
+        no cause: the node that did not complete before it is one.
         """
         return [
             number
             for number, note in enumerate(self.notes)
-            if (note in (FAILED, CANCELLED, LOST) and not self._is_tolerated(number))
-            or (number == self.plan.returns and not is_completed(note))
+            if note in (FAILED, CANCELLED, LOST)
+            and (number == self.plan.returns or not self._is_tolerated(number))
         ]
 
     def _is_tolerated(self, number: int) -> bool:
