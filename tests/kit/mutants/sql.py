@@ -24,7 +24,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
-        "0028_claim",
+        "0030_drain",
         "    IF qu.paused THEN",
         "    IF false THEN",
     ),
@@ -42,7 +42,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
-        "0028_claim",
+        "0030_drain",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
@@ -54,7 +54,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_the_least_urgent_first": (
         "claims follow the order",
-        "0028_claim",
+        "0030_drain",
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
     ),
