@@ -88,13 +88,6 @@ BUGS: Final = (
         "each flow ends",
     ),
     Bug(
-        "the state in memory stays after an aborted evaluation",
-        evaluation,
-        "flow = self._cache.take(id)\n",
-        "flow = self._cache.take(id)\n        if flow is not None:\n            self._cache.put(flow)\n",
-        "each flow ends",
-    ),
-    Bug(
         "notes are stored only after many ends",
         evaluation,
         "if must_save or (state.is_over and state.causes_of_failure()):",
@@ -114,13 +107,6 @@ BUGS: Final = (
         "{self.revision}/",
         "",
         "a retry runs failed nodes again",
-    ),
-    Bug(
-        "a repeat of an enqueue has no key and accepts failed nodes",
-        node_enqueues,
-        "_conflict_rule(flow, number),\n            request_key=request_key(flow, number),\n",
-        "Reject(),\n",
-        "a node ends as often as planned",
     ),
     Bug(
         "a cancelled flow leaves its nodes",

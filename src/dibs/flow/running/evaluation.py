@@ -163,6 +163,7 @@ class Evaluator:
                 apply_slots(flow, await read_slots(storage, flow, numbers))
             elif not enqueued:
                 break
+        flow.is_current = True
         must_save = state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved)
         # A failed flow keeps its notes, which a frozen evaluation may have replaced by older ones.
         if must_save or (state.is_over and state.causes_of_failure()):

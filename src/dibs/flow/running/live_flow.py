@@ -38,6 +38,9 @@ class LiveFlow:
     errors: dict[int, str] = field(factory=dict)
     #: The revision that wrote the notes.
     noted_revision: int = 0
+    #: True after an evaluation in this process. Before, an evaluation that was aborted may have enqueued
+    #: nodes that are waiting by the notes.
+    is_current: bool = False
     #: The hint with which the flow was evaluated last.
     hint: bytes = NO_HINT
     #: When all open nodes were read in this process, by time.monotonic().

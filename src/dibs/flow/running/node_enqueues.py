@@ -13,10 +13,10 @@ from dibs.client.options.serde import JSON, Serde
 from dibs.errors import ConfigurationError, PermanentError, Refused
 from dibs.flow.arguments import encode_call
 from dibs.flow.context import FlowContext
-from dibs.flow.notes import COMPLETED, FAILED, completed_note
+from dibs.flow.notes import COMPLETED, FAILED, WAITING, completed_note
 from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
-from dibs.flow.running.node_reads import find_result, read_slots
+from dibs.flow.running.node_reads import END_NOTES, find_result, read_slots
 from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import Limits
@@ -38,7 +38,8 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
     A node that cannot be enqueued is noted as failed, with a text. A repeat after a crash is safe: each
     request has a request_key.
     """
-    ready = flow.state.take_ready()
+    found = flow.state.take_ready()
+    ready = found if flow.is_current else await _note_known(storage, flow, found)
     for begin in range(0, len(ready), CHUNK):
         numbers = ready[begin : begin + CHUNK]
         results = await _read_results(storage, flow, numbers)
@@ -53,7 +54,24 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
                 by_queue.setdefault(flow.plan.queue_of(number), []).append((number, request))
         for queue, items in by_queue.items():
             await _send(context.client(queue), flow, items, limits)
-    return bool(ready)
+    return bool(found)
+
+
+async def _note_known(storage: Storage, flow: LiveFlow, numbers: Sequence[int]) -> Sequence[int]:
+    """Note the nodes that an aborted evaluation has enqueued, and return the others.
+
+    A request_key recognizes such a node, too, but only for an hour, and not after `dibs move`. Reject does
+    not know a node that was cancelled. In a retry of the flow, older ends of its nodes have no meaning.
+    """
+    if flow.revision != flow.stamp:
+        return numbers
+    slots = await read_slots(storage, flow, filter(flow.is_own, numbers))
+    for number, slot in slots.items():
+        if slot.current is not None:
+            flow.state.enqueued(number, slot.current.revision)
+        elif slot.outcome is not None:
+            flow.state.end(number, END_NOTES[slot.outcome.kind])
+    return [number for number in numbers if flow.state.notes[number] == WAITING]
 
 
 async def _send(

@@ -19,7 +19,8 @@ from dibs.model.limits import LIMITS
 from dibs.model.ticket_state import ticket_state
 from dibs.storage.protocol import Storage
 
-_NOTES: Final[Mapping[str, int]] = {
+#: The note of a node by the end of its job.
+END_NOTES: Final[Mapping[str, int]] = {
     "completed": COMPLETED,
     "failed": FAILED,
     "cancelled": CANCELLED,
@@ -51,7 +52,7 @@ def apply_slots(flow: LiveFlow, slots: Mapping[int, Slot]) -> bool:
         if flow.is_own(number):
             changed = _apply_own(flow, number, slot, revision) or changed
         elif (state := ticket_state(slot, revision)).kind != "pending":
-            end = completed_note(revision) if state.kind == "completed" else _NOTES[state.kind]
+            end = completed_note(revision) if state.kind == "completed" else END_NOTES[state.kind]
             flow.state.end(number, end)
             changed = True
     return changed
@@ -67,7 +68,7 @@ def _apply_own(flow: LiveFlow, number: int, slot: Slot, revision: int) -> bool:
             return False
         flow.state.enqueued(number, slot.current.revision)
         return True
-    flow.state.end(number, LOST if slot.outcome is None else _NOTES[slot.outcome.kind])
+    flow.state.end(number, LOST if slot.outcome is None else END_NOTES[slot.outcome.kind])
     return True
 
 
