@@ -11,7 +11,7 @@ from attrs import frozen
 from hypothesis import settings
 
 from dibs.flow import arguments, wakeup
-from dibs.flow.running import decide, ending, evaluation, live_flow, node_enqueues, node_reads, restarting
+from dibs.flow.running import decide, ending, evaluation, live_flow, node_reads, restarting
 from dibs.storage.registry import open_storage
 from tests.flow.machine.laws import BrokenLaw
 from tests.flow.machine.machine import run_machine

@@ -276,7 +276,7 @@ class World:
             if not await self.live_jobs():
                 return
             require(self.is_disturbed, "a flow without faults needs no timer", await self._describe())
-            # Evaluations of shared nodes come several times a second, and the lease of a dead holder ends later.
+            # Shared nodes are read several times a second, and the lease of a dead holder ends later.
             await self.advance(max(1.0, await self._seconds_until_due()))
         raise BrokenLaw(f"each flow ends: {await self._describe()}")
 
