@@ -1,4 +1,7 @@
-"""The sessions of contributors. `nox` runs the same sessions as the CI; `nox -l` lists all of them."""
+"""The sessions of contributors. `nox` runs those of the CI, and `nox -l` lists all of them.
+
+The CI adds the session `browser` where it finds Chromium or can install it.
+"""
 
 import os
 import shutil
