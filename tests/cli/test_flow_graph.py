@@ -64,7 +64,7 @@ def random_nodes(seed: int, size: int = 40, queues: int = 40, parents: int = 3) 
 
 
 def fan_out(size: int) -> tuple[NodeStatus, ...]:
-    """Return one node, `size` nodes after it, of which 90 % have completed, and one after all of them."""
+    """Return one node, `size` dependents (90 % completed), and one node after all dependents."""
     middle = [("load", [0], "completed" if n < size * 0.9 else "queued") for n in range(size)]
     return nodes_of(("fetch", [], "completed"), *middle, ("total", range(1, size + 1), "waiting"))
 

@@ -1,4 +1,4 @@
-"""Building a flow: what is refused, by which field, and what a plan has."""
+"""Building a flow: the fields of refused arguments, and the content of a plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def other_node(tasks: Tasks) -> Any:
     return tasks.app.flow().add(tasks.load.bind("m", 1))
 
 
-#: What is refused: the field of the error, a part of its text, and the call.
+#: Refused calls: the field of the error, a part of its text, and the call.
 REFUSED: dict[str, tuple[str, str, Callable[[Tasks, Flow], Any]]] = {
     "a node of another flow": (
         "after", "another flow", lambda t, f: f.add(t.load.bind("m", 1), after=[other_node(t)])

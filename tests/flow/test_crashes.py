@@ -38,7 +38,7 @@ async def check(driver: Driver, graph: Graph, state: str) -> None:
 
 @pytest.fixture(autouse=True)
 def always_full(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Let half of the tests read all open nodes in each evaluation, and the others only the watched ones."""
+    """Read all open nodes in each evaluation of half of the tests, and only watched nodes in the others."""
     monkeypatch.setattr(evaluation, "FULL_READ", 0.0 if "full" in request.node.name else 1e9)
     monkeypatch.setattr(evaluation, "SHARED_TIMERS", (0.0, 0.0))
 

@@ -1,4 +1,4 @@
-"""Wake-ups: their hints, their attribute, and the one that a request of a worker keeps."""
+"""Wake-ups: hints, the attribute of nodes, and the single wake-up of a request of a worker."""
 
 from __future__ import annotations
 

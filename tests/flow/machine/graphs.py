@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import frozen
 from hypothesis import strategies as st
 
-#: How a run of a job ends. "retry" lets the job run again, a "hand off" is ended later by `finish`.
+#: The ends of a run. After "retry" the job runs again; `finish` ends a "hand off" later.
 Fate = Literal["complete", "fail", "retry", "hand off", "hand off and fail"]
 FATES: tuple[Fate, ...] = ("complete", "fail", "retry", "hand off", "hand off and fail")
 #: Queues of the jobs, and ids that flows share.

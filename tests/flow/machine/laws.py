@@ -34,7 +34,7 @@ def check_start(ledger: Ledger, flow: str, spec: FlowSpec, number: int, payload:
 
 
 def runs_again(ledger: Ledger, flow: str, name: str) -> bool:
-    """Return whether a node may run: each enqueue of its flow lets it complete once."""
+    """Return whether a node may run: a node completes once for each enqueue of its flow."""
     return ledger.kinds(name).count("completed") < ledger.enqueues[flow]
 
 

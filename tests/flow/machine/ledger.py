@@ -30,7 +30,7 @@ class End:
 
 @define(eq=False)
 class Ledger:
-    """What became of each job, by its label: an attribute that the flow copies from its spec."""
+    """The ends of each job, by its label: an attribute that the flow copies from its spec."""
 
     labels: dict[tuple[str, str], str] = field(factory=dict)
     ids: dict[str, list[tuple[str, str]]] = field(factory=lambda: defaultdict(list))

@@ -10,11 +10,11 @@ from tests.flow.machine.ledger import Ledger
 
 @define
 class Reading:
-    """How a flow must have ended."""
+    """The expected end of a flow."""
 
     #: The state of each node. Several are possible if other programs end or enqueue the job, too.
     states: list[set[str]] = field(factory=list)
-    #: The numbers of the nodes because of which the flow fails.
+    #: The numbers of the nodes that make the flow fail.
     causes: list[int] = field(factory=list)
 
     @property
@@ -48,10 +48,10 @@ def read(ledger: Ledger, label: str, spec: FlowSpec, seen: list[str], retried: s
 
 
 def possible_states(ledger: Ledger, name: str, node: NodeSpec, retried: set[str]) -> set[str]:
-    """Return the states of a node whose parents let it run."""
+    """Return the possible states of a node after all required parents completed."""
     kinds = ledger.kinds(name)
     if node.shared is not None or name in retried:
-        # The outcome of a later run may have replaced the one that the flow waits for.
+        # The flow waits for one outcome, and the outcome of a later run may have replaced it.
         return {*kinds, "lost"} if ledger.enqueues[name] + ledger.retries[name] > 1 else set(kinds)
     return set(kinds[-1:])
 

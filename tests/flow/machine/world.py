@@ -46,7 +46,7 @@ class World:
     retried: Counter[str] = field(factory=Counter)
     #: The flows whose cancellation was requested.
     cancelled: set[str] = field(factory=set)
-    #: Those of them that were cancelled as jobs.
+    #: The flows whose job was cancelled directly.
     plainly: set[str] = field(factory=set)
     #: True after anything that may delay a flow until its timer.
     is_disturbed: bool = False
@@ -117,7 +117,7 @@ class World:
         return True
 
     async def resume(self, number: int) -> None:
-        """Let a paused process go on: its lease may have expired. Its memory is that of the pause."""
+        """Resume a paused process. Its lease may have expired, and its memory is that of the pause."""
         process, task = self.paused.pop(number)
         process.storage.resumed.set()
         await task
@@ -266,7 +266,7 @@ class World:
         return ran
 
     async def drain(self) -> None:
-        """Let everything end, without further faults. A flow that needs too many minutes hangs."""
+        """Run all jobs to their end, without further faults. Fail if a flow needs too many minutes."""
         while self.paused:
             await self.resume(0)
         nodes = sum(len(spec.nodes) for spec in self.specs.values())

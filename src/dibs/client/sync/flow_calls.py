@@ -38,7 +38,7 @@ class BlockingFlowCalls:
     def flow(
         self, id: str | None = None, *, keep: Seconds | None = KEEP_SECONDS, **settings: Unpack[FlowSettings]
     ) -> BlockingFlow:
-        """Return a new, empty flow; add jobs to it, which wait for each other, and enqueue them together.
+        """Return a new, empty flow. Add jobs that wait for each other, and enqueue all of them together.
 
         - `id`: id of the flow, 1 to 480 bytes; default: a generated one, which sorts by time.
         - `keep`: seconds that the outcome of each node is kept at least, for its dependents and the status;
