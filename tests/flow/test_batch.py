@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any, TypedDict
 
 import pytest
@@ -33,18 +32,6 @@ async def tasks(any_new_url: str) -> AsyncIterator[BatchTasks]:
     tasks = BatchTasks(any_new_url)
     async with tasks.app:
         yield tasks
-
-
-@pytest.fixture
-async def working(tasks: BatchTasks) -> AsyncIterator[BatchTasks]:
-    """The same, with a worker in this process."""
-    work = asyncio.create_task(tasks.app.work(handle_signals=False))
-    try:
-        yield tasks
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
 
 
 async def until_ran(tasks: BatchTasks, *texts: object) -> None:
