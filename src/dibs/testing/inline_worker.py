@@ -23,8 +23,9 @@ from dibs.client.connection.step_transactions import StepTransactions
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
-from dibs.flow.wakeup import with_wake_up
+from dibs.flow.wakeup import FLOWS, with_wake_up
 from dibs.maintenance.declared_settings import apply_declared_settings
+from dibs.maintenance.evaluations import enqueue_missing_evaluations
 from dibs.maintenance.reap import reap
 from dibs.model import run_outcome
 from dibs.model.job import Job
@@ -124,6 +125,8 @@ class InlineWorker:
         """Run jobs until no job is due, and return the next due time of each queue, in ms."""
         await apply_declared_settings(self._storage, self._app.handlers.declared_settings(self._handlers))
         await self.enqueue_missing_ticks()
+        if FLOWS in self._handlers:
+            await enqueue_missing_evaluations(self._storage)
         for queue in self._handlers:
             await reap(self._storage, queue)
         while True:

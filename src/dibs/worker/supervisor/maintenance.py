@@ -1,4 +1,7 @@
-"""The supervisor's regular maintenance of its queues: reaping and pruning. Several may run at a time."""
+"""The supervisor's regular maintenance of its queues: reaping, pruning, and the repair of flows.
+
+Several supervisors may do it at a time.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from attrs import define, field
 
 from dibs.client.calls.error_info import summarize_exception
 from dibs.client.work_report import WorkReport
+from dibs.flow.wakeup import FLOWS
+from dibs.maintenance import evaluations
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
 from dibs.maintenance.rotation import Rotation
@@ -28,7 +33,7 @@ IDLE_QUEUES: Final = 10
 
 @define(eq=False)
 class Maintenance:
-    """Loops that reap and prune the queues. An error is logged, and the next turn tries again."""
+    """Loops that reap and prune the queues, and repair flows. After an error, the next turn tries again."""
 
     _storage: Storage
     _queues: Sequence[str]
@@ -49,8 +54,9 @@ class Maintenance:
         self._idle = Rotation(self._queues, IDLE_QUEUES)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """Return two endless coroutines. The caller runs them as tasks, and cancels the tasks at the end."""
-        return [self._keep_reaping(), self._keep_pruning()]
+        """Return endless coroutines. The caller runs them as tasks, and cancels the tasks at the end."""
+        loops = [self._keep_reaping(), self._keep_pruning()]
+        return [*loops, self._keep_evaluating_flows()] if FLOWS in self._queues else loops
 
     async def _keep_reaping(self) -> None:
         while True:
@@ -106,3 +112,16 @@ class Maintenance:
             self._to_prune.add(queue)
         else:
             self._to_prune.discard(queue)
+
+    async def _keep_evaluating_flows(self) -> None:
+        """Bring missing evaluations of flows back, at the start and every CHECK_EVERY seconds."""
+        missing = evaluations.MissingEvaluations(self._storage)
+        while True:
+            try:
+                found = await missing.check()
+            except Exception as error:  # noqa: BLE001 - as above
+                logger.warning("checking the running flows failed: %s", summarize_exception(error))
+            else:
+                if found:
+                    logger.warning("%d running flows had no evaluation, and have one again", found)
+            await asyncio.sleep(evaluations.CHECK_EVERY)
