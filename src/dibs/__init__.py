@@ -14,6 +14,7 @@ from dibs.client.feed import Event, Feed
 from dibs.client.listing import Listing
 from dibs.client.options.ids import content_id
 from dibs.client.options.job_settings import CallSettings, JobSettings
+from dibs.client.options.protected_serdes import EncryptedSerde, SignedSerde
 from dibs.client.options.queue_settings import QueueSettings
 from dibs.client.options.rate import Rate
 from dibs.client.options.retention import Retention
@@ -121,6 +122,7 @@ __all__ = [
     "Dibs",
     "DibsError",
     "DuplicateHandler",
+    "EncryptedSerde",
     "Ending",
     "EnqueueRequest",
     "Error",
@@ -161,6 +163,7 @@ __all__ = [
     "Retention",
     "Retry",
     "Serde",
+    "SignedSerde",
     "Snooze",
     "Status",
     "Storage",
