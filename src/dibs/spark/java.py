@@ -66,6 +66,7 @@ def session(
     require_pyspark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the import takes a second and fails without the extra
 
+    _forget_ended_java()
     if (running := SparkSession.getActiveSession()) is not None:
         return running
     is_local = master.startswith("local")
@@ -74,13 +75,42 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {
-        **_COMMON_SETTINGS,
-        **(_LOCAL_SETTINGS if is_local else {}),
-        **(config or {}),
-    }.items():
+    settings = {**_COMMON_SETTINGS, **(_LOCAL_SETTINGS if is_local else {}), **(config or {})}
+    for name, value in settings.items():
         builder = builder.config(name, value)
+    _start_java({"spark.app.name": app_name, "spark.master": master, **settings})
     return builder.getOrCreate()
+
+
+def _forget_ended_java() -> None:
+    """Make Spark start a new Java if the Java of this process has ended, for example for lack of memory."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    java = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if java is None or java.poll() is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _start_java(settings: Mapping[str, str]) -> None:
+    """Start Java in a process group of its own, unless it runs already.
+
+    Then SIGTERM to the process group of the Python process, as supervisors send it, does not end Java
+    under an operation that Python finishes. Java ends when its standard input is closed, also after a
+    SIGKILL of the Python process. Spark itself protects Java from SIGINT only.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    if SparkContext._gateway is not None or os.name == "nt":  # noqa: SLF001 - the only place of the gateway
+        return
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+    gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def require_pyspark() -> None:
