@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,10 +89,10 @@ def describe_process() -> str:
 
     In a Spark task, the name has the executor's host, the stage, the partition and the attempt.
     """
-    from pyspark import TaskContext  # noqa: PLC0415 - a process without pyspark opens connections too
-
     name = f"{socket.gethostname()} (process {os.getpid()})"
-    if (task := TaskContext.get()) is None:
+    # Only a process that has imported pyspark can be a task.
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is None or (task := pyspark.TaskContext.get()) is None:
         return name
     return (
         f"executor {name}, stage {task.stageId()}, partition {task.partitionId()}, "
