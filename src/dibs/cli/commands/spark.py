@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
@@ -25,8 +25,6 @@ from dibs.spark.history.warehouse import WarehouseBusy
 from dibs.spark.java import require_pyspark, session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from dibs.spark.history.increments import Increment
 
 
@@ -112,7 +110,8 @@ def history(
     # Imported after the checks, because it imports Spark.
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 
-    def spark() -> SparkSession:
+    def spark() -> Any:
+        # Each increment asks for the session, because Java may have ended in between.
         return session("dibs history", master=master, config={"spark.log.level": "ERROR"})
 
     with _stop_event() as stop:
