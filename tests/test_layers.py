@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "testing": ABOVE,
     "telemetry": ABOVE,
     "django": (*STORAGE, "client", "postgres"),
-    "web": (*STORAGE, "client"),
+    "web": (*STORAGE, "client", "spark"),
     "cli": (*ABOVE, "spark", "testing", "telemetry", "web"),
     "kit": (*STORAGE, "public"),
     # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
