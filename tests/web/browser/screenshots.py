@@ -12,7 +12,7 @@ import io
 import logging
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from PIL import Image
 
@@ -59,6 +59,8 @@ SHOWN: Final = (
     "workers",
     "place",
 )
+#: Width and theme -> names of pages.
+Plan = dict[tuple[str, str], list[str]]
 ON_PHONE: Final = ("overview", "job", "flow")
 
 
@@ -77,10 +79,8 @@ async def take(viewer: Viewer, path: str, file: Path, *, whole: bool = False) ->
         colors.save(file, optimize=True)
 
 
-async def take_all(
-    dashboard: Dashboard, folder: Path, plan: dict[tuple[str, str], list[str]], *, whole: bool
-) -> None:
-    """Store the pictures of a plan: width and theme -> names of pages."""
+async def take_all(dashboard: Dashboard, folder: Path, plan: Plan, *, whole: bool) -> None:
+    """Store the pictures of a plan."""
     for (width, theme), names in plan.items():
         async with viewing(dashboard, WIDTHS[width], theme) as viewer:
             for name in names:
@@ -96,7 +96,7 @@ async def collect_rates(dashboard: Dashboard) -> None:
 
 
 async def main(folder: Path | None) -> None:
-    plan: dict[tuple[str, str], Any]
+    plan: Plan
     if folder is None:
         plan = {("desk", theme): list(SHOWN) for theme in THEMES} | {("phone", "light"): list(ON_PHONE)}
     else:

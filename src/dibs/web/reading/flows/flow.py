@@ -23,7 +23,7 @@ from dibs.web.reading.source import Source
 DESK: Final = (1060, 5)
 PHONE: Final = (340, 2)
 #: Nodes that the page lists at most.
-MAX_LISTED: Final = 100
+MAX_LISTED: Final = 50
 #: States of nodes that are the causes of a failed flow.
 CAUSES: Final = ("failed", "cancelled", "lost")
 #: The states of a flow job that has not ended.
