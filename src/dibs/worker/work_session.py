@@ -1,4 +1,4 @@
-"""The function `run`, which runs the jobs of an app until it is stopped or its queues are empty."""
+"""The function `run`, which runs the jobs of an app until it is stopped, or its queues are empty or idle."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def run(
     `until`: "stopped" ends at a stop signal or a stop request: claim no more, wait `grace` seconds, release
     the remaining runs; a second signal releases them at once. "empty" ends when no job in these queues is
     active, blocked or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the
-    jobs of paused queues do not.
+    jobs of paused queues do not. "idle" ends when no job is active, blocked or due; it leaves scheduled jobs.
 
     `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
     is found if its wake-up was lost. `name`: the holder of the leases; None for "host:process id".
@@ -116,6 +116,7 @@ class _WorkSession:
     ) -> None:
         self._storage = storage
         self._queues = plan.queues
+        self._poll = plan.poll
         self._progress = progress
         self._report = WorkReport()
         self._maintenance = Maintenance(
@@ -158,10 +159,10 @@ class _WorkSession:
             lambda: apply_declared_settings(self._storage, self._declared_settings), "no settings"
         )
         await self._supervisor.start()
-        if until == "empty":
-            await self._wait_until_empty()
-        else:
+        if until == "stopped":
             await asyncio.Event().wait()
+        else:
+            await self._wait_until_empty(scheduled_counts=until == "empty")
 
     async def _wait_for_first(self, *events: Any) -> None:
         """Wait for the first of the awaitables `events`. Raise the error of a supervisor that has failed."""
@@ -198,10 +199,11 @@ class _WorkSession:
             if request.grace is not None:
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + request.grace))
 
-    async def _wait_until_empty(self) -> None:
+    async def _wait_until_empty(self, *, scheduled_counts: bool) -> None:
         """Wait until no job of these queues is active, blocked or waiting.
 
-        The next tick of a periodic task and the waiting jobs of paused queues do not count.
+        The next tick of a periodic task and the waiting jobs of paused queues do not count, and the jobs that
+        are scheduled for later only with `scheduled_counts`.
         """
         while True:
             if self._supervisor.held_count:
@@ -209,22 +211,34 @@ class _WorkSession:
                 continue
             await asyncio.sleep(IDLE_BEFORE_COUNT)
             if not self._supervisor.held_count:
-                # Twice: a job that changes its state during the first count may be missing in it.
-                if await self._are_queues_empty() and await self._are_queues_empty():
+                claimed = self._report.total("claimed")
+                # Twice: a job that changes its state during the first count may be missing in it. A claim
+                # since the first count proves that an estimated count was wrong.
+                if (
+                    await self._are_queues_empty(scheduled_counts=scheduled_counts)
+                    and await self._are_queues_empty(scheduled_counts=scheduled_counts)
+                    and claimed == self._report.total("claimed")
+                ):
                     return
                 await asyncio.sleep(PROGRESS_INTERVAL)
 
-    async def _are_queues_empty(self) -> bool:
+    async def _are_queues_empty(self, *, scheduled_counts: bool) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
             ignored = await self._periodic_tasks.queues_with_ticks_only(counts)
-            if any(c.waiting and queue not in ignored for queue, c in counts.items()):
+            waiting = {
+                queue: c.waiting - (0 if scheduled_counts else c.scheduled) for queue, c in counts.items()
+            }
+            if any(number > 0 and queue not in ignored for queue, number in waiting.items()):
                 ignored = {*ignored, *await self._paused_queues()}
+            elif not scheduled_counts and any(c.approximate for c in counts.values()):
+                # The numbers may be estimates. Wait for two claims, which find a job that is due.
+                await asyncio.sleep(2 * self._poll)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
             logger.warning("counting the queues failed, trying again: %s", summarize_exception(error))
             return False
         return not any(
-            (c.waiting and queue not in ignored) or c.blocked or c.active > c.handed_off
+            (waiting[queue] > 0 and queue not in ignored) or c.blocked or c.active > c.handed_off
             for queue, c in counts.items()
         )
 

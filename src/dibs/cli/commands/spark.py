@@ -77,7 +77,19 @@ def command() -> None:
     "--since", metavar="TIME", help="Compute the tables again from this time on; the storage is not read."
 )
 @click.option("--until", metavar="TIME", help="With --since: compute them up to this time.")
-@click.option("--master", metavar="URL", default="local[*]", help="URL of the Spark cluster.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="URL of the Spark cluster. Default: that of spark-submit, else this machine (local[*]).",
+)
+@click.option(
+    "--conf",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: dict(_parse_setting(text) for text in given),
+    help="Set a property of Spark. May be repeated.",
+)
 @options.url
 @options.json
 def history(
@@ -88,7 +100,8 @@ def history(
     every: float,
     since: str | None,
     until: str | None,
-    master: str,
+    master: str | None,
+    settings: dict[str, str],
     url: str | None,
     json: bool,
 ) -> None:
@@ -112,7 +125,7 @@ def history(
 
     def spark() -> Any:
         # Each increment asks for the session, because Java may have ended in between.
-        return session("dibs history", master=master, config={"spark.log.level": "ERROR"})
+        return session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
 
     with _stop_event() as stop:
         if first is not None:
@@ -161,6 +174,13 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
             f"{out}: {sum(queue.attempts for queue in figures.queues):,} attempts "
             f"of {len(figures.queues)} queues"
         )
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise UsageError(f"--conf is {text!r:.80}; write a property of Spark as spark.executor.memory=4g")
+    return name, value
 
 
 def _parse_span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:

@@ -108,7 +108,9 @@ class BlockingDibs(BlockingFlowCalls):
           CPU. Default 0.
         - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
           its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
-          job; paused queues and the next ticks of periodic tasks do not count. Default "stopped".
+          job, so it waits for a job that is due tomorrow. "idle" returns when the queues have no due, active
+          or blocked job; a retry that is due later stays. For both, paused queues, handed-off runs and the
+          next ticks of periodic tasks do not count. Default "stopped".
         - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
           after a stop; then the worker releases the jobs to other workers. A second signal releases them at
           once. Default 30.
