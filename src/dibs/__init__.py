@@ -25,6 +25,7 @@ from dibs.client.status import Status
 from dibs.client.task import AsyncTask, Task, TaskEnqueuer
 from dibs.client.ticket import Ticket
 from dibs.client.work_report import QueueReport, WorkReport
+from dibs.client.worker_info import WorkerInfo, WorkerRun
 from dibs.errors import (
     BadHandler,
     BatchClosed,
@@ -186,6 +187,8 @@ __all__ = [
     "Update",
     "WaitTimeout",
     "WorkReport",
+    "WorkerInfo",
+    "WorkerRun",
     "content_id",
     "current_job",
     "open_storage",

@@ -21,10 +21,12 @@ from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
+from dibs.client.worker_info import WorkerInfo, read_workers
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
 from dibs.flow.app_calls import FlowCalls
 from dibs.model.check_jobs import check_enqueue_queue
 from dibs.model.check_values import check_is_text
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import client_options, open_storage
 
@@ -209,7 +211,14 @@ class Dibs(FlowCalls):
         A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
         """
         storage = (await self._storage_handle.ensure_open()).bounded
-        return [self.queue(info.name) for info in await storage.queues()]
+        return [self.queue(info.name) for info in without_reserved(await storage.queues())]
+
+    async def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
+        """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
+
+        A worker is listed from a second after its start, and a dead one for at most three times its lease.
+        """
+        return await read_workers((await self._storage_handle.ensure_open()).bounded, runs=runs)
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...

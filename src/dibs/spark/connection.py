@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.model.worker_record import without_reserved
 from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import LATEST, Storage
 from dibs.storage.registry import open_storage, parse_scheme
@@ -77,7 +78,7 @@ class StorageConnection:
 
     def queue_names(self) -> list[str]:
         """Return the names of all queues of the storage."""
-        return [info.name for info in self.run(self.storage.queues())]
+        return [info.name for info in without_reserved(self.run(self.storage.queues()))]
 
     def log_end(self, queue: str) -> str:
         """Return the offset of the newest event in the log of a queue; "" if the log is empty."""

@@ -17,6 +17,7 @@ from dibs.client.options.durations import Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
@@ -28,6 +29,7 @@ from dibs.worker.supervisor.health import Health, serve_health
 from dibs.worker.supervisor.maintenance import Maintenance
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
+from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
 from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan
 
 logger = logging.getLogger("dibs.worker")
@@ -124,6 +126,12 @@ class _WorkSession:
         )
         self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
         self._declared_settings = app.handlers.declared_settings(plan.queues)
+        self._record = WorkerRecordKeeper(
+            storage=storage,
+            plan=plan,
+            settings=self._declared_settings,
+            get_state=lambda: self._supervisor.worker_state,
+        )
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
         self._stop_requests = stop_requests
         #: The grace of the first request to stop, in seconds; None for the grace of the call.
@@ -137,6 +145,7 @@ class _WorkSession:
         loops = [
             *self._maintenance.loops(),
             self._periodic_tasks.keep_enqueueing_missing_ticks(),
+            self._record.keep(),
             self._keep_reporting(),
         ]
         tasks = [asyncio.create_task(loop) for loop in loops]
@@ -147,8 +156,12 @@ class _WorkSession:
             for task in tasks:
                 task.cancel()
             # Also if this call is cancelled: runs are released and all worker processes end.
-            await asyncio.shield(self._supervisor.stop())
+            await asyncio.shield(self._stop())
         return await self._final_report()
+
+    async def _stop(self) -> None:
+        await self._supervisor.stop()
+        await self._record.remove()
 
     async def _work(self, until: Until) -> None:
         """Start the workers as soon as the storage is available, and wait for the end of the work."""
@@ -246,7 +259,8 @@ class _WorkSession:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
     async def _warn_of_unserved_queues(self) -> None:
-        known = {info.name for info in await wait_until_available(self._storage.queues, "no list of queues")}
+        infos = await wait_until_available(self._storage.queues, "no list of queues")
+        known = {info.name for info in without_reserved(infos)}
         unserved = sorted(known - set(self._queues))
         if unserved:
             logger.warning("queues without a handler on this worker: %s", ", ".join(unserved))

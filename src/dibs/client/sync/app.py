@@ -17,6 +17,7 @@ from dibs.client.sync.flow_calls import BlockingFlowCalls
 from dibs.client.sync.queue import BlockingQueue
 from dibs.client.sync.task import BlockingTask
 from dibs.client.work_report import WorkReport
+from dibs.client.worker_info import WorkerInfo
 
 
 class BlockingDibs(BlockingFlowCalls):
@@ -83,6 +84,13 @@ class BlockingDibs(BlockingFlowCalls):
             BlockingQueue(one)
             for one in run(self._storage_handle, "await app.queues(...)", self._source.queues())
         ]
+
+    def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
+        """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
+
+        A worker is listed from a second after its start, and a dead one for at most three times its lease.
+        """
+        return run(self._storage_handle, "await app.workers(...)", self._source.workers(runs=runs))
 
     def get_task(self, name: str) -> BlockingTask[Any, Any]:
         """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""

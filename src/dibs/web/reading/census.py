@@ -16,6 +16,7 @@ from attrs import define, field
 
 from dibs.model.requests import Settings
 from dibs.model.results import Counts
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.web.reading.shared import SharedCall
 
@@ -94,7 +95,9 @@ class Census:
         self._counted_at.clear()
 
     async def _read_queues(self) -> Mapping[str, Settings]:
-        found = {info.name: info.settings for info in await (await self._storage()).queues()}
+        found = {
+            info.name: info.settings for info in without_reserved(await (await self._storage()).queues())
+        }
         for name in self._counts.keys() - found.keys():
             del self._counts[name]
         self._total = len(found)
