@@ -76,7 +76,8 @@ async def test_an_idle_worker_is_listed_until_it_stops(any_new_url: str) -> None
     assert ((), 100, 0, 0, False) == (
         worker.processes, worker.capacity, worker.busy, worker.running, worker.stopping,
     )  # fmt: skip
-    assert worker.started_at <= worker.seen_at < worker.expires_at
+    times = [moment for moment in (worker.started_at, worker.seen_at, worker.expires_at) if moment]
+    assert (3, times) == (len(times), sorted(times))
 
 
 async def test_a_worker_on_a_cluster_is_listed(redis_cluster: RedisCluster) -> None:
