@@ -17,6 +17,8 @@ def new_url(scheme: str, request: pytest.FixtureRequest) -> str:
             return f"file:{request.getfixturevalue('tmp_path')}/{name}"
         case "redis":
             return f"{request.getfixturevalue('redis_server').url}?prefix={name}"
+        case "cluster":
+            return f"{request.getfixturevalue('redis_cluster').url}?prefix={name}"
         case "postgresql":
             return f"{request.getfixturevalue('postgres_server').url}?schema={name}"
         case _:

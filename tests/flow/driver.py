@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import random
 from collections import Counter
-from typing import Any, Literal, Self
+from contextlib import ExitStack
+from typing import Any, Literal, Self, cast
 
 import msgspec
 from attrs import define, field, frozen
@@ -18,13 +19,13 @@ from dibs.model.job import Job
 from dibs.model.requests import Complete, Fail, HandOff, Release, SettleAction, Settlement
 
 #: The calls of an evaluation that change the storage, or read it.
-CALLS = ("get", "enqueue", "report", "finish", "amend", "cancel", "retry_failed")
+CALLS = ("get", "enqueue", "report", "settle", "finish", "amend", "cancel", "retry_failed")
 Stop = Literal["before", "after", "freeze"]
 #: More steps than any flow of the tests takes: then the flow hangs.
 MAX_STEPS = 20_000
 
 
-class Crashed(BaseException):
+class Crashed(Exception):
     """The process of an evaluation has died."""
 
 
@@ -76,6 +77,22 @@ class StoppingStorage:
             return result
 
         return call
+
+
+@frozen
+class SharedStorage:
+    """The open storage of a test, for the apps of several processes."""
+
+    _storage: StoppingStorage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Leave the storage open."""
 
 
 @frozen
@@ -139,6 +156,8 @@ class Driver:
     _evaluators: list[Evaluator] = field(factory=list, init=False)
     _frozen: asyncio.Task[None] | None = field(default=None, init=False)
     _lease: str = field(default="", init=False)
+    #: The storages of the evaluators.
+    _stack: ExitStack = field(factory=ExitStack, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.app = Dibs("memory:", flows=True)
@@ -147,7 +166,11 @@ class Driver:
         self._evaluators = [self._new_evaluator() for _ in range(self.evaluators)]
 
     def _new_evaluator(self) -> Evaluator:
-        return Evaluator(self.app._require_flows())
+        """Return an evaluator as that of another process, whose requests wait for no other process."""
+        app = Dibs("memory:", flows=True)
+        app.task(queue="join")(join)
+        self._stack.enter_context(app.override_storage(cast("Storage", SharedStorage(self.storage))))
+        return Evaluator(app._require_flows())
 
     async def enqueue(self, graph: Graph, id: str = "f", *, shuffled: bool = False) -> None:
         """Enqueue a flow of this graph. The result of a node is its number.

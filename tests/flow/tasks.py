@@ -63,9 +63,9 @@ async def approve(question: str) -> None:
 class Tasks:
     """An app with flows and its tasks, whose queues have a prefix of the test."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, mark: str = "") -> None:
         self.app = Dibs(url, flows=True)
-        prefix = os.urandom(6).hex()
+        prefix = mark or os.urandom(6).hex()
 
         def name(task: str) -> str:
             return f"{prefix}.{task}"

@@ -48,6 +48,13 @@ async def until_counted(tasks: BatchTasks, state: str, number: int) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_handed_off(tasks: BatchTasks, id: str) -> None:
+    """Wait until the worker has handed a batch off."""
+    async with asyncio.timeout(30):
+        while (job := await tasks.app.queue(FLOWS).get(id)) is None or job.state != "handed_off":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 class Callbacks(TypedDict):
     """The callbacks of a batch."""
 
@@ -231,6 +238,7 @@ async def test_a_plain_cancel_of_the_job_cancels_the_members(working: BatchTasks
     async with working.app.batch(id=f"b-{working.mark}", **callbacks(working)) as batch:
         await batch.enqueue_many([working.load.options(delay=3600).bind(working.mark, n) for n in range(20)])
         await until_counted(working, "scheduled", 20)
+        await until_handed_off(working, batch.id)
         assert "cancelled" == await working.app.queue(FLOWS).cancel(batch.id, running=True)
     await until_counted(working, "cancelled", 20)
 

@@ -38,7 +38,8 @@ async def test_a_batch_of_five_thousand_members_takes_few_requests(monkeypatch: 
     assert {"enqueue": 2 + SEGMENTS, "amend": 1 + SEGMENTS, "get": 1 + SEGMENTS} == producer
     # The evaluations enqueue the members of each segment in one request, and wake the batch once.
     assert SEGMENTS == calls["enqueue"]
-    assert SEGMENTS + 1 == calls["finish"]
+    assert SEGMENTS == calls["settle"]
+    assert 1 == calls["finish"]
     # The seal of the batch, and the retention of each segment.
     assert 1 + SEGMENTS == calls["amend"]
     assert calls["report"] <= 6 * SEGMENTS

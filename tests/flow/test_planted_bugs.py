@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from types import ModuleType
 from typing import Final
 
@@ -62,7 +63,7 @@ BUGS: Final = (
     Bug(
         "an evaluation reads no watched node",
         decide,
-        "return list(self._watched_open)",
+        "return list(dict.fromkeys((*self._watched_open, *self.next_reads())))",
         "return []",
         "a flow without faults needs no timer",
     ),
@@ -88,10 +89,10 @@ BUGS: Final = (
         "each flow ends",
     ),
     Bug(
-        "notes are stored only after many ends",
-        evaluation,
-        "if must_save or (state.is_over and state.causes_of_failure()):",
-        "if state.unsaved >= UNSAVED_ENDS:",
+        "a failed flow ends without its notes",
+        ending,
+        "if isinstance(end, Fail) and flow.state.unsaved:",
+        "if False:",
         "a completed node never runs again",
     ),
     Bug(
@@ -153,7 +154,7 @@ QUICK: Final = frozenset(
         "an open parent counts as ended",
         "only direct dependents are skipped",
         "an evaluation ends instead of waiting for its timer",
-        "notes are stored only after many ends",
+        "a failed flow ends without its notes",
         "a retry leaves skipped nodes as they are",
         "a wake-up never makes an evaluation earlier",
     }
@@ -167,5 +168,5 @@ PARAMETERS: Final = [
 def test_the_machine_finds_a_planted_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, bug.module, bug.old, bug.new)
 
-    with pytest.raises(BrokenLaw):
+    with pytest.raises(BrokenLaw, match=f"^{re.escape(bug.breaks)}:"):
         run_machine(lambda: open_storage(f"memory:{os.urandom(8).hex()}", clock="manual"), EXAMPLES)

@@ -33,4 +33,4 @@ async def test_a_fan_in_of_two_thousand_nodes_takes_few_reads(
     assert calls["get"] < 2 * NODES
     assert calls["enqueue"] == 3
     assert calls["report"] <= 3 + NODES // evaluation.UNSAVED_ENDS
-    assert calls["finish"] == 1
+    assert calls["settle"] == 1

@@ -7,7 +7,8 @@ This module is imported by each worker and client, so it imports only dibs.model
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar, cast
+from contextvars import ContextVar
+from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -36,6 +37,20 @@ WAKE: Final = Update(data=False, run_at="earlier")
 WAKE_WITH_HINT: Final = Update(data=True, run_at="earlier")
 
 
+class FlowWorker(Protocol):
+    """The part of a worker process that its evaluations use."""
+
+    def claim_soon(self, queue: str) -> None:
+        """Claim from a queue without waiting for the storage, because a job was enqueued there."""
+
+    def take_ends(self, flow_id: str) -> Mapping[str, bytes | None]:
+        """Return the results of nodes that this process has completed since the last call, by job id."""
+
+
+#: The worker process of the running evaluation; None outside a worker.
+FLOW_WORKER: Final[ContextVar[FlowWorker | None]] = ContextVar("dibs_flow_worker", default=None)
+
+
 class Hint(msgspec.Struct, omit_defaults=True):
     """The payload of a wake-up: it asks for a full evaluation, which reads the flow itself."""
 
@@ -62,16 +77,19 @@ def flow_of(attributes: Mapping[str, bytes]) -> str | None:
     return id
 
 
-def wake_up_job(flow_id: str, hint: bytes = NO_HINT) -> NewJob:
-    """Return the evaluation of a flow as a new job, due at once."""
-    return NewJob(id=flow_id, data=JobData(payload=hint, retention=NO_OUTCOME))
+def wake_up_job(flow_id: str, hint: bytes = NO_HINT, delay: int | None = None) -> NewJob:
+    """Return the evaluation of a flow as a new job, due at once, or after a delay in ms."""
+    return NewJob(id=flow_id, data=JobData(payload=hint, retention=NO_OUTCOME), delay=delay)
 
 
-def wake_up_request(flow_id: str, hint: Hint | None = None) -> EnqueueRequest:
-    """Return the request that makes the evaluation of a flow due at once, and creates it if it is missing."""
+def wake_up_request(flow_id: str, hint: Hint | None = None, delay: int | None = None) -> EnqueueRequest:
+    """Return the request that makes the evaluation of a flow due, and creates it if it is missing.
+
+    It is due at once, or after a delay in ms.
+    """
     if hint is None:
-        return EnqueueRequest(job=wake_up_job(flow_id), on_conflict=WAKE)
-    job = wake_up_job(flow_id, msgspec.json.encode(hint))
+        return EnqueueRequest(job=wake_up_job(flow_id, delay=delay), on_conflict=WAKE)
+    job = wake_up_job(flow_id, msgspec.json.encode(hint), delay)
     return EnqueueRequest(job=job, on_conflict=WAKE_WITH_HINT)
 
 

@@ -46,12 +46,6 @@ TOKEN_LENGTH: Final = 16
 )
 @click.option("--write", is_flag=True, help="Allow changes to those who have the printed address.")
 @click.option("--hide-values", is_flag=True, help="Show no arguments, results or texts of errors.")
-@click.option(
-    "--warehouse",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="FOLDER",
-    help="Folder of the tables of `dibs spark history`, for the page History.",
-)
 @options.url
 @options.json
 def command(
@@ -61,7 +55,6 @@ def command(
     port: int,
     write: bool,
     hide_values: bool,
-    warehouse: Path | None,
     url: str | None,
     json: bool,
 ) -> None:
@@ -74,7 +67,7 @@ def command(
     Example:
         dibs web --url redis://localhost --write
     """
-    server_options = _server_options(host, port, write=write, hide_values=hide_values, warehouse=warehouse)
+    server_options = _server_options(host, port, write=write, hide_values=hide_values)
     app = _import_application(application, url) if application else Dibs(resolve_url(url))
     _check_storage(app.url)
     from dibs.web import server  # noqa: PLC0415 - slow: it imports Starlette and uvicorn
@@ -88,9 +81,7 @@ def command(
     server.run(app, server_options, print_address)
 
 
-def _server_options(
-    host: str, port: int, *, write: bool, hide_values: bool, warehouse: Path | None
-) -> ServerOptions:
+def _server_options(host: str, port: int, *, write: bool, hide_values: bool) -> ServerOptions:
     try:
         from dibs.web.server import ServerOptions  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
@@ -103,7 +94,7 @@ def _server_options(
             f"{TOKEN_VARIABLE} is too short or has special characters; set at least "
             f"{TOKEN_LENGTH} letters and digits"
         )
-    return ServerOptions(host, port, write, hide_values, token, warehouse)
+    return ServerOptions(host, port, write, hide_values, token)
 
 
 def _import_application(application: str, url: str | None) -> Dibs:

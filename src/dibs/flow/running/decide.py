@@ -27,7 +27,7 @@ from dibs.flow.plan import Plan
 #: The most nodes of one list of parents that are read at once.
 MAX_CHUNK: Final = 1000
 #: The factor from one chunk to the next one, after a chunk in which all nodes had ended.
-_GROWTH: Final = 4
+_GROWTH: Final = 16
 
 
 class FlowState:
@@ -39,7 +39,7 @@ class FlowState:
         self.notes = notes
         #: The number of notes that changed since the flow job got them.
         self.unsaved = 0
-        #: True after a change that must be stored: a node was enqueued, failed or was skipped.
+        #: True after a change that must be stored: a node failed or was skipped.
         self.must_save = False
         #: True if all nodes have ended or are skipped.
         self.is_over = False
@@ -72,11 +72,14 @@ class FlowState:
 
     # -- reads ---------------------------------------------------------------------------------------
 
-    def begin(self) -> list[int]:
-        """Begin an evaluation, and return the numbers of the watched nodes that are open."""
+    def begin(self) -> None:
+        """Begin an evaluation."""
         self._advanced.clear()
         self._sizes.clear()
-        return list(self._watched_open)
+
+    def watched(self) -> list[int]:
+        """Return the numbers of the watched nodes that are open, with the next ones after an end."""
+        return list(dict.fromkeys((*self._watched_open, *self.next_reads())))
 
     def next_reads(self) -> list[int]:
         """Return the numbers of the nodes to read next: a chunk for each watcher that went on."""
@@ -103,7 +106,6 @@ class FlowState:
     def enqueued(self, number: int, revision: int) -> None:
         """Note that a node was enqueued with this revision, or runs under another one now."""
         self._note(number, open_note(revision))
-        self.must_save = True
         if number in self._watchers:
             self._watched_open.add(number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from dibs.flow.notes import (
 from dibs.flow.plan import Plan, decode_plan, node_id
 from dibs.flow.running.live_flow import FlowChanged, LiveFlow
 from dibs.flow.running.node_reads import find_result, read_slots
+from dibs.flow.running.shared_requests import SharedRequests
 from dibs.flow.wakeup import (
     CANCELLED_HINT,
     EVALUATIONS,
@@ -59,10 +60,22 @@ async def end_flow(storage: Storage, flow: LiveFlow) -> None:
         end = with_wake_up(end, flow.id, flow.attributes)
     if not isinstance(end, Fail) and not all(map(is_completed, flow.state.notes)):
         await _amend(storage, flow.id, NODES_ATTRIBUTE, _node_digits(flow.state.notes))
-    if await storage.finish(FLOWS, flow.id, end, flow.revision) != "done":
+    if isinstance(end, Fail) and flow.state.unsaved:
+        # A retry of the flow needs the notes. A frozen evaluation may have replaced them by older ones.
+        await save_notes(storage, flow)
+    if not await cast("SharedRequests", storage).end_run(flow.id, flow.fence, end):
         raise FlowChanged
     if parent is not None and not is_atomic:
         await wake_up(storage, parent)
+
+
+async def save_notes(storage: Storage, flow: LiveFlow) -> None:
+    """Store the notes and the progress on the flow job. Raises FlowChanged if its run has ended."""
+    memo, progress = flow.encode_memo(), msgspec.json.encode(flow.state.counts())
+    if await storage.report(FLOWS, flow.id, flow.fence, progress=progress, memo=memo) == "lost":
+        raise FlowChanged
+    flow.memo = memo
+    flow.state.saved()
 
 
 async def _find_end(storage: Storage, flow: LiveFlow) -> Complete | Fail:
@@ -73,7 +86,9 @@ async def _find_end(storage: Storage, flow: LiveFlow) -> Complete | Fail:
     returns = flow.plan.returns
     if returns is None:
         return Complete(result=b"null")
-    result = find_result(flow, returns, (await read_slots(storage, flow, [returns]))[returns])
+    result = flow.results.get(returns)
+    if result is None:
+        result = find_result(flow, returns, (await read_slots(storage, flow, [returns]))[returns])
     if result is not None:
         return Complete(result=result)
     message = f"all nodes completed, but the result of {_label(flow, returns)} is not kept"

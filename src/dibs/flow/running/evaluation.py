@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -24,12 +26,14 @@ from dibs.flow.running.ending import (
     end_flow,
     is_cancel_requested,
     report_failure,
+    save_notes,
 )
-from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow, refresh_flow
+from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow, decode_flow, refresh_flow
 from dibs.flow.running.node_enqueues import enqueue_nodes
-from dibs.flow.running.node_reads import apply_slots, read_slots
+from dibs.flow.running.node_reads import apply_ends, apply_slots, read_slots
 from dibs.flow.running.restarting import restart_nodes
-from dibs.flow.wakeup import FLOWS
+from dibs.flow.running.shared_requests import SharedRequests
+from dibs.flow.wakeup import EVALUATIONS, FLOW_WORKER, FLOWS, Hint, wake_up_request
 from dibs.model.job import Error, Job, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Fail
@@ -45,8 +49,14 @@ SHARED_TIMERS: Final = (0.1, 5.0)
 FULL_READ: Final = 1.0
 #: Such a read follows at the earliest after this many times the duration of the one before.
 _READ_SHARE: Final = 20
-#: The number of ends after which the notes are stored, even if no node was enqueued.
+#: The number of changes after which the notes are stored at once.
 UNSAVED_ENDS: Final = 256
+#: Seconds after which changes of the notes are stored with the next evaluation, and the time until this
+#: evaluation if no node wakes it. A flow that ends before takes neither request.
+SAVE_EVERY: Final = 1.0
+SAVE_TIMER: Final = 1.1
+#: Seconds after its evaluation for which a process relies on its state of a flow. Request keys last longer.
+_RECENT: Final = 600.0
 #: Seconds between two reads of a flow that its worker has not handed off yet, and then until the next try.
 _HAND_OFF_PAUSES: Final = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 _HAND_OFF_TIMER: Final = 0.25
@@ -72,6 +82,30 @@ class Evaluator:
     def _make_batches(self) -> BatchEvaluator:
         return BatchEvaluator(self._context)
 
+    async def start(self, job: Job) -> None:
+        """Enqueue the first nodes of a flow, and its evaluation, before the flow is handed off.
+
+        `job` is the claimed flow job. A repeat after a crash is safe, as that of an evaluation.
+        """
+        opened = await self._context.storage_handle.ensure_open()
+        storage = SharedRequests.of(opened)
+        hint = Hint(token=f"start {job.revision}")
+        if (flow := _decode_new(job)) is None:
+            await storage.enqueue(EVALUATIONS, [wake_up_request(job.id, hint)])
+            return
+        flow.hint, flow.read_at = msgspec.json.encode(hint), time.monotonic()
+        needs_reads = flow.shared or not storage.capabilities.cross_queue
+        seconds = SHARED_TIMERS[0] if needs_reads else SAVE_TIMER
+        timer = wake_up_request(job.id, hint, delay=int(1000 * seconds))
+        with _no_final_errors(job.id):
+            await asyncio.gather(
+                storage.enqueue(EVALUATIONS, [timer]),
+                self._advance(storage, opened.limits, flow),
+            )
+            if flow.state.is_over:
+                await storage.enqueue(EVALUATIONS, [wake_up_request(job.id, hint)])
+        self._cache.put(flow)
+
     async def evaluate(self, id: str, hint: bytes) -> None:
         """Run one evaluation. Return after the end of the flow, else raise Snooze until the next one.
 
@@ -79,31 +113,35 @@ class Evaluator:
         """
         opened = await self._context.storage_handle.ensure_open()
         try:
-            await self._evaluate(opened.bounded, opened.limits, id, hint)
+            with _no_final_errors(id):
+                await self._evaluate(SharedRequests.of(opened), opened.limits, id, hint)
         except FlowChanged:
             raise Snooze(delay=_HAND_OFF_TIMER) from None
-        except (PermanentError, Refused) as error:
-            # Such an error would end the evaluation as failed, and its flow would have no evaluation.
-            raise EvaluationError(f"the evaluation of the flow {id!r} is retried: {error}") from error
 
     async def _evaluate(self, storage: Storage, limits: Limits, id: str, hint: bytes) -> None:
         began = time.monotonic()
         # After an error the flow is not put back: its state in memory may be ahead of the storage.
         flow = self._cache.take(id)
         slots: dict[int, Slot] = {}
-        if flow is not None and not (is_full := _is_full_read_due(flow, hint)):
+        worker = FLOW_WORKER.get()
+        ends = worker.take_ends(id) if worker is not None else {}
+        if flow is not None and not _is_full_read_due(flow, hint):
             # The plan may have 1 MiB, so the flow is not read. A stale state does no harm: an enqueue that
-            # repeats gets the first answer, and `report` and `finish` find that the run has ended.
-            slots = await read_slots(storage, flow, flow.state.begin())
-            changed = apply_slots(flow, slots) or flow.state.is_over
+            # repeats gets the first answer, and `report` and the end find that the run has ended.
+            flow.state.begin()
+            changed = apply_ends(flow, ends)
+            slots = await read_slots(storage, flow, flow.state.watched())
+            changed = apply_slots(flow, slots) or changed or flow.state.is_over
         else:
-            is_full = changed = True
+            changed = True
             if (flow := await self._load(storage, id, flow)) is None:
                 return
             await self._prepare(storage, flow)
+            flow.state.begin()
+            apply_ends(flow, ends)
             await _read_open(storage, flow, hint)
         if changed:
-            await self._advance(storage, limits, flow, is_full=is_full)
+            await self._advance(storage, limits, flow)
         if flow.state.is_over:
             await end_flow(storage, flow)
             return
@@ -140,11 +178,14 @@ class Evaluator:
             await self._batches.evaluate(storage, job)
             return None
         try:
-            return refresh_flow(known, job)
+            flow = refresh_flow(known, job)
         except (ValueError, IndexError) as error:
             reason = Error(type="BadPlan", message=f"the flow cannot be read: {error}", kind="permanent")
             await storage.finish(FLOWS, job.id, Fail(error=reason), job.revision)
             return None
+        if flow is not known:
+            flow.saved_at = time.monotonic()
+        return flow
 
     async def _prepare(self, storage: Storage, flow: LiveFlow) -> None:
         """Apply a retry and a cancellation of the flow. Raises FlowChanged after a cancellation."""
@@ -154,39 +195,69 @@ class Evaluator:
             await cancel_flow(storage, flow)
             raise FlowChanged
 
-    async def _advance(self, storage: Storage, limits: Limits, flow: LiveFlow, *, is_full: bool) -> None:
+    async def _advance(self, storage: Storage, limits: Limits, flow: LiveFlow) -> None:
         """Enqueue the nodes that are ready, read the nodes that the next decisions need, store the notes."""
-        state = flow.state
+        state, now = flow.state, time.monotonic()
+        flow.is_current = now - flow.evaluated_at < _RECENT
         while True:
             enqueued = await enqueue_nodes(self._context, storage, limits, flow)
             if numbers := state.next_reads():
                 apply_slots(flow, await read_slots(storage, flow, numbers))
             elif not enqueued:
                 break
-        flow.is_current = True
-        must_save = state.must_save or state.unsaved >= UNSAVED_ENDS or (is_full and state.unsaved)
-        # A failed flow keeps its notes, which a frozen evaluation may have replaced by older ones.
-        if must_save or (state.is_over and state.causes_of_failure()):
+        flow.evaluated_at = now
+        if _must_save(flow, now):
             await save_notes(storage, flow)
+            flow.saved_at = now
         await report_failure(storage, flow)
 
 
 async def _read_open(storage: Storage, flow: LiveFlow, hint: bytes) -> None:
     """Read all open nodes."""
     began = time.monotonic()
-    flow.state.begin()
     apply_slots(flow, await read_slots(storage, flow, flow.state.open_numbers()))
     flow.hint, flow.read_at = hint, time.monotonic()
     flow.read_seconds = flow.read_at - began
 
 
-async def save_notes(storage: Storage, flow: LiveFlow) -> None:
-    """Store the notes and the progress on the flow job. Raises FlowChanged if its run has ended."""
-    memo, progress = flow.encode_memo(), msgspec.json.encode(flow.state.counts())
-    if await storage.report(FLOWS, flow.id, flow.fence, progress=progress, memo=memo) == "lost":
-        raise FlowChanged
-    flow.memo = memo
-    flow.state.saved()
+def _must_save(flow: LiveFlow, now: float) -> bool:
+    """Return whether to store the notes at the end of this evaluation.
+
+    A new flow needs no notes for its decisions: before an enqueue, a process reads the node. So a short flow
+    saves these requests. The end of a shared node, and the enqueues of a retry, are known by the notes alone.
+    """
+    state = flow.state
+    if not (state.unsaved or state.must_save):
+        return False
+    if state.is_over:
+        return False  # end_flow stores the notes of a failed flow
+    needs_notes = bool(flow.shared) or flow.revision != flow.stamp
+    is_due = state.unsaved >= UNSAVED_ENDS or now - flow.saved_at >= SAVE_EVERY
+    return state.must_save or needs_notes or is_due
+
+
+def _decode_new(job: Job) -> LiveFlow | None:
+    """Return the flow of a claimed job before its first evaluation; None if only an evaluation may start it.
+
+    That is so for a batch, a retry, a flow to be cancelled, and a plan that cannot be decoded.
+    """
+    if is_batch(job.data.attributes) or job.data.memo is not None or job.run is None:
+        return None
+    try:
+        flow = decode_flow(job)
+    except (ValueError, IndexError):
+        return None
+    flow.saved_at = time.monotonic()
+    return None if is_cancel_requested(flow) else flow
+
+
+@contextmanager
+def _no_final_errors(id: str) -> Iterator[None]:
+    """Turn errors that allow no retry into EvaluationError, which a worker retries."""
+    try:
+        yield
+    except (PermanentError, Refused) as error:
+        raise EvaluationError(f"the evaluation of the flow {id!r} is retried: {error}") from error
 
 
 def _is_full_read_due(flow: LiveFlow, hint: bytes) -> bool:
@@ -198,7 +269,7 @@ def _is_full_read_due(flow: LiveFlow, hint: bytes) -> bool:
 def _timer(flow: LiveFlow, storage: Storage, *, changed: bool) -> float:
     """Return the seconds until the next evaluation."""
     if storage.capabilities.cross_queue and not flow.has_shared:
-        return TIMER
+        return SAVE_TIMER if flow.state.unsaved else TIMER
     flow.pause = SHARED_TIMERS[0] if changed else min(2 * flow.pause, SHARED_TIMERS[1])
     return flow.pause
 

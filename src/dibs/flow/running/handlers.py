@@ -11,7 +11,7 @@ from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.flow.context import FlowContext
 from dibs.flow.running.evaluation import Evaluator
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request
+from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.job import Job
 from dibs.model.requests import SettingsPatch
 from dibs.model.retry import Exponential
@@ -30,14 +30,11 @@ _SIZE: Final = 1
 class FlowHandlers:
     """The functions behind the two queues of flows."""
 
-    _context: FlowContext
     _evaluator: Evaluator
 
-    async def start(self, id: str, revision: int) -> None:
-        """Enqueue the evaluation of a flow, and hand the flow off."""
-        opened = await self._context.storage_handle.ensure_open()
-        hint = Hint(token=f"start {revision}")
-        await opened.bounded.enqueue(EVALUATIONS, [wake_up_request(id, hint)])
+    async def start(self, job: Job) -> None:
+        """Enqueue the first nodes of a flow, and hand the flow off."""
+        await self._evaluator.start(job)
         current_job().hand_off()
 
     async def evaluate(self, id: str, hint: bytes) -> None:
@@ -47,7 +44,7 @@ class FlowHandlers:
 
 def register_flow_handlers(context: FlowContext) -> None:
     """Register the handlers of flows and evaluations. Raises DuplicateHandler."""
-    handlers = FlowHandlers(context, Evaluator(context))
+    handlers = FlowHandlers(Evaluator(context))
     context.handlers.register(_build_handler(FLOWS, handlers.start, _flow_arguments))
     # The log of evaluations would show only releases.
     settings = SettingsPatch(log_level="off")
@@ -55,7 +52,7 @@ def register_flow_handlers(context: FlowContext) -> None:
 
 
 def _flow_arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return (job.id, job.revision), {}
+    return (job,), {}
 
 
 def _evaluation_arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:

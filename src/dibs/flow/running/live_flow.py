@@ -19,6 +19,8 @@ from dibs.model.job import Job, OutcomeRetention
 
 #: The most flows that a process keeps decoded.
 CACHED_FLOWS: Final = 64
+#: The most bytes of results that a process keeps for a flow.
+RESULT_BYTES: Final = 1024 * 1024
 
 
 @define(eq=False, slots=False)
@@ -38,17 +40,24 @@ class LiveFlow:
     errors: dict[int, str] = field(factory=dict)
     #: The revision that wrote the notes.
     noted_revision: int = 0
-    #: True after an evaluation in this process. Before, an evaluation that was aborted may have enqueued
-    #: nodes that are waiting by the notes.
+    #: True after a recent evaluation in this process. Before, another evaluation may have enqueued nodes that
+    #: are waiting by the notes.
     is_current: bool = False
     #: The hint with which the flow was evaluated last.
     hint: bytes = NO_HINT
+    #: When this process evaluated the flow last, by time.monotonic().
+    evaluated_at: float = float("-inf")
+    #: When the notes were read or stored, by time.monotonic().
+    saved_at: float = float("-inf")
     #: When all open nodes were read in this process, by time.monotonic().
     read_at: float = float("-inf")
     #: The duration of that read, in seconds.
     read_seconds: float = 0.0
     #: True after a failure in this segment was noted on its batch.
     has_reported_failure: bool = False
+    #: Results of completed nodes that this process has run or read, by number. Others are read when needed.
+    results: dict[int, bytes | None] = field(factory=dict)
+    _result_bytes: int = 0
     #: Seconds until the next evaluation of a flow with shared nodes.
     pause: float = 0.0
 
@@ -64,6 +73,23 @@ class LiveFlow:
     def is_own(self, number: int) -> bool:
         """Return whether only this flow enqueues the job id of a node."""
         return not self.plan.nodes[number].id
+
+    def keep_result(self, number: int, result: bytes | None) -> None:
+        """Keep the result of a completed node for its dependents, up to RESULT_BYTES in all."""
+        self._result_bytes += 64 + len(result or b"")
+        if self._result_bytes <= RESULT_BYTES and self._has_readers[number]:
+            self.results[number] = b"null" if result is None else result
+
+    @cached_property
+    def _has_readers(self) -> list[bool]:
+        """For each node, whether its result is an argument of another node, or that of the flow."""
+        found = [False] * len(self.plan.nodes)
+        for node in self.plan.nodes:
+            for parent in node.arguments():
+                found[parent] = True
+        if self.plan.returns is not None:
+            found[self.plan.returns] = True
+        return found
 
     @property
     def has_shared(self) -> bool:

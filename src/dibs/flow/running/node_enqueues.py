@@ -17,6 +17,8 @@ from dibs.flow.notes import COMPLETED, FAILED, WAITING, completed_note
 from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
 from dibs.flow.running.node_reads import END_NOTES, find_result, read_slots
+from dibs.flow.running.shared_requests import MOST_SHARED
+from dibs.flow.wakeup import FLOW_WORKER
 from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import Limits
@@ -53,7 +55,7 @@ async def enqueue_nodes(context: FlowContext, storage: Storage, limits: Limits, 
             else:
                 by_queue.setdefault(flow.plan.queue_of(number), []).append((number, request))
         for queue, items in by_queue.items():
-            await _send(context.client(queue), flow, items, limits)
+            await _send(context.client(queue), storage, flow, items, limits)
     return bool(found)
 
 
@@ -75,10 +77,19 @@ async def _note_known(storage: Storage, flow: LiveFlow, numbers: Sequence[int]) 
 
 
 async def _send(
-    client: QueueClient, flow: LiveFlow, items: Sequence[tuple[int, EnqueueRequest]], limits: Limits
+    client: QueueClient,
+    storage: Storage,
+    flow: LiveFlow,
+    items: Sequence[tuple[int, EnqueueRequest]],
+    limits: Limits,
 ) -> None:
-    checked = CheckedBatch.of((request for _, request in items), limits, plain=False)
-    answers = await client.enqueue_requests(checked)
+    requests = [request for _, request in items]
+    if len(items) <= MOST_SHARED and client.storage_handle.enqueue_middleware is None:
+        answers = await storage.enqueue(client.name, requests)
+    else:
+        answers = await client.enqueue_requests(CheckedBatch.of(requests, limits, plain=False))
+    if (worker := FLOW_WORKER.get()) is not None:
+        worker.claim_soon(client.name)
     for (number, _), answer in zip(items, answers, strict=True):
         _apply_answer(flow, number, answer)
 
@@ -96,8 +107,9 @@ async def _read_results(storage: Storage, flow: LiveFlow, numbers: Sequence[int]
     """Return the results that are arguments of nodes; None for a result that is not kept."""
     nodes = flow.plan.nodes
     wanted = dict.fromkeys(parent for number in numbers for parent in nodes[number].arguments())
-    slots = await read_slots(storage, flow, wanted)
-    return {number: find_result(flow, number, slot) for number, slot in slots.items()}
+    found = {parent: flow.results[parent] for parent in wanted if parent in flow.results}
+    slots = await read_slots(storage, flow, [parent for parent in wanted if parent not in found])
+    return found | {number: find_result(flow, number, slot) for number, slot in slots.items()}
 
 
 def _build_request(

@@ -11,9 +11,11 @@ from dibs.flow.notes import (
     FAILED,
     LOST,
     completed_note,
+    is_ended,
     revision_of,
 )
 from dibs.flow.running.live_flow import LiveFlow
+from dibs.flow.wakeup import node_number
 from dibs.model.job import Outcome, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.ticket_state import ticket_state
@@ -68,8 +70,28 @@ def _apply_own(flow: LiveFlow, number: int, slot: Slot, revision: int) -> bool:
             return False
         flow.state.enqueued(number, slot.current.revision)
         return True
-    flow.state.end(number, LOST if slot.outcome is None else END_NOTES[slot.outcome.kind])
+    outcome = slot.outcome
+    flow.state.end(number, LOST if outcome is None else END_NOTES[outcome.kind])
+    if outcome is not None and outcome.kind == "completed":
+        flow.keep_result(number, outcome.result)
     return True
+
+
+def apply_ends(flow: LiveFlow, ends: Mapping[str, bytes | None]) -> bool:
+    """Note the nodes that this process has completed, by job id. Return whether a note changed.
+
+    The completion of an id that only this flow enqueues is final, so it needs no read.
+    """
+    changed = False
+    for id, result in ends.items():
+        number = node_number(flow.id, id)
+        if number is None or number >= len(flow.plan.nodes) or flow.node_id(number) != id:
+            continue
+        if not is_ended(flow.state.notes[number]):
+            flow.state.end(number, COMPLETED)
+            flow.keep_result(number, result)
+            changed = True
+    return changed
 
 
 def find_result(flow: LiveFlow, number: int, slot: Slot) -> bytes | None:

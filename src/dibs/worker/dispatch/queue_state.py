@@ -19,6 +19,8 @@ from dibs.worker.execution.invocation import Invocation
 
 #: Seconds without requests after an error of the storage: the first pause, and the longest after doubling.
 BACKOFF: Final = (0.1, 2.0)
+#: Seconds added to the timer for the end of a pause: a timer may fire early, and no other event may follow.
+BACKOFF_MARGIN: Final = 0.01
 #: Seconds between two counts of a queue whose due jobs cannot be claimed, for example because the queue is
 #: paused: the first pause, and the longest after doubling.
 RECOUNT: Final = (1.0, 60.0)
@@ -152,10 +154,10 @@ class Readiness:
         return max(0.0, self._recount_at - now)
 
     def back_off(self) -> float:
-        """Pause requests after an error of the storage, and return the pause in seconds."""
+        """Pause requests after an error of the storage, and return the seconds of a timer for its end."""
         self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
         self.retry_at = time.monotonic() + self._backoff
-        return self._backoff
+        return self._backoff + BACKOFF_MARGIN
 
     def reset_backoff(self) -> None:
         self._backoff = 0.0

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from attrs import define, field
 
+from dibs.flow.wakeup import EVALUATIONS
 from dibs.storage.checks import MOST_QUEUES
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.fairness import Fairness, Shares
@@ -104,6 +105,8 @@ class Requests:
         for draft in [draft for draft in drafts if draft.queue.alone]:
             self._send([draft], lease)
         together = [draft for draft in drafts if not draft.queue.alone]
+        # The settlements before it make evaluations due, so that one request settles a node and claims them.
+        together.sort(key=lambda draft: draft.queue.name == EVALUATIONS)
         if together and self._may_send(together):
             for first in range(0, len(together), MOST_QUEUES):
                 self._send(together[first : first + MOST_QUEUES], lease, shared=True)
@@ -142,10 +145,11 @@ class Requests:
         if draft.free or not queue.delays_settlements(now, draft.prefetch):
             return False
         if not was_delayed:
-            asyncio.get_running_loop().call_later(SETTLEMENT_DELAY, self._wake_queue, queue)
+            asyncio.get_running_loop().call_later(SETTLEMENT_DELAY, self.wake_queue, queue)
         return True
 
-    def _wake_queue(self, queue: QueueState) -> None:
+    def wake_queue(self, queue: QueueState) -> None:
+        """Make the next step look at a queue, and schedule that step."""
         queue.note_change()
         self._wake_worker()
 

@@ -11,18 +11,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableSequence, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.calls.handler import Handler
 from dibs.client.connection.step_transactions import StepTransactions
+from dibs.flow.wakeup import FLOW_WORKER
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import IdleClaim
 from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
-from dibs.worker.dispatch.flow_wakeups import FlowWakeups
+from dibs.worker.dispatch.flow_wakeups import EvaluationClaims, FlowWakeups
 from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.pending_queues import PendingQueues
@@ -35,9 +36,6 @@ from dibs.worker.execution.outcome import RunOutcomes
 from dibs.worker.execution.periodic import with_next_tick
 
 logger = logging.getLogger("dibs.worker")
-
-#: Seconds added to the timer for the end of a pause: a timer may fire early, and no other event may follow.
-BACKOFF_MARGIN: Final = 0.01
 
 
 class Worker:
@@ -65,8 +63,7 @@ class Worker:
         self._notify = notify
         self._resources = resources
         self._loop = asyncio.get_running_loop()
-        # A storage that pushes wake-ups also checks for lost wake-ups. With other storages, claims find jobs
-        # whose wake-up was lost.
+        # Other storages do not check for lost wake-ups: claims find jobs whose wake-up was lost.
         poll_queues = FALLBACK_POLL if storage.capabilities.push_wakeups else poll
         self._pending = PendingQueues()
         self._queues = {
@@ -95,6 +92,8 @@ class Worker:
             overran=self._report_overrun,
             killable=killable,
         )
+        self._evaluation_claims = EvaluationClaims(self._queues, storage, self._step_soon)
+        self._executor.context.run(FLOW_WORKER.set, self._evaluation_claims)
         self._executor.watch_loop(lambda: bool(self._in_flight))
         self._lease: str | None = None
         #: The lease that was last confirmed to the supervisor.
@@ -185,7 +184,7 @@ class Worker:
         )
         self._count_oversized()
         starting, free = self._take_prefetched(queues, shares)
-        # The requests are sent first: they would wait while the runs start.
+        # Sent first: requests would wait while the runs start.
         self._requests.send_due(queues, free, shares, self._lease, now)
         for queue, invocation in starting:
             self._start_run(queue, invocation)
@@ -270,7 +269,7 @@ class Worker:
             self._listener.close()
             self._notify(messages.WorkerDrained())
         if self._stopping or not self._in_flight:
-            # Otherwise an overrun handler still uses its resources, and the supervisor kills this process.
+            # Else an overrun handler uses its resources, and the supervisor kills this process.
             self.ended.set_result(None)
 
     # -- replies -------------------------------------------------------------------------------------
@@ -294,6 +293,7 @@ class Worker:
                 self._apply_error(queue, reply, trip.lease)
             else:
                 queue.readiness.reset_backoff()
+                self._evaluation_claims.after_reply(queue, reply)
             if counters := self._in_flight.apply_settlements(queue, reply):
                 self._notify(messages.RunsSettled(queue.name, counters))
             if reply.claim is not None and trip.lease is not None:
@@ -316,11 +316,7 @@ class Worker:
                 self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
     def _back_off(self, queue: QueueState) -> None:
-        self._loop.call_later(queue.readiness.back_off() + BACKOFF_MARGIN, self._wake_queue, queue)
-
-    def _wake_queue(self, queue: QueueState) -> None:
-        queue.note_change()
-        self._step_soon()
+        self._loop.call_later(queue.readiness.back_off(), self._requests.wake_queue, queue)
 
     def _apply_claim(self, queue: QueueState, lease: str, trip: RoundTrip, claim: ClaimResult) -> int:
         """Start the claimed jobs, keep those without capacity, and return the number of started jobs."""
@@ -356,7 +352,7 @@ class Worker:
             self._loop.call_later(PREFETCH_TIMEOUT, self._return_stale, queue)
 
     def _return_stale(self, queue: QueueState) -> None:
-        """Release the prefetched runs that waited too long, as another process may have capacity for them."""
+        """Release the prefetched runs that waited too long: another process may have capacity for them."""
         for invocation in queue.prefetch.take_stale(time.monotonic()):
             self._return_prefetched(queue, invocation, Release())
 
@@ -389,6 +385,7 @@ class Worker:
         if invocation.seconds:
             queue.prefetch.add_run_time(invocation.seconds)
         queue.add_settlement(invocation, action)
+        self._evaluation_claims.after_run(queue, invocation)
         if not self._step_scheduled:
             self._step_soon()
 
