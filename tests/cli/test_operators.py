@@ -10,7 +10,11 @@ import pytest
 from dibs.cli import failed_jobs
 from dibs.model.job import Error, NewJob
 from dibs.model.requests import EnqueueRequest, Fail, HandOff, Settlement
+from dibs.model.worker_record import WorkerState
 from dibs.storage.protocol import Storage
+from dibs.version import VERSION
+from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
+from dibs.worker.work_plan import WorkPlan
 from tests.cli.shell import Shell, in_storage
 from tests.cli.terminal import run_in_terminal
 from tests.cli.test_json_output import SHAPES, differences
@@ -222,10 +226,51 @@ def test_workers_are_the_holders_of_active_jobs(shell: Shell) -> None:
     assert ["pod-8"] == [each["holder"] for each in shell.json("workers", "videos")["workers"]]
 
 
-def test_without_active_jobs_there_is_no_worker_to_list(shell: Shell) -> None:
+def test_without_workers_the_list_is_empty(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
 
-    assert "no worker holds a job\n" == shell.type("workers").stdout
+    assert "no worker is running\n" == shell.type("workers").stdout
+
+
+def recorded(name: str, *queues: str, processes: tuple[int, ...] = ()) -> Work:
+    """Return a step that writes the record of a worker."""
+    state = WorkerState(processes=processes, capacity=200, busy=50, running=5, ready=True)
+    plan = WorkPlan(queues=queues, processes=2, reference="", lease=15.0, heartbeat=5.0, poll=1.0, name=name)
+
+    async def work(storage: Storage) -> None:
+        keeper = WorkerRecordKeeper(storage=storage, plan=plan, settings={}, get_state=lambda: state)
+        await keeper._write()
+
+    return work
+
+
+def test_idle_workers_are_listed_with_their_processes_and_queues(shell: Shell) -> None:
+    in_storage(shell, recorded("pod-7", "emails", "reports", processes=(11, 12)))
+    in_storage(shell, recorded("pod-8", *(f"queue-{number:03}" for number in range(100))))
+    shell.type("enqueue", "emails", "1")
+    in_storage(shell, claimed("emails"))
+    first, second = shell.json("workers")["workers"]
+    table = shell.type("workers").stdout
+
+    assert ("pod-7", [11, 12], 200, 50) == tuple(
+        first[name] for name in ("holder", "processes", "capacity", "busy")
+    )
+    assert (1, VERSION) == (first["active"], first["version"])
+    assert ["emails"] == [run["queue"] for run in first["runs"]]
+    assert 100 == len(second["queues"])
+    assert ["pod-7"] == [each["holder"] for each in shell.json("workers", "emails")["workers"]]
+    assert "25 %" in table
+    assert "queue-004, and 95 more" in " ".join(table.split())
+
+
+def test_the_queue_of_worker_records_is_shown_to_those_who_name_it(shell: Shell) -> None:
+    shell.type("enqueue", "emails", "1")
+    in_storage(shell, recorded("pod-7", "emails"))
+
+    assert ["emails"] == [*shell.json("counts")["queues"]]
+    assert ["emails"] == [each["name"] for each in shell.json("show")["queues"]]
+    assert "dibs.workers" not in shell.type("schedule").stdout + shell.type("prune").stdout
+    assert 1 == len(shell.json("list", "dibs.workers", "--state", "completed")["jobs"])
 
 
 @pytest.fixture

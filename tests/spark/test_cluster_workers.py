@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,16 +36,31 @@ async def test_a_lost_executor_is_a_stall_and_its_job_comes_back(
 ) -> None:
     """Spark retries the task.
 
-    Its new supervisor reaps the run of the first attempt after the lease has expired.
+    Its new supervisor reaps the run of the first attempt after the lease has expired, and the job waits for a
+    second until its next attempt.
     """
     url = new_url("file", request)
     async with Dibs(url) as app:
         ticket = await app.queue("fatal").enqueue({"mark": str(tmp_path / "mark")})
 
-        run_workers(spark, APP, 1, url=url, lease=5.0, heartbeat=1.0)
+        run_workers(spark, APP, 1, until="empty", url=url, lease=5.0, heartbeat=1.0)
 
         # On a busy machine, a live lease may expire as well, which costs another attempt.
         assert await ticket.result(wait=0) in {"attempt 2", "attempt 3", "attempt 4"}
+
+
+async def test_tasks_do_not_wait_for_a_job_that_is_due_tomorrow(
+    spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    url = new_url("file", request)
+    async with Dibs(url) as app:
+        later = await app.queue("double").enqueue(1, delay=timedelta(days=1))
+        now = await app.queue("double").enqueue(2)
+
+        run_workers(spark, APP, 1, url=url, processes=0)
+
+        assert 4 == await now.result(wait=0)
+        assert "waiting" == (await later.status()).state
 
 
 def test_workers_end_after_the_given_time(spark: SparkSession, request: pytest.FixtureRequest) -> None:

@@ -45,8 +45,11 @@ def killed_in(phase: str, url: str, warehouse: Path) -> None:
     command = [sys.executable, "-c", CHILD, url, str(warehouse)]
     child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 1200
-    staged = warehouse / "staging" / phase
-    while not (seen := staged.exists()) and child.poll() is None and time.monotonic() < deadline:
+    while (
+        not (seen := any(warehouse.glob(f"staging/*/{phase}")))
+        and child.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.001)
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)

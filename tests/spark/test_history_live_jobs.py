@@ -64,7 +64,7 @@ def test_a_job_that_is_live_during_the_whole_read_is_read(
     connection: ChangingConnection, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random changes between two pages, with the log levels `all` and `runs`."""
-    monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", 2)
+    monkeypatch.setattr("dibs.spark.source.pages.PAGE", 2)
     connection.day.random.seed(seed)
     run = super(ChangingConnection, connection).run
     run(connection.day.prepare(all_events_of="mail"))

@@ -100,7 +100,7 @@ def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
     url, page = f"file:{tmp_path}/jobs", 10
     ids = [f"id {number}" for number in range(20 * page)]
     asyncio.run(cancel_jobs(url, "mail", *ids, now=NOW))
-    monkeypatch.setattr("dibs.spark.source.batch_reader.PAGE", page)
+    monkeypatch.setattr("dibs.spark.source.pages.PAGE", page)
     calls, run = [], StorageConnection.run
 
     def counted(connection: StorageConnection, call: Coroutine[Any, Any, T]) -> T:

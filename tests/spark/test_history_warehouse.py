@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,3 +220,27 @@ def visible_increments(root: Path) -> int:
         return 0
     assert not is_kept or files.get(MAIL, 0) == files.get(NEXT, 0)
     return now.state.horizon
+
+
+@pytest.mark.parametrize("keeps_target", [True, False])
+def test_a_copy_without_links_says_so(tmp_path: Path, *, keeps_target: bool) -> None:
+    """A copy by `cp -rL` has a folder `current`, and one by an object store has no `current`."""
+    added(tmp_path / "one", MAIL)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    if not keeps_target:
+        shutil.rmtree(tmp_path / "copy" / "current")
+
+    with pytest.raises(StorageDamaged, match="copied without its links"):
+        Warehouse.existing(tmp_path / "copy")
+    with pytest.raises(StorageDamaged, match="copied without its links"):
+        added(tmp_path / "copy", MAIL)
+
+
+def test_each_attempt_has_a_staging_folder_of_its_own(tmp_path: Path) -> None:
+    """Java may still write into the folder of an attempt whose Python process was killed."""
+    folders = []
+    for _ in range(2):
+        with Warehouse(tmp_path).open_draft() as draft:
+            folders.append(draft.staging("runs"))
+
+    assert folders[0] != folders[1]

@@ -10,6 +10,7 @@ import pytest
 
 from dibs.errors import ConfigurationError
 from dibs.spark import java
+from tests.spark.standalone import submit_environment, submit_program
 
 FAKE_JAVA = "#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n"
 
@@ -80,3 +81,34 @@ def test_a_missing_package_is_named_with_the_extra(name: str) -> None:
 
     assert 1 == ran.returncode
     assert f"dibs.spark needs {name}: pip install 'dibs[spark]'" in ran.stderr
+
+
+SUBMITTED = """
+from dibs.spark import session
+spark = session({arguments})
+conf = spark.sparkContext.getConf()
+names = ("spark.master", "spark.sql.session.timeZone", "spark.ui.enabled")
+print("FOUND", *map(conf.get, names))
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "local[1] CET true"),
+        ("master='local[2]', config={'spark.sql.session.timeZone': 'UTC'}", "local[2] UTC true"),
+    ],
+    ids=["as submitted", "as called"],
+)
+def test_the_arguments_of_spark_submit_stay_unless_the_call_sets_others(
+    tmp_path: Path, arguments: str, expected: str
+) -> None:
+    (tmp_path / "program.py").write_text(SUBMITTED.format(arguments=arguments))
+    settings = ("spark.sql.session.timeZone=CET", "spark.ui.enabled=true", "spark.ui.port=0")
+    conf = [word for setting in settings for word in ("--conf", setting)]
+    command = [submit_program(), "--master", "local[1]", *conf, str(tmp_path / "program.py")]
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=submit_environment())
+
+    assert f"FOUND {expected}" in ran.stdout, ran.stderr

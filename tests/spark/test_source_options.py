@@ -11,9 +11,10 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.requests import Reject, Update
+from dibs.spark import read_stream
 from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.source.options import parse_conflict, read_options, stream_options, write_options
-from tests.spark.source_storages import at, jobs
+from tests.spark.source_storages import at, jobs, run_some
 from tests.storage_urls import new_url
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, str]], Any], dict[str, str], str]] = 
     "half a list": (read_options, {"table": "jobs", "queue": '["a"'}, "must be a name or a JSON list"),
     "an empty name": (read_options, {"table": "jobs", "queue": '[""]'}, "queue has 0 bytes"),
     "no truth value": (read_options, {"table": "jobs", "pushdown": "maybe"}, "must be false or true"),
-    "a table without events": (stream_options, {"table": "jobs"}, "must be events or runs"),
+    "a table without events": (stream_options, {"table": "jobs"}, "that can are events and runs"),
     "no number": (stream_options, {"max_events": "0"}, "max_events is '0'; it must be an integer"),
     "no start": (stream_options, {"start": "now"}, "start is 'now'; it must be earliest, latest"),
     "a start of another": (stream_options, {"queue": "a", "start": '{"b": "1"}'}, "offset for queue 'b'"),
@@ -138,3 +139,42 @@ def test_an_unreachable_storage_is_reported_with_the_executor_and_without_secret
         spark.read.format("dibs").options(url=url, table="jobs").load().collect()
     assert "cannot open redis://127.0.0.1:1/0: " in str(planned.value)
     assert "hush" not in str(planned.value)
+
+
+@pytest.mark.parametrize("columns", ["", "(queue string, id string, state string)"])
+def test_a_table_of_the_catalog_is_refused_with_the_view_to_create_instead(
+    spark: SparkSession, request: pytest.FixtureRequest, columns: str
+) -> None:
+    """Spark gives a source in Python no options of such a table. With columns, it creates the table without
+    asking the source.
+    """
+    url = new_url("file", request)
+    at(url, lambda storage: storage.enqueue("work", jobs("a")))
+    options = f"USING dibs OPTIONS (url '{url}', table 'jobs')"
+    spark.sql("DROP TABLE IF EXISTS kept")
+
+    def create_and_read() -> None:
+        spark.sql(f"CREATE TABLE kept {columns} {options}")
+        spark.sql("SELECT * FROM kept").collect()
+
+    with pytest.raises(PySparkException, match="Use CREATE TEMPORARY VIEW"):
+        create_and_read()
+
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen {options}")
+    assert 1 == spark.sql("SELECT * FROM seen").count()
+
+
+def test_a_stream_of_a_table_without_events_is_refused_at_once(spark: SparkSession) -> None:
+    with pytest.raises(
+        Refused, match="table jobs cannot be streamed; the tables that can are events and runs"
+    ):
+        read_stream(spark, "jobs", url="file:./unused")
+
+
+def test_read_stream_follows_the_log(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("file", request)
+    at(url, lambda storage: run_some(storage, "work", ["a", "b"]))
+
+    stream = read_stream(spark, "runs", url=url, queue="work")
+
+    assert (True, "end") == (stream.isStreaming, stream.schema["end"].name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any, Self
 
@@ -55,6 +56,8 @@ class CountingStorage:
         self.storage = storage
         self.calls: list[str] = []
         self.is_away = False
+        #: Verb -> number of its calls that pass, and the event that lets the later ones pass, too.
+        self.held: dict[str, tuple[int, asyncio.Event]] = {}
 
     async def __aenter__(self) -> Self:
         await self.storage.__aenter__()
@@ -72,6 +75,8 @@ class CountingStorage:
             self.calls.append(name)
             if self.is_away:
                 raise StorageUnavailable("the storage is away <b>now</b>")
+            if name in self.held and self.calls.count(name) > self.held[name][0]:
+                await self.held[name][1].wait()
             return await found(*args, **kwargs)
 
         return call

@@ -14,6 +14,7 @@ from dibs.cli.storage_access import connect
 from dibs.cli.tables import print_tab_separated, print_table
 from dibs.model.job import EMPTY, Slot
 from dibs.model.results import Counts, QueueInfo
+from dibs.model.worker_record import without_reserved
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 
@@ -118,7 +119,7 @@ def _format_encoded(value: Mapping[str, Any]) -> str:
 async def show_storage(url: str | None, output: Format) -> ExitCode:
     """Print a storage: its URL, durability, capabilities and queues, and the files of a file: URL."""
     async with connect(url) as storage:
-        queues = sorted(await storage.queues(), key=lambda info: info.name)
+        queues = sorted(without_reserved(await storage.queues()), key=lambda info: info.name)
         counted = await storage.counts([info.name for info in queues])
         files = _list_storage_files(storage)
         if output == "json":

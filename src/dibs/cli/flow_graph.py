@@ -10,11 +10,11 @@ from typing import Final
 import rich_click as click
 from attrs import frozen
 
-from dibs.cli.flow_groups import FOLDS, Group, drop_implied, each_node, group_nodes, join_chains
 from dibs.cli.flow_lanes import SYMBOL, Row, lay_out
 from dibs.cli.flow_texts import NOT_COMPLETED, OPEN, RUNNING, count_states, group_text, states_text
 from dibs.cli.output import escape
 from dibs.cli.tables import GAP, cell_width, fold
+from dibs.flow.groups import FOLDS, Group, drop_implied, each_node, group_nodes, join_chains
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
 
 #: A flow with at most this many nodes, and this many columns of lines, is drawn with a row for each node.

@@ -7,7 +7,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from dibs.cli.flow_groups import Group, children_of
+from dibs.flow.groups import Group, children_of
 
 #: The place of the symbol of a group in `Row.line`.
 SYMBOL: Final = "*"

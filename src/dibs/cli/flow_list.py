@@ -11,11 +11,11 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from dibs.cli import json_output
-from dibs.cli.flow_batches import BatchStatus, find_batch, flow_attributes
 from dibs.cli.options import Format
 from dibs.cli.output import print_lines, print_warning
 from dibs.cli.queue_names import TIME_LIMIT
 from dibs.cli.tables import print_in_format
+from dibs.flow.batch.summary import BatchStatus, find_batch, flow_attributes
 from dibs.flow.wakeup import FLOWS, flow_of
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from dibs.cli.flow_graph import choose_groups
-from dibs.cli.flow_groups import Group
 from dibs.cli.flow_texts import (
     NOT_COMPLETED,
     OPEN,
@@ -16,6 +15,7 @@ from dibs.cli.flow_texts import (
     states_text,
 )
 from dibs.cli.output import escape
+from dibs.flow.groups import Group
 from dibs.flow.stored_flow import FlowStatus
 
 #: The class of a box and its style.

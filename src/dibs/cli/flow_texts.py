@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from dibs.cli.flow_groups import Group
+from dibs.flow.groups import Group
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
 from dibs.flow.wakeup import FLOWS
 

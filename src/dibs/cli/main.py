@@ -47,6 +47,7 @@ COMMANDS: Final = (
     CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
     CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
     CommandInfo("web", QUEUES, "Serve the dashboard: queues, jobs and failures in a browser."),
+    CommandInfo("mcp", QUEUES, "Serve a storage to an assistant by the Model Context Protocol."),
     CommandInfo("workers", QUEUES, "List the workers that hold jobs."),
     CommandInfo("schedule", QUEUES, "List the next runs of periodic tasks."),
     CommandInfo("configure", QUEUES, "Show and change the settings of a queue."),

@@ -24,6 +24,7 @@ def complete_queue(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 async def _read_names(url: str | None) -> list[str]:
     from dibs.cli.storage_access import connect  # noqa: PLC0415 - only a completion needs the storage here
+    from dibs.model.worker_record import without_reserved  # noqa: PLC0415 - as above
 
     async with asyncio.timeout(TIME_LIMIT), connect(url) as storage:
-        return sorted(info.name for info in await storage.queues())
+        return sorted(info.name for info in without_reserved(await storage.queues()))

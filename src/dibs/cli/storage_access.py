@@ -12,6 +12,7 @@ from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_warning
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageUnavailable
+from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, parse_scheme
 
@@ -61,7 +62,7 @@ async def select_queues(storage: Storage, wanted: Sequence[str]) -> tuple[list[s
     """
     known = sorted(info.name for info in await storage.queues())
     if not wanted:
-        return known, ExitCode.DONE
+        return [name for name in known if name != WORKERS_QUEUE], ExitCode.DONE
     unknown = sorted({*wanted} - {*known})
     for name in unknown:
         print_warning(f"queue {name!r} does not exist in {storage.url}; {_suggest_name(name, known)}")

@@ -21,10 +21,12 @@ from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
+from dibs.client.worker_info import WorkerInfo, read_workers
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
 from dibs.flow.app_calls import FlowCalls
 from dibs.model.check_jobs import check_enqueue_queue
 from dibs.model.check_values import check_is_text
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import client_options, open_storage
 
@@ -36,7 +38,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], AsyncIterator[Any]])
-Until = Literal["stopped", "empty"]
+Until = Literal["stopped", "empty", "idle"]
 
 #: The function behind `app.work`, as module:name. `app.work` imports it when it is called, because
 #: the worker imports the client and a second import in the other direction would be a circle.
@@ -209,7 +211,14 @@ class Dibs(FlowCalls):
         A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
         """
         storage = (await self._storage_handle.ensure_open()).bounded
-        return [self.queue(info.name) for info in await storage.queues()]
+        return [self.queue(info.name) for info in without_reserved(await storage.queues())]
+
+    async def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
+        """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
+
+        A worker is listed from a second after its start, and a dead one for at most three times its lease.
+        """
+        return await read_workers((await self._storage_handle.ensure_open()).bounded, runs=runs)
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
@@ -334,7 +343,9 @@ class Dibs(FlowCalls):
           CPU. Default 0.
         - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
           its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
-          job; paused queues and the next ticks of periodic tasks do not count. Default "stopped".
+          job, so it waits for a job that is due tomorrow. "idle" returns when the queues have no due, active
+          or blocked job; a retry that is due later stays. For both, paused queues, handed-off runs and the
+          next ticks of periodic tasks do not count. Default "stopped".
         - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
           after a stop; then the worker releases the jobs to other workers. A second signal releases them at
           once. Default 30.

@@ -45,6 +45,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.retry import Exponential, Fixed, Immediate
+from dibs.model.worker_record import WORKERS_QUEUE
 
 _RULES: Final = get_args(RunAtRule)
 _END_KINDS: Final = get_args(EndKind)
@@ -248,8 +249,16 @@ def check_follow_ups(then: Iterable[FollowUp], limits: Limits = LIMITS) -> None:
 
 
 def check_enqueue_queue(queue: str, limits: Limits = LIMITS) -> None:
-    """Raise Refused for a bad queue name, and for a fail queue ("emails!fail"), which only dibs fills."""
+    """Raise Refused for a bad queue name, and for the queues that only dibs fills.
+
+    These are the fail queues, such as "emails!fail", and the queue with the records of workers.
+    """
     check_queue(queue, limits)
+    if queue == WORKERS_QUEUE:
+        raise Refused(
+            f"queue {queue!r} is reserved for the records of workers, so no job goes there; use another name",
+            field="queue",
+        )
     if queue.endswith(FAIL_SUFFIX):
         raise Refused(
             f"queue {queue!r} is a fail queue, because its name ends in {FAIL_SUFFIX!r}: only dibs enqueues "

@@ -12,11 +12,12 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
+from dibs.client.app import Until
 from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
@@ -49,7 +50,8 @@ class _WorkerOptions(Struct, frozen=True, kw_only=True):
     url: str
     queues: tuple[str, ...] | None
     processes: int
-    #: Milliseconds after the start of the task until it stops claiming. None: until the queues are empty.
+    until: Until
+    #: Milliseconds after the start of the task until it stops claiming, with until="stopped".
     stop_after_ms: int | None
     grace: float
     lease: float
@@ -61,7 +63,7 @@ def run_workers(
     application: str,
     executors: int,
     *,
-    until: Literal["empty"] | Seconds = "empty",
+    until: Literal["idle", "empty"] | Seconds = "idle",
     url: str | None = None,
     queues: Sequence[str] | None = None,
     processes: int = 1,
@@ -71,9 +73,11 @@ def run_workers(
 ) -> list[ExecutorReport]:
     """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return their reports.
 
-    With until="empty" each task ends when its queues have no job left, as `app.work` does. With a number
-    of seconds each task stops claiming that long after its own start, waits up to `grace` seconds for
-    its runs, and releases the rest.
+    `until` has the meaning of `app.work`. With "idle" each task ends when its queues have no due, active or
+    blocked job; jobs that are scheduled for later stay, also retries. With "empty" it ends when they have no
+    job left, so a job that is due tomorrow keeps the cluster until tomorrow. With a number of seconds each
+    task stops claiming that long after its own start, waits up to `grace` seconds for its runs, and releases
+    the rest.
 
     Every executor must be able to import the module and to reach the storage at `url`. The application
     must not set another URL itself. In each task a supervisor renews the lease from outside the
@@ -85,12 +89,14 @@ def run_workers(
     """
     if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
         raise Refused(f"executors is {executors!r}; it must be an integer of at least 1", field="executors")
+    stop_after_ms = _stop_after_ms(until)
     options = _WorkerOptions(
         application=application,
         url=shared_url(resolve_url(url)),
         queues=None if queues is None else tuple(queues),
         processes=processes,
-        stop_after_ms=_stop_after_ms(until),
+        until="stopped" if stop_after_ms is not None else cast("Until", until),
+        stop_after_ms=stop_after_ms,
         grace=grace,
         lease=lease,
         heartbeat=heartbeat,
@@ -101,10 +107,10 @@ def run_workers(
     return [msgspec.json.decode(report, type=ExecutorReport) for report in reports]
 
 
-def _stop_after_ms(until: Literal["empty"] | Seconds) -> int | None:
+def _stop_after_ms(until: Literal["idle", "empty"] | Seconds) -> int | None:
     if isinstance(until, str):
-        if until != "empty":
-            raise Refused(f"until is {until!r:.80}; it must be 'empty' or seconds", field="until")
+        if until not in ("idle", "empty"):
+            raise Refused(f"until is {until!r:.80}; it must be 'idle', 'empty' or seconds", field="until")
         return None
     stop_after_ms = duration_ms("until", until)
     if stop_after_ms <= 0:
@@ -141,7 +147,7 @@ async def _run_worker(options: _WorkerOptions, app: Dibs) -> ExecutorReport:
         app,
         queues=options.queues,
         processes=options.processes,
-        until="empty" if options.stop_after_ms is None else "stopped",
+        until=options.until,
         grace=options.grace,
         lease=options.lease,
         heartbeat=options.heartbeat,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.model.worker_record import without_reserved
 from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import LATEST, Storage
 from dibs.storage.registry import open_storage, parse_scheme
@@ -76,7 +78,7 @@ class StorageConnection:
 
     def queue_names(self) -> list[str]:
         """Return the names of all queues of the storage."""
-        return [info.name for info in self.run(self.storage.queues())]
+        return [info.name for info in without_reserved(self.run(self.storage.queues()))]
 
     def log_end(self, queue: str) -> str:
         """Return the offset of the newest event in the log of a queue; "" if the log is empty."""
@@ -88,10 +90,10 @@ def describe_process() -> str:
 
     In a Spark task, the name has the executor's host, the stage, the partition and the attempt.
     """
-    from pyspark import TaskContext  # noqa: PLC0415 - a process without pyspark opens connections too
-
     name = f"{socket.gethostname()} (process {os.getpid()})"
-    if (task := TaskContext.get()) is None:
+    # Only a process that has imported pyspark can be a task.
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is None or (task := pyspark.TaskContext.get()) is None:
         return name
     return (
         f"executor {name}, stage {task.stageId()}, partition {task.partitionId()}, "

@@ -48,6 +48,23 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     return reader.load()
 
 
+def read_stream(
+    spark: SparkSession, table: str = "events", *, url: str | None = None, **options: str
+) -> DataFrame:
+    """Return the table events or runs as a streaming DataFrame, which follows the logs of the queues.
+
+    `options` are the options of a stream. Raise Refused for an invalid option and for a table that cannot be
+    streamed; `spark.readStream.format("dibs")` raises the same error only when the query starts, because
+    Spark does not tell a data source whether `load` is for a stream.
+    """
+    require_pyspark()
+    from dibs.spark.source.options import stream_options  # noqa: PLC0415 - these modules import pyspark
+
+    raw = {**options, "table": table, "url": shared_url(url)}
+    stream_options(raw)
+    return spark.readStream.format("dibs").options(**raw).load()
+
+
 def enqueue(
     df: DataFrame,
     queue: str,

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MIN_JAVA_VERSION: Final = 17
 INSTALL_COMMAND: Final = "pip install 'dibs[spark]'"
 
+#: Set by spark-submit: the port of the Java that runs already.
+_GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _WRAPPER_SCRIPT: Final = """\
 #!/bin/sh
@@ -38,6 +40,8 @@ done
 exec {java} "$@"
 """
 
+#: The beginnings of masters that run on this machine; `local-cluster[...]` starts processes on it.
+_LOCAL_MASTERS: Final = "local"
 #: Settings of a local session: listen on loopback only, no web page, no progress bar on the terminal.
 _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -55,32 +59,73 @@ _COMMON_SETTINGS: Final = {
 
 
 def session(
-    app_name: str = "dibs", *, master: str = "local[*]", config: Mapping[str, str] | None = None
+    app_name: str = "dibs", *, master: str | None = None, config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the active Spark session of this process, or start one on `master`.
+    """Return the active Spark session of this process, or start one.
 
-    An active session keeps its master and its settings. A new session has the time zone UTC and filter
-    pushdown enabled, and with a local master it has no web page and listens on loopback only; `config`
-    overrides these settings. Raise ConfigurationError if pyspark or Java is missing.
+    The master is `master`; or else the one given to `spark-submit`, in PYSPARK_SUBMIT_ARGS or in
+    spark-defaults.conf; or else `local[*]`, this machine. An active session keeps its master and its
+    settings. A new session has the time zone UTC and filter pushdown enabled, and with a local master it has
+    no web page and listens on loopback only. Settings of `config` and of `spark-submit --conf` override
+    these. Raise ConfigurationError if pyspark or Java is missing.
     """
     require_pyspark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the import takes a second and fails without the extra
 
+    _forget_ended_java()
     if (running := SparkSession.getActiveSession()) is not None:
         return running
-    is_local = master.startswith("local")
-    os.environ["JAVA_HOME"] = str(java_home())
+    given = {**({} if master is None else {"spark.master": master}), **(config or {})}
+    known = _start_java(given)
+    is_local = given.get("spark.master", known.get("spark.master", "local")).startswith(_LOCAL_MASTERS)
     if is_local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {
-        **_COMMON_SETTINGS,
-        **(_LOCAL_SETTINGS if is_local else {}),
-        **(config or {}),
-    }.items():
+    defaults = {**_COMMON_SETTINGS, **(_LOCAL_SETTINGS if is_local else {})}
+    unset = {name: value for name, value in defaults.items() if name not in known}
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in {**unset, **given}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _forget_ended_java() -> None:
+    """Make Spark start a new Java if the Java of this process has ended, for example for lack of memory."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    java = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if java is None or java.poll() is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _start_java(given: Mapping[str, str]) -> dict[str, str]:
+    """Start Java with the settings `given`, unless it runs already, and return the settings that it knows.
+
+    These include the ones from the command line and from spark-defaults.conf. Spark's launcher sets the
+    master to `local[*]` if none is given.
+
+    Java has a process group of its own. Then SIGTERM to the process group of the Python process, as
+    supervisors send it, does not end Java under an operation that Python finishes. Java ends when its
+    standard input is closed, also after a SIGKILL of the Python process. Spark itself protects Java from
+    SIGINT only.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    if SparkContext._gateway is None:  # noqa: SLF001 - the only place of the gateway
+        if _GATEWAY_PORT not in os.environ:
+            os.environ["JAVA_HOME"] = str(java_home())
+            if given.get("spark.master", "").startswith(_LOCAL_MASTERS):
+                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf = SparkConf(loadDefaults=False)
+        for name, value in given.items():
+            conf.set(name, value)
+        own_group = None if os.name == "nt" else {"process_group": 0}
+        gateway = launch_gateway(conf, own_group)  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    return dict(SparkConf().getAll())
 
 
 def require_pyspark() -> None:

@@ -28,6 +28,7 @@ from dibs.client.app import Dibs
 from dibs.client.sync import background_loop
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.results import Counts, State
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import LATEST, Storage
 
 #: Largest number of log events that one request reads.
@@ -114,7 +115,7 @@ class Metrics(Collector):
         # A scrape closes the app again if the app was not open before.
         async with self._app._storage_handle.opened_temporarily():  # noqa: SLF001
             storage = self._app.storage
-            queues = self._queues or [info.name for info in await storage.queues()]
+            queues = self._queues or [info.name for info in without_reserved(await storage.queues())]
             for queue in queues:
                 await self._read_new_events(storage, queue)
             self._was_read = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from attrs import define, field
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -10,6 +12,7 @@ from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError
 from dibs.web.live import Live
 from dibs.web.pages import Pages
+from dibs.web.reading.history import History
 from dibs.web.reading.source import Redact, Source
 from dibs.web.routes import Routes
 from dibs.web.safety import Allow, Guard
@@ -29,7 +32,11 @@ class Dashboard:
 
 
 def dibs_web(
-    app_or_url: Dibs | str, *, allow: Allow | None = None, redact: Redact | None = None
+    app_or_url: Dibs | str,
+    *,
+    allow: Allow | None = None,
+    redact: Redact | None = None,
+    warehouse: str | Path | None = None,
 ) -> Dashboard:
     """Return the dashboard of an app, or of the storage at a URL, as an ASGI application.
 
@@ -42,6 +49,7 @@ def dibs_web(
     - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
       "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
       hook raises an error, the page shows no value. Default: values are shown as they are.
+    - `warehouse` is the folder of the tables of `dibs spark history`, for the page History. Default: none.
 
     Raises ConfigurationError for another object than an app or a URL.
     """
@@ -54,6 +62,9 @@ def dibs_web(
     for name, function in (("allow", allow), ("redact", redact)):
         if function is not None and not callable(function):
             raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
-    pages = Pages(Source(app_or_url, redact))
+    if warehouse is not None and not isinstance(warehouse, (str, Path)):
+        raise ConfigurationError(f"warehouse is {warehouse!r:.60}; pass the path of a folder")
+    history = History(None if warehouse is None else Path(warehouse))
+    pages = Pages(Source(app_or_url, redact), history)
     routes = Routes(pages, Live(pages), Site())
     return Dashboard(app_or_url, Guard(Starlette(routes=routes.all()), allow))

@@ -13,7 +13,10 @@ from attrs import define, field, frozen
 from dibs.errors import StorageBusy
 from dibs.web.reading.activity import Activity
 from dibs.web.reading.failures import read_failures
+from dibs.web.reading.flows.flow import read_flow
+from dibs.web.reading.flows.listing import read_flows
 from dibs.web.reading.form import read_form
+from dibs.web.reading.history import History
 from dibs.web.reading.job import read_job
 from dibs.web.reading.overview import read_overview
 from dibs.web.reading.periodic import read_periodic
@@ -53,6 +56,7 @@ class Pages:
     """All pages of one storage."""
 
     source: Source
+    history: History = field(factory=History)
     _activity: Activity = field(factory=Activity, init=False)
     _stories: Stories = field(factory=Stories, init=False)
     _readings: OrderedDict[PageKey, SharedCall[Any]] = field(factory=OrderedDict, init=False)
@@ -72,8 +76,11 @@ class Pages:
             Page("job", "Job", ("queue", "id"), 1.0, job),
             Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
             Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source)),
+            Page("flows", "Flows", ("state", "nested", "after"), 2.0, partial(read_flows, source)),
+            Page("flow", "Flow", ("id", "nodes", "group"), 1.0, partial(read_flow, source)),
             Page("workers", "Workers", (), 5.0, partial(read_workers, source)),
             Page("place", "Storage", (), 30.0, partial(read_place, source)),
+            Page("history", "History", (), 30.0, self.history.read),
             Page("search", "Search", ("text",), None, partial(search, source)),
             Page("enqueue", "Enqueue a job", ("queue",), None, partial(read_form, source)),
         )

@@ -41,6 +41,7 @@ class Routes:
         return [
             *shown,
             Route("/live/{name}", self.stream),
+            Route("/report", self.report),
             Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
             Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
             Route("/do/{action}", self.write, methods=["POST"]),
@@ -94,6 +95,13 @@ class Routes:
                 yield {"event": event, "data": self.site.with_token(text, token)}
         finally:
             self.live.leave(watch)
+
+    async def report(self, request: Request) -> Response:
+        """Show the whole report of the warehouse, under a policy of its own."""
+        report = await self.pages.history.full_report()
+        if report is None:
+            return RedirectResponse(link(_variant(request).base, "history"), 303)
+        return HTMLResponse(report.html, headers={"Content-Security-Policy": report.policy})
 
     # -- writes ----------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", NO_STORE)
                 if token != known and access != "none":
                     headers.append("Set-Cookie", _cookie(CSRF_COOKIE, token, request))

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from secrets import token_urlsafe
 
 import uvicorn
@@ -16,7 +17,7 @@ from attrs import frozen
 from dibs.client.app import Dibs
 from dibs.web.application import dibs_web
 from dibs.web.reading.source import Part, Redact
-from dibs.web.safety import TokenGate
+from dibs.web.safety import Allow, TokenGate
 
 #: Seconds that open requests have after a stop signal. Live streams would otherwise keep the server open.
 GRACE_SECONDS = 1
@@ -32,6 +33,8 @@ class ServerOptions:
     hide_values: bool
     #: The token of the address; "" to make one if it is needed.
     token: str = ""
+    #: Folder of the tables of `dibs spark history`, for the page History.
+    warehouse: Path | None = None
 
     @property
     def needs_token(self) -> bool:
@@ -64,7 +67,8 @@ async def serve(app: Dibs, options: ServerOptions, ready: Callable[[str], None])
     token = (options.token or token_urlsafe(24)) if options.needs_token else ""
     redact: Redact | None = hide_everything if options.hide_values else None
     write = options.write
-    dashboard = dibs_web(app, allow=lambda _: "write" if write else "read", redact=redact)
+    allow: Allow = lambda _: "write" if write else "read"  # noqa: E731 - shorter than a function
+    dashboard = dibs_web(app, allow=allow, redact=redact, warehouse=options.warehouse)
     hosts = None if not is_loopback(options.host) else _loopback_names(options.host)
     gate = TokenGate(dashboard, token, hosts, f"dibs_token_{port}")
     async with app:

@@ -23,8 +23,18 @@ from dibs.web.safety import Access
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
 TEMPLATES: Final = HERE / "templates"
-#: Pages in the navigation.
-NAVIGATION: Final = ("overview", "failures", "periodic", "workers", "place")
+#: Pages in the navigation, and their labels.
+NAVIGATION: Final = (
+    ("overview", "Overview"),
+    ("failures", "Failures"),
+    ("flows", "Flows"),
+    ("periodic", "Periodic"),
+    ("workers", "Workers"),
+    ("place", "Storage"),
+    ("history", "History"),
+)
+#: Page -> the page of the navigation to which it belongs.
+PARENTS: Final = {"flow": "flows", "queue": "overview", "job": "overview", "enqueue": "overview"}
 
 
 @frozen
@@ -74,6 +84,7 @@ class Site:
             duration=text.duration,
             iso=text.iso,
             line=text.one_line,
+            minute=text.minute,
             number=text.number,
             plain=text.plain,
             rate=text.rate,
@@ -99,6 +110,7 @@ class Site:
             content=Markup(content),  # noqa: S704 - rendered with autoescape
             variant=variant,
             navigation=NAVIGATION,
+            section=PARENTS.get(frame.page.name, frame.page.name),
         )
 
     def render(self, template: str, variant: Variant, **values: Any) -> str:

@@ -35,6 +35,8 @@ MESSAGES: Final[Mapping[str, tuple[str, bool]]] = {
     "was_cancelled": ("The job was cancelled before, so it was left unchanged.", False),
     "amended": ("The job is changed.", True),
     "due": ("The job is due now.", True),
+    "flow_requested": ("A worker cancels the open jobs of the flow.", True),
+    "flow_retried": ("The flow runs again. Its completed nodes stay, and the others run again.", True),
     "forgotten": ("The id is removed with its job and its outcome.", True),
 }
 
@@ -121,6 +123,11 @@ def iso(ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def minute(ms: int) -> str:
+    """Return a time in ms since the epoch as date and minute in UTC, as "2026-11-20 13:12"."""
+    return iso(ms)[:16].replace("T", " ")
 
 
 def spark_points(values: Sequence[float], width: int = 120, height: int = 28) -> str:

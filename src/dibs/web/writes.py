@@ -11,6 +11,11 @@ from attrs import frozen
 from dibs.client.options.job_settings import JobSettings
 from dibs.client.queue import Queue
 from dibs.errors import Refused
+from dibs.flow.batch.plan import is_batch
+from dibs.flow.batch.stored_batch import StoredBatch
+from dibs.flow.batch.summary import flow_attributes
+from dibs.flow.stored_flow import StoredFlow
+from dibs.flow.wakeup import FLOWS
 from dibs.web.reading.form import FormField, task_fields
 from dibs.web.reading.source import Source
 from dibs.web.safety import Form
@@ -57,6 +62,21 @@ class Write:
         if origin in ("overview", "periodic"):
             return Done(origin, {}, code)
         return Done("queue", {"name": self.name}, code)
+
+
+async def cancel_flow(write: Write) -> Done:
+    """Cancel a flow or a batch: its open nodes or members are cancelled by a worker."""
+    source, storage = write.source, await write.source.storage()
+    [slot] = await storage.get(FLOWS, [write.id])
+    kind = StoredBatch if is_batch(flow_attributes(slot)) else StoredFlow
+    answer = await kind(source.flow_context, write.id).cancel()
+    return Done("flow", {"id": write.id}, "flow_requested" if answer == "requested" else answer)
+
+
+async def retry_flow(write: Write) -> Done:
+    answer = await StoredFlow(write.source.flow_context, write.id).retry_failed()
+    codes = {"queued": "flow_retried", "cancelled": "was_cancelled"}
+    return Done("flow", {"id": write.id}, codes.get(answer, answer))
 
 
 async def pause(write: Write) -> Done:
@@ -178,4 +198,6 @@ WRITES: Final[Mapping[str, Callable[[Write], Awaitable[Done]]]] = {
     "forget": forget,
     "amend": amend,
     "enqueue": enqueue,
+    "cancel_flow": cancel_flow,
+    "retry_flow": retry_flow,
 }

@@ -1,4 +1,4 @@
-"""The function `run`, which runs the jobs of an app until it is stopped or its queues are empty."""
+"""The function `run`, which runs the jobs of an app until it is stopped, or its queues are empty or idle."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dibs.client.options.durations import Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
@@ -28,6 +29,7 @@ from dibs.worker.supervisor.health import Health, serve_health
 from dibs.worker.supervisor.maintenance import Maintenance
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
+from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
 from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan
 
 logger = logging.getLogger("dibs.worker")
@@ -68,7 +70,7 @@ async def run(
     `until`: "stopped" ends at a stop signal or a stop request: claim no more, wait `grace` seconds, release
     the remaining runs; a second signal releases them at once. "empty" ends when no job in these queues is
     active, blocked or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the
-    jobs of paused queues do not.
+    jobs of paused queues do not. "idle" ends when no job is active, blocked or due; it leaves scheduled jobs.
 
     `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
     is found if its wake-up was lost. `name`: the holder of the leases; None for "host:process id".
@@ -116,6 +118,7 @@ class _WorkSession:
     ) -> None:
         self._storage = storage
         self._queues = plan.queues
+        self._poll = plan.poll
         self._progress = progress
         self._report = WorkReport()
         self._maintenance = Maintenance(
@@ -123,6 +126,12 @@ class _WorkSession:
         )
         self._supervisor = Supervisor(app, storage, plan, self._report, fork_server)
         self._declared_settings = app.handlers.declared_settings(plan.queues)
+        self._record = WorkerRecordKeeper(
+            storage=storage,
+            plan=plan,
+            settings=self._declared_settings,
+            get_state=lambda: self._supervisor.worker_state,
+        )
         self._periodic_tasks = PeriodicTasks(storage, [app.handlers[queue] for queue in plan.queues])
         self._stop_requests = stop_requests
         #: The grace of the first request to stop, in seconds; None for the grace of the call.
@@ -136,6 +145,7 @@ class _WorkSession:
         loops = [
             *self._maintenance.loops(),
             self._periodic_tasks.keep_enqueueing_missing_ticks(),
+            self._record.keep(),
             self._keep_reporting(),
         ]
         tasks = [asyncio.create_task(loop) for loop in loops]
@@ -146,8 +156,12 @@ class _WorkSession:
             for task in tasks:
                 task.cancel()
             # Also if this call is cancelled: runs are released and all worker processes end.
-            await asyncio.shield(self._supervisor.stop())
+            await asyncio.shield(self._stop())
         return await self._final_report()
+
+    async def _stop(self) -> None:
+        await self._supervisor.stop()
+        await self._record.remove()
 
     async def _work(self, until: Until) -> None:
         """Start the workers as soon as the storage is available, and wait for the end of the work."""
@@ -158,10 +172,10 @@ class _WorkSession:
             lambda: apply_declared_settings(self._storage, self._declared_settings), "no settings"
         )
         await self._supervisor.start()
-        if until == "empty":
-            await self._wait_until_empty()
-        else:
+        if until == "stopped":
             await asyncio.Event().wait()
+        else:
+            await self._wait_until_empty(scheduled_counts=until == "empty")
 
     async def _wait_for_first(self, *events: Any) -> None:
         """Wait for the first of the awaitables `events`. Raise the error of a supervisor that has failed."""
@@ -198,10 +212,11 @@ class _WorkSession:
             if request.grace is not None:
                 limit.reschedule(min(limit.when() or 0.0, loop.time() + request.grace))
 
-    async def _wait_until_empty(self) -> None:
+    async def _wait_until_empty(self, *, scheduled_counts: bool) -> None:
         """Wait until no job of these queues is active, blocked or waiting.
 
-        The next tick of a periodic task and the waiting jobs of paused queues do not count.
+        The next tick of a periodic task and the waiting jobs of paused queues do not count, and the jobs that
+        are scheduled for later only with `scheduled_counts`.
         """
         while True:
             if self._supervisor.held_count:
@@ -209,22 +224,34 @@ class _WorkSession:
                 continue
             await asyncio.sleep(IDLE_BEFORE_COUNT)
             if not self._supervisor.held_count:
-                # Twice: a job that changes its state during the first count may be missing in it.
-                if await self._are_queues_empty() and await self._are_queues_empty():
+                claimed = self._report.total("claimed")
+                # Twice: a job that changes its state during the first count may be missing in it. A claim
+                # since the first count proves that an estimated count was wrong.
+                if (
+                    await self._are_queues_empty(scheduled_counts=scheduled_counts)
+                    and await self._are_queues_empty(scheduled_counts=scheduled_counts)
+                    and claimed == self._report.total("claimed")
+                ):
                     return
                 await asyncio.sleep(PROGRESS_INTERVAL)
 
-    async def _are_queues_empty(self) -> bool:
+    async def _are_queues_empty(self, *, scheduled_counts: bool) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
             ignored = await self._periodic_tasks.queues_with_ticks_only(counts)
-            if any(c.waiting and queue not in ignored for queue, c in counts.items()):
+            waiting = {
+                queue: c.waiting - (0 if scheduled_counts else c.scheduled) for queue, c in counts.items()
+            }
+            if any(number > 0 and queue not in ignored for queue, number in waiting.items()):
                 ignored = {*ignored, *await self._paused_queues()}
+            elif not scheduled_counts and any(c.approximate for c in counts.values()):
+                # The numbers may be estimates. Wait for two claims, which find a job that is due.
+                await asyncio.sleep(2 * self._poll)
         except Exception as error:  # noqa: BLE001 - a storage may raise anything; the next count may succeed
             logger.warning("counting the queues failed, trying again: %s", summarize_exception(error))
             return False
         return not any(
-            (c.waiting and queue not in ignored) or c.blocked or c.active > c.handed_off
+            (waiting[queue] > 0 and queue not in ignored) or c.blocked or c.active > c.handed_off
             for queue, c in counts.items()
         )
 
@@ -232,7 +259,8 @@ class _WorkSession:
         return {info.name for info in await self._storage.queues() if info.settings.paused}
 
     async def _warn_of_unserved_queues(self) -> None:
-        known = {info.name for info in await wait_until_available(self._storage.queues, "no list of queues")}
+        infos = await wait_until_available(self._storage.queues, "no list of queues")
+        known = {info.name for info in without_reserved(infos)}
         unserved = sorted(known - set(self._queues))
         if unserved:
             logger.warning("queues without a handler on this worker: %s", ", ".join(unserved))

@@ -320,11 +320,11 @@ async def test_a_connection_of_the_wrong_kind_is_refused(
         await app.queue("q").enqueue(1, connection=object())
     with pytest.raises(Refused, match="would block the event loop"):
         await app.queue("q").enqueue(1, connection=blocking)
-    with (
-        create_engine("sqlite://").connect() as connection,
-        pytest.raises(Refused, match="would block the event loop"),
-    ):
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection, pytest.raises(Refused, match="would block the event loop"):
         await app.queue("q").enqueue(1, connection=connection)
+    # Since Python 3.13 a connection of sqlite3 that is not closed warns when it is collected.
+    engine.dispose()
     with pytest.raises(Refused, match="belongs to an event loop"):
         await asyncio.to_thread(here.queue("q").enqueue, 1, connection=mine)
 

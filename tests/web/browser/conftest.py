@@ -18,7 +18,7 @@ import uvicorn
 from attrs import define, field
 
 from dibs import Dibs
-from dibs.web import dibs_web
+from dibs.web import Dashboard, dibs_web
 from tests.web.conftest import may
 
 if TYPE_CHECKING:
@@ -124,13 +124,14 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def viewing(app: Dibs, width: int = 1440, theme: Any = "light") -> AsyncIterator[Viewer]:
-    """Open the dashboard of an app, with the right to write, in a window of a width and a theme."""
+async def viewing(app: Dibs | Dashboard, width: int = 1440, theme: Any = "light") -> AsyncIterator[Viewer]:
+    """Open a dashboard, or that of an app with the right to write, in a window of a width and a theme."""
     if reason := missing():
         if os.environ.get("DIBS_TEST_BROWSER") == "required":
             pytest.fail(reason)
         pytest.skip(reason)
-    async with serving(dibs_web(app, allow=may("write"))) as base, chromium() as browser:
+    dashboard = app if isinstance(app, Dashboard) else dibs_web(app, allow=may("write"))
+    async with serving(dashboard) as base, chromium() as browser:
         context = await browser.new_context(viewport={"width": width, "height": 844}, color_scheme=theme)
         viewer = Viewer(await context.new_page(), base)
         yield viewer

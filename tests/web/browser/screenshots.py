@@ -1,109 +1,122 @@
-"""The screenshots of docs/howto/dashboard.md: `python -m tests.web.browser.screenshots` takes them again.
+"""The screenshots of the documentation: `python -m tests.web.browser.screenshots [FOLDER]` takes them again.
 
 A worker runs the jobs of a small shop in memory for some seconds, so that the pages have something to show.
+Each page has a picture in each theme, and some pages have one as on a phone. With a FOLDER, each page has
+four pictures in it, at both widths in both themes, to look at.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import io
+import logging
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from dibs import Dibs, PermanentError, current_job
-from tests.web.browser.conftest import viewing
+from PIL import Image
 
-IMAGES = Path(__file__).parents[3] / "docs" / "images"
-#: Seconds for which the worker runs before the first picture.
-WARM_UP = 20
-WIDTH = 1200
-PICTURES = {
-    "dashboard-overview-light": ("", "light"),
-    "dashboard-overview-dark": ("", "dark"),
-    "dashboard-job-light": ("job?queue=reports.monthly&id=customer-7", "light"),
-    "dashboard-job-dark": ("job?queue=reports.monthly&id=customer-7", "dark"),
+from dibs.web import Dashboard, dibs_web
+from tests.web.browser import demo
+from tests.web.browser.conftest import WIDTHS, Viewer, viewing
+from tests.web.conftest import may
+
+IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
+#: Seconds for which the worker runs before the first picture, and then a page collects rates.
+WARM_UP: Final = 20
+COLLECT: Final = 25
+#: Colors of a stored picture.
+COLORS: Final = 96
+THEMES: Final = ("light", "dark")
+#: Name of a picture -> the address of its page.
+PAGES: Final = {
+    "overview": "",
+    "queue": "queue?name=emails.welcome&state=failed",
+    "job": f"job?queue=reports.monthly&id={demo.REPORT}",
+    "steps": f"job?queue=payments.refund&id={demo.RETURNS}",
+    "failures": "failures",
+    "flows": "flows",
+    "flow": f"flow?id={demo.FLOW}",
+    "failed-flow": f"flow?id={demo.FAILED_FLOW}",
+    "large-flow": f"flow?id={demo.LARGE_FLOW}",
+    "batch": f"flow?id={demo.BATCH}",
+    "periodic": "periodic",
+    "workers": "workers",
+    "place": "place",
+    "search": "search?text=picture-1",
+    "enqueue": "enqueue?queue=thumbnails",
 }
-
-app = Dibs("memory:")
-
-
-@app.task(queue="emails.welcome")
-async def welcome(to: str, language: str = "en") -> str:
-    await asyncio.sleep(random.uniform(0.02, 0.2))
-    if random.random() < 0.03:
-        raise PermanentError(f"mailbox '{to}' does not exist")
-    return to
-
-
-@app.task(queue="thumbnails", max_active=4)
-async def thumbnail(path: str, width: int = 200) -> str:
-    await asyncio.sleep(random.uniform(0.2, 1.0))
-    return f"{path}@{width}"
-
-
-@app.task(queue="reports.monthly")
-async def report(customer: int, month: str) -> str:
-    job = current_job()
-    for page in range(20):
-        await job.progress({"page": page, "of": 20})
-        await asyncio.sleep(0.4)
-    return f"{customer}-{month}.pdf"
+#: Pictures of the documentation: pages in both themes, and pages as on a phone.
+SHOWN: Final = (
+    "overview",
+    "queue",
+    "job",
+    "failures",
+    "flow",
+    "flows",
+    "batch",
+    "periodic",
+    "workers",
+    "place",
+)
+#: Width and theme -> names of pages.
+Plan = dict[tuple[str, str], list[str]]
+ON_PHONE: Final = ("overview", "job", "flow")
 
 
-@app.task(queue="cleanup", every="15m")
-async def cleanup() -> None: ...
-
-
-@app.task(queue="billing.close", cron="0 3 * * *", tz="Europe/Berlin")
-async def close_books() -> None: ...
-
-
-async def produce() -> None:
-    """Enqueue jobs for ever."""
-    await app.queue("search.index").enqueue_many([{"document": number} for number in range(40)])
-    await app.queue("search.index").pause()
-    await welcome.options(delay=3600).enqueue("grace@example.org")
-    number = 0
-    while True:
-        for _ in range(random.randint(0, 5)):
-            number += 1
-            await welcome.enqueue(f"user{number}@example.org")
-        await thumbnail.options(id=f"picture-{number % 40}").enqueue(f"picture-{number % 40}.png")
-        if random.random() < 0.15:
-            await report.options(id="customer-7").enqueue(7, "2026-11")
-        await asyncio.sleep(0.4)
-
-
-async def take(viewer: Any, name: str, path: str) -> None:
+async def take(viewer: Viewer, path: str, file: Path, *, whole: bool = False) -> None:
+    """Store a picture of a page once its first live update has come."""
     await viewer.open(path)
-    await viewer.is_live()
-    if path:
+    if await viewer.page.locator("#live").count():
+        await viewer.is_live()
+    if path == PAGES["job"]:
         # A moment at which the id has all its parts.
         for part in ("Successor", "Outcome"):
             await viewer.page.get_by_role("heading", name=part).wait_for()
+    shot = await viewer.page.screenshot(full_page=whole)
+    with Image.open(io.BytesIO(shot)) as image:
+        colors = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        colors.save(file, optimize=True)
+
+
+async def take_all(dashboard: Dashboard, folder: Path, plan: Plan, *, whole: bool) -> None:
+    """Store the pictures of a plan."""
+    for (width, theme), names in plan.items():
+        async with viewing(dashboard, WIDTHS[width], theme) as viewer:
+            for name in names:
+                suffix = f"{theme}-phone" if width == "phone" else theme
+                await take(viewer, PAGES[name], folder / f"dashboard-{name}-{suffix}.png", whole=whole)
+
+
+async def collect_rates(dashboard: Dashboard) -> None:
+    """Keep a page open for a while, so that the lines of the overview have points."""
+    async with viewing(dashboard) as viewer:
+        await viewer.open("")
+        await asyncio.sleep(COLLECT)
+
+
+async def main(folder: Path | None) -> None:
+    plan: Plan
+    if folder is None:
+        plan = {("desk", theme): list(SHOWN) for theme in THEMES} | {("phone", "light"): list(ON_PHONE)}
     else:
-        # Some updates, so that the lines of the page have points.
-        await asyncio.sleep(25)
-    await viewer.page.screenshot(path=IMAGES / f"{name}.png")
-
-
-async def main() -> None:
-    async with app:
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = {(width, theme): list(PAGES) for width in WIDTHS for theme in THEMES}
+    # The failures of the shop are part of its pictures.
+    logging.getLogger("dibs").setLevel(logging.CRITICAL)
+    async with demo.app:
         background = [
-            asyncio.create_task(produce()),
-            asyncio.create_task(app.work(handle_signals=False, name="worker-1")),
+            asyncio.create_task(demo.produce()),
+            asyncio.create_task(demo.app.work(handle_signals=False, name="worker-1")),
         ]
         await asyncio.sleep(WARM_UP)
-        for name, (path, theme) in PICTURES.items():
-            async with viewing(app, WIDTH, theme) as viewer:
-                await take(viewer, name, path)
+        dashboard = dibs_web(demo.app, allow=may("write"))
+        await collect_rates(dashboard)
+        await take_all(dashboard, folder or IMAGES, plan, whole=folder is not None)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
 
 
 if __name__ == "__main__":
-    # A worker imports the tasks of this module by its name, which `python -m` replaces.
-    from tests.web.browser import screenshots
-
-    asyncio.run(screenshots.main())
+    asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))

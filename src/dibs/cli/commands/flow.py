@@ -13,7 +13,7 @@ from dibs.cli import options
 from dibs.cli.commands.cancel import MEANINGS as CANCEL_MEANINGS
 from dibs.cli.commands.retry import MEANINGS as RETRY_MEANINGS
 from dibs.cli.errors import UsageError
-from dibs.cli.flow_batches import BatchStatus, find_batch, print_batch
+from dibs.cli.flow_batches import print_batch
 from dibs.cli.flow_list import RUNNING, STATES, complete_flow, print_flows
 from dibs.cli.flow_mermaid import mermaid_lines
 from dibs.cli.flow_output import print_flow
@@ -24,6 +24,7 @@ from dibs.cli.storage_access import connect, find_storage
 from dibs.client.app import Dibs
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused
+from dibs.flow.batch.summary import BatchStatus, find_batch
 from dibs.flow.stored_flow import FlowStatus
 from dibs.flow.wakeup import FLOWS
 

@@ -25,6 +25,7 @@ from dibs.maintenance.reap import reap
 from dibs.model.job import JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, Reject, Settings, SettingsPatch
 from dibs.model.results import ExportRecord
+from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage
 
 #: Most ids that one step moves.
@@ -33,6 +34,8 @@ BATCH_SIZE: Final = 100
 POLL_INTERVAL: Final = 0.2
 #: Queue of the target that holds the original settings of each queue while a move is in progress.
 NOTES_QUEUE: Final = "dibs.move"
+#: The queues that are not moved. Workers of the target write records of their own.
+HIDDEN_QUEUES: Final = (NOTES_QUEUE, WORKERS_QUEUE)
 #: A time in the year 2200, ms since the epoch. Each note is a waiting job that is due then, so never runs.
 NEVER: Final = 7_258_118_400_000
 
@@ -85,7 +88,7 @@ async def _open_and_move(
     async with connect(source_url) as source, connect(target_url, create=True) as target:
         if source.url == target.url:
             raise Refused(f"--from and --to are both {source.url}: name two storages", field="to")
-        names = [info.name for info in await source.queues() if info.name != NOTES_QUEUE]
+        names = [info.name for info in await source.queues() if info.name not in HIDDEN_QUEUES]
         with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
             return await move(source, target, names, wait=wait, progress=progress)
 

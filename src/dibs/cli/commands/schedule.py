@@ -21,6 +21,7 @@ from dibs.client.connection.url import URL_VARIABLE
 from dibs.model.job import Slot
 from dibs.model.results import QueueInfo
 from dibs.model.schedule import TICK_ID, Every, Schedule
+from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ async def _print_schedule(
 async def _read_ticks(storage: Storage, schedules: Mapping[str, Schedule], count: int) -> list[Ticks]:
     stored = {info.name: info for info in await storage.queues()}
     ticks = []
-    for queue in sorted({*stored, *schedules}):
+    for queue in sorted({*stored, *schedules} - {WORKERS_QUEUE}):
         [slot] = await storage.get(queue, [TICK_ID])
         schedule = schedules.get(queue)
         if slot.current is not None or schedule is not None:

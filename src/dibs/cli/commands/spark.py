@@ -6,29 +6,38 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
 from dibs.cli import json_output, options
-from dibs.cli.errors import UsageError
+from dibs.cli.errors import UsageError, error_message
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
 from dibs.cli.queue_names import complete_queue
 from dibs.client.options.durations import utc_datetime
+from dibs.errors import ConfigurationError, DibsError, Refused, StorageTooNew
 from dibs.spark.connection import StorageConnection, shared_url
+from dibs.spark.history.warehouse import WarehouseBusy
 from dibs.spark.java import require_pyspark, session
 
 if TYPE_CHECKING:
     from dibs.spark.history.increments import Increment
 
+
+def _local_folder(_context: click.Context, _parameter: click.Parameter, value: str) -> Path:
+    """Return the path of a warehouse. A URL would become a folder with a name like `s3a:`."""
+    if "://" in value:
+        raise click.BadParameter(f"{value!r} is a URL, but a warehouse is a folder on a local file system")
+    return Path(value)
+
+
 warehouse_option = click.option(
     "--warehouse",
-    type=click.Path(path_type=Path),
+    callback=_local_folder,
     metavar="DIR",
     required=True,
     help="Folder of the tables.",
@@ -68,7 +77,19 @@ def command() -> None:
     "--since", metavar="TIME", help="Compute the tables again from this time on; the storage is not read."
 )
 @click.option("--until", metavar="TIME", help="With --since: compute them up to this time.")
-@click.option("--master", metavar="URL", default="local[*]", help="URL of the Spark cluster.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="URL of the Spark cluster. Default: that of spark-submit, else this machine (local[*]).",
+)
+@click.option(
+    "--conf",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: dict(_parse_setting(text) for text in given),
+    help="Set a property of Spark. May be repeated.",
+)
 @options.url
 @options.json
 def history(
@@ -79,7 +100,8 @@ def history(
     every: float,
     since: str | None,
     until: str | None,
-    master: str,
+    master: str | None,
+    settings: dict[str, str],
     url: str | None,
     json: bool,
 ) -> None:
@@ -94,18 +116,24 @@ def history(
     """
     first, last = _parse_span(since, until)
     require_pyspark()
-    if first is None:
+    if first is None and not follow:
         # Spark needs seconds to start, so report a wrong URL or a missing server before.
         with StorageConnection(shared_url(url)):
             pass
     # Imported after the checks, because it imports Spark.
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 
-    spark = session("dibs history", master=master, config={"spark.log.level": "ERROR"})
-    if first is not None:
-        _print_increment(rerun(spark, warehouse, first, last), json=json)
-    else:
-        _run_increments(partial(update, spark, url, warehouse, queue), every if follow else None, json=json)
+    def spark() -> Any:
+        # Each increment asks for the session, because Java may have ended in between.
+        return session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
+
+    with _stop_event() as stop:
+        if first is not None:
+            _print_increment(rerun(spark(), warehouse, first, last), json=json)
+        elif follow:
+            _follow(lambda: update(spark(), url, warehouse, queue), every, stop, json=json)
+        else:
+            _print_increment(update(spark(), url, warehouse, queue), json=json)
 
 
 @command.command("report")
@@ -148,6 +176,13 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
         )
 
 
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise UsageError(f"--conf is {text!r:.80}; write a property of Spark as spark.executor.memory=4g")
+    return name, value
+
+
 def _parse_span(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
     if until is not None and since is None:
         raise UsageError("--until needs --since: it is the end of the time that --since begins")
@@ -158,22 +193,46 @@ def _parse_moment(text: str | None, name: str) -> datetime | None:
     return None if text is None else utc_datetime(parse_time(text, name))
 
 
-def _run_increments(take: Callable[[], Increment], every: float | None, *, json: bool) -> None:
-    """Call `take` once. With `every`, repeat it with pauses of `every` seconds until SIGINT or SIGTERM.
+def _follow(take: Callable[[], Increment], every: float, stop: Event, *, json: bool) -> None:
+    """Call `take` with pauses of `every` seconds until `stop` is set.
 
-    An increment is one step of `dibs spark history`: it adds the new events of the storage to the tables.
+    An error that may be gone at the next increment is printed, for example a server that restarts.
     """
-    with _stop_event() as stop:
-        while not stop.is_set():
-            _print_increment(take(), json=json)
-            if every is None:
-                return
-            stop.wait(every)
+    while not stop.is_set():
+        try:
+            done = take()
+        except Exception as error:
+            if _is_permanent(error):
+                raise
+            print_warning(
+                "this increment failed and changed nothing; the next one starts in "
+                f"{every:g} s: {_reason(error)}"
+            )
+        else:
+            _print_increment(done, json=json)
+        stop.wait(every)
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error, or its class and first line if it comes from another library."""
+    if isinstance(error, (DibsError, OSError)):
+        return error_message(error)
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Return whether each later increment would raise this error too."""
+    if isinstance(error, (ConfigurationError, StorageTooNew)):
+        return True
+    return isinstance(error, Refused) and not isinstance(error, WarehouseBusy)
 
 
 @contextmanager
 def _stop_event() -> Iterator[Event]:
-    """Yield an event that SIGINT or SIGTERM sets, so that the current increment can finish."""
+    """Yield an event that SIGINT or SIGTERM sets, so that the current increment can finish.
+
+    Java must get neither signal: `session` starts it in a process group of its own.
+    """
     stop = Event()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

@@ -46,6 +46,12 @@ TOKEN_LENGTH: Final = 16
 )
 @click.option("--write", is_flag=True, help="Allow changes to those who have the printed address.")
 @click.option("--hide-values", is_flag=True, help="Show no arguments, results or texts of errors.")
+@click.option(
+    "--warehouse",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Folder of the tables of `dibs spark history`, for the page History.",
+)
 @options.url
 @options.json
 def command(
@@ -55,6 +61,7 @@ def command(
     port: int,
     write: bool,
     hide_values: bool,
+    warehouse: Path | None,
     url: str | None,
     json: bool,
 ) -> None:
@@ -67,7 +74,7 @@ def command(
     Example:
         dibs web --url redis://localhost --write
     """
-    server_options = _server_options(host, port, write=write, hide_values=hide_values)
+    server_options = _server_options(host, port, write=write, hide_values=hide_values, warehouse=warehouse)
     app = _import_application(application, url) if application else Dibs(resolve_url(url))
     _check_storage(app.url)
     from dibs.web import server  # noqa: PLC0415 - slow: it imports Starlette and uvicorn
@@ -81,7 +88,9 @@ def command(
     server.run(app, server_options, print_address)
 
 
-def _server_options(host: str, port: int, *, write: bool, hide_values: bool) -> ServerOptions:
+def _server_options(
+    host: str, port: int, *, write: bool, hide_values: bool, warehouse: Path | None
+) -> ServerOptions:
     try:
         from dibs.web.server import ServerOptions  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
@@ -94,7 +103,7 @@ def _server_options(host: str, port: int, *, write: bool, hide_values: bool) -> 
             f"{TOKEN_VARIABLE} is too short or has special characters; set at least "
             f"{TOKEN_LENGTH} letters and digits"
         )
-    return ServerOptions(host, port, write, hide_values, token)
+    return ServerOptions(host, port, write, hide_values, token, warehouse)
 
 
 def _import_application(application: str, url: str | None) -> Dibs:

@@ -21,6 +21,7 @@ from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
 from dibs.client.connection.url import URL_VARIABLE
+from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ async def _collect_start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, 
     storage: Storage = app.storage
     queues, listener = settings["queues"], settings["health"]
     served = [handler for name, handler in app.handlers.items() if queues is None or name in queues]
-    existing = {info.name for info in await storage.queues()}
+    existing = {info.name for info in without_reserved(await storage.queues())}
     return {
         "url": storage.url,
         "durability": storage.durability,

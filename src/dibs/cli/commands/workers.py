@@ -1,50 +1,38 @@
-"""`dibs workers`: list the holders of active jobs."""
+"""`dibs workers`: list the workers that live, and the holders of active jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
 
 import rich_click as click
-from attrs import define, field
 
-from dibs.cli import json_output, options
+from dibs.cli import options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode
 from dibs.cli.progress import progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import format_age, print_in_format
-from dibs.model.job import ActiveRun
+from dibs.client.worker_info import (
+    WorkerInfo,
+    WorkerRun,
+    add_runs,
+    busy_queues,
+    read_records,
+    read_runs,
+)
 from dibs.storage.protocol import Storage
 
-#: Number of ids that one call of the storage reads.
-BATCH_SIZE: Final = 1000
-COLUMNS: Final = ("worker", "#active", "#handed off", "=latest claim", "=longest run", "queues")
-
-
-@define
-class Holder:
-    """The active jobs of one holder. Times are in ms since the epoch."""
-
-    name: str
-    #: Time of the latest and of the earliest claim of its active jobs.
-    latest: int
-    earliest: int
-    #: Number of jobs under a lease of the holder.
-    active: int = 0
-    #: Number of jobs that the holder has handed off, which end with `dibs finish`.
-    handed_off: int = 0
-    queues: set[str] = field(factory=set)
-
-    def add(self, queue: str, run: ActiveRun) -> None:
-        self.queues.add(queue)
-        self.latest, self.earliest = max(self.latest, run.claimed_at), min(self.earliest, run.claimed_at)
-        if run.lease is None:
-            self.handed_off += 1
-        else:
-            self.active += 1
+COLUMNS: Final = (
+    "worker", "=address", "=version", "#processes", "#busy", "#active", "#handed off", "=since", "=seen",
+    "=longest run", "queues",
+)  # fmt: skip
+#: Largest number of runs of a worker in the JSON, those with the earliest claims, and of queues in a row.
+MOST_RUNS: Final = 10
+MOST_QUEUES: Final = 5
 
 
 @click.command("workers")
@@ -52,11 +40,13 @@ class Holder:
 @options.url
 @options.output
 def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
-    """List the workers that hold jobs, with the number of their active jobs and the age of their claims.
+    """List the workers that live, with their processes, the jobs that they hold, and their queues.
 
-    The name of a worker is its --name, or host:process id. The storage knows workers only by the jobs that
-    they hold: an idle worker is not listed, and a dead one is listed until its lease expires. The health port
-    of a worker (`dibs worker --health`) shows whether it is alive. Exit code 1 if a queue does not exist.
+    The name of a worker is its --name, or host:process id. `busy` is the part of its capacity that its runs
+    take, `since` is the age of the worker, and `seen` the age of its record, which it refreshes every 30 s.
+    A worker that stops leaves the list at once, and a dead one after three times its lease at most. A row
+    with nothing but jobs is a program that holds jobs without a record, for example one that calls `receive`.
+    Exit code 1 if a queue does not exist.
 
     Example:
         dibs workers --url file:./jobs
@@ -67,59 +57,109 @@ def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> Exit
 async def _print_workers(queues: Sequence[str], url: str | None, output: Format) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
-        found = await _read_holders(storage, names)
+        workers = add_runs(await read_records(storage), await _read_runs(storage, names))
+    found = [worker for worker in workers if not queues or _concerns(worker, set(queues))]
     print_in_format(
         output,
-        {"workers": [_holder_fields(holder) for holder in found]},
+        {"workers": [_worker_fields(worker) for worker in found]},
         COLUMNS,
-        [_holder_row(holder, output) for holder in found],
-        optional=("#handed off",),
-        empty="no worker holds a job",
+        [_worker_row(worker, output) for worker in found],
+        optional=("=address", "#handed off", "=longest run"),
+        empty="no worker is running",
     )
     return code
 
 
-async def _read_holders(storage: Storage, queues: Sequence[str]) -> list[Holder]:
-    counts = await storage.counts(queues)
-    busy = {name: found.active for name, found in counts.items() if found.active}
-    holders: dict[str, Holder] = {}
+async def _read_runs(storage: Storage, queues: Sequence[str]) -> dict[str, list[WorkerRun]]:
+    busy = await busy_queues(storage, queues)
+    found: dict[str, list[WorkerRun]] = {}
     done = 0
     with progress_bar("active jobs read", sum(busy.values())) as advance:
-        for queue in busy:
-            async for run in _read_runs(storage, queue):
-                holder = holders.setdefault(run.holder, Holder(run.holder, run.claimed_at, run.claimed_at))
-                holder.add(queue, run)
-                done += 1
-                advance(done)
-    return sorted(holders.values(), key=lambda holder: holder.name)
+        async for holder, run in read_runs(storage, busy):
+            found.setdefault(holder, []).append(run)
+            done += 1
+            advance(done)
+    return found
 
 
-async def _read_runs(storage: Storage, queue: str) -> AsyncIterator[ActiveRun]:
-    after: str | None = None
-    while True:
-        page = await storage.list(queue, "active", after=after, limit=BATCH_SIZE)
-        for _, slot in page.items:
-            if slot.current is not None and slot.current.run is not None:
-                yield slot.current.run
-        if (after := page.after) is None:
-            return
+def _concerns(worker: WorkerInfo, queues: set[str]) -> bool:
+    return not queues.isdisjoint((*worker.queues, *(run.queue for run in worker.runs)))
 
 
-def _holder_fields(holder: Holder) -> dict[str, object]:
+def _worker_fields(worker: WorkerInfo) -> dict[str, Any]:
+    claims = [run.claimed_at for run in worker.runs]
     return {
-        "holder": holder.name,
-        "active": holder.active,
-        "handed_off": holder.handed_off,
-        "latest_claim": json_output.format_time(holder.latest),
-        "earliest_claim": json_output.format_time(holder.earliest),
-        "queues": sorted(holder.queues),
+        "holder": worker.name,
+        "recorded": worker.recorded,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "python": worker.python,
+        "processes": worker.processes,
+        "capacity": worker.capacity,
+        "busy": worker.busy,
+        "running": worker.running,
+        "ready": worker.ready,
+        "stopping": worker.stopping,
+        "started_at": _format_time(worker.started_at),
+        "seen_at": _format_time(worker.seen_at),
+        "expires_at": _format_time(worker.expires_at),
+        "lease": worker.lease,
+        "active": _count_active(worker),
+        "handed_off": len(worker.runs) - _count_active(worker),
+        "latest_claim": _format_time(max(claims, default=None)),
+        "earliest_claim": _format_time(min(claims, default=None)),
+        "queues": _queues(worker),
+        "runs": [
+            {
+                "queue": run.queue,
+                "id": run.id,
+                "claimed_at": _format_time(run.claimed_at),
+                "attempt": run.attempt,
+                "handed_off": run.handed_off,
+                "cancel_requested": run.cancel_requested,
+            }
+            for run in worker.runs[:MOST_RUNS]
+        ],
     }
 
 
-def _holder_row(holder: Holder, output: Format) -> tuple[object, ...]:
-    if output == "lines":
-        times = [json_output.format_time(moment) for moment in (holder.latest, holder.earliest)]
-    else:
-        now = time.time() * 1000
-        times = [format_age(now - moment) for moment in (holder.latest, holder.earliest)]
-    return holder.name, holder.active, holder.handed_off, *times, ", ".join(sorted(holder.queues))
+def _worker_row(worker: WorkerInfo, output: Format) -> tuple[object, ...]:
+    times = (worker.started_at, worker.seen_at, min((run.claimed_at for run in worker.runs), default=None))
+    show, queues = (_format_time, _queues(worker)) if output == "lines" else (_age, _first_queues(worker))
+    address = f"{worker.host}:{worker.pid}" if worker.recorded else ""
+    active = _count_active(worker)
+    return (
+        worker.name,
+        "" if address == worker.name else address,
+        worker.version,
+        (len(worker.processes) or 1) if worker.recorded else "",
+        f"{100 * worker.busy // worker.capacity} %" if worker.capacity else "",
+        active,
+        len(worker.runs) - active,
+        *(show(moment) or "" for moment in times),
+        ", ".join(queues),
+    )
+
+
+def _count_active(worker: WorkerInfo) -> int:
+    return sum(not run.handed_off for run in worker.runs)
+
+
+def _queues(worker: WorkerInfo) -> list[str]:
+    """Return the queues that a worker serves, or those of its jobs if it has no record."""
+    return sorted(worker.queues if worker.recorded else {run.queue for run in worker.runs})
+
+
+def _first_queues(worker: WorkerInfo) -> list[str]:
+    queues = _queues(worker)
+    left = max(worker.queue_count, len(queues)) - MOST_QUEUES
+    return queues if left <= 0 else [*queues[:MOST_QUEUES], f"and {left} more"]
+
+
+def _format_time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _age(moment: datetime | None) -> str | None:
+    return None if moment is None else format_age((time.time() - moment.timestamp()) * 1000)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dibs.client.calls.conversion import build_converter
 from dibs.client.calls.converter import Converter, UnsupportedHintError
 from dibs.client.calls.task_payload import Args, Kwargs
+from dibs.client.options.protected_serdes import data_format
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.errors import BadHandler
 
@@ -51,7 +52,7 @@ class ArgumentConverters:
 
     def check(self, serde: Serde, names: Iterable[str]) -> None:
         """Raise BadHandler if a serde of dibs cannot send the values of one of the parameters."""
-        if self._refused and isinstance(serde, JsonSerde | MessagePackSerde):
+        if self._refused and isinstance(data_format(serde), JsonSerde | MessagePackSerde):
             for name in names:
                 if name in self._refused:
                     raise BadHandler(self._refused[name])

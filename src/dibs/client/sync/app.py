@@ -17,6 +17,7 @@ from dibs.client.sync.flow_calls import BlockingFlowCalls
 from dibs.client.sync.queue import BlockingQueue
 from dibs.client.sync.task import BlockingTask
 from dibs.client.work_report import WorkReport
+from dibs.client.worker_info import WorkerInfo
 
 
 class BlockingDibs(BlockingFlowCalls):
@@ -84,6 +85,13 @@ class BlockingDibs(BlockingFlowCalls):
             for one in run(self._storage_handle, "await app.queues(...)", self._source.queues())
         ]
 
+    def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
+        """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
+
+        A worker is listed from a second after its start, and a dead one for at most three times its lease.
+        """
+        return run(self._storage_handle, "await app.workers(...)", self._source.workers(runs=runs))
+
     def get_task(self, name: str) -> BlockingTask[Any, Any]:
         """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
         return BlockingTask(self._source.get_task(name))
@@ -108,7 +116,9 @@ class BlockingDibs(BlockingFlowCalls):
           CPU. Default 0.
         - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
           its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
-          job; paused queues and the next ticks of periodic tasks do not count. Default "stopped".
+          job, so it waits for a job that is due tomorrow. "idle" returns when the queues have no due, active
+          or blocked job; a retry that is due later stays. For both, paused queues, handed-off runs and the
+          next ticks of periodic tasks do not count. Default "stopped".
         - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
           after a stop; then the worker releases the jobs to other workers. A second signal releases them at
           once. Default 30.

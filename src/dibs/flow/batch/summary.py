@@ -1,11 +1,16 @@
-"""The summary of a batch, which is the result of its ticket and its progress."""
+"""The summary of a batch, which is the result of its ticket and its progress, and the status of its job."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from attrs import frozen
 from msgspec import Struct
+
+from dibs.flow.batch.plan import is_batch
+from dibs.model.job import Error, Slot
 
 
 class BatchSummary(Struct, frozen=True, kw_only=True):
@@ -40,3 +45,40 @@ class BatchSummary(Struct, frozen=True, kw_only=True):
 
 
 decode_summary: Final = msgspec.json.Decoder(BatchSummary).decode
+
+
+@frozen
+class BatchStatus:
+    """The state of a batch, and the numbers of its members: None before the first report."""
+
+    id: str
+    state: str
+    summary: BatchSummary | None
+    error: Error | None
+    enqueued_at: int | None
+    ended_at: int | None
+
+
+def flow_attributes(slot: Slot) -> Mapping[str, bytes]:
+    """Return the attributes of a flow or a batch, also after its end."""
+    if slot.current is not None:
+        return slot.current.data.attributes
+    return {} if slot.outcome is None else slot.outcome.kept_attributes
+
+
+def find_batch(id: str, slot: Slot) -> BatchStatus | None:
+    """Return the status of a batch; None for another job."""
+    if not is_batch(flow_attributes(slot)):
+        return None
+    if (job := slot.current) is not None:
+        state = "waiting" if job.run is None else "handed_off" if job.run.lease is None else "active"
+        progress = None if job.run is None else job.run.progress
+        return BatchStatus(id, state, _decode_known(progress), job.error, job.enqueued_at, None)
+    outcome = slot.outcome
+    assert outcome is not None  # noqa: S101 - a slot with attributes has a job or an outcome
+    summary = _decode_known(outcome.result)
+    return BatchStatus(id, outcome.kind, summary, outcome.error, outcome.enqueued_at, outcome.ended_at)
+
+
+def _decode_known(raw: bytes | None) -> BatchSummary | None:
+    return None if raw is None else decode_summary(raw)

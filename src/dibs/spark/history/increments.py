@@ -27,7 +27,13 @@ from dibs.spark.history.metrics import MINUTE, changes_of_ended, changes_of_live
 from dibs.spark.history.table_builder import TableBuilder, table_builder
 from dibs.spark.history.tables import PARTITION_COLUMNS, latest_time, row_count
 from dibs.spark.history.transforms import epoch_ms, ids_from, merge_ids, runs_from, union
-from dibs.spark.history.warehouse import LogGap, TablePartition, Warehouse, WarehouseState
+from dibs.spark.history.warehouse import (
+    LogGap,
+    TablePartition,
+    Warehouse,
+    WarehouseState,
+    folder_name,
+)
 
 #: Tables that only get new rows. Their small files are merged.
 APPENDED_TABLES: Final = ("events", "runs")
@@ -69,7 +75,7 @@ def update(spark: SparkSession, url: str | None, root: Path, queues: Iterable[st
             # Read the live jobs first; log_ranges.py gives the reason.
             builder.write_flat("live-read", read_live_jobs(spark, storage_url, names))
             plan = plan_read(storage_url, state.offsets, names, tasks=spark.sparkContext.defaultParallelism)
-            return _build_increment(builder, storage_url, replace(state, source=source), plan)
+            return _build_increment(builder, storage_url, replace(state, source=source), plan, names)
 
 
 def rerun(
@@ -102,14 +108,18 @@ def rerun(
 
 
 def _build_increment(
-    builder: TableBuilder, storage_url: str, state: WarehouseState, plan: ReadPlan
+    builder: TableBuilder, storage_url: str, state: WarehouseState, plan: ReadPlan, queues: Iterable[str]
 ) -> Increment:
     draft = builder.draft
+    old_live = draft.before.files("live")
+    # Without `queues` all queues were read. A queue that was not read keeps its live jobs.
+    read = {part for part in old_live if not queues or part.queue in {*map(folder_name, queues)}}
     if plan.ranges:
         builder.write("events", read_new_events(builder.spark, storage_url, plan), is_clustered=True)
     new = builder.staged_files("events")
     _write_live(builder, new)
-    live = builder.staged_files("live")
+    kept = [file for part, files in old_live.items() if part not in read for file in files]
+    live = [*builder.staged_files("live"), *kept]
     horizon = max(state.horizon, latest_time(new, "at"), latest_time(live, "enqueued_at", "claimed_at"))
     starts = _first_changed_minutes(builder, new, live, state.horizon, horizon)
     if not starts and state.offsets == plan.offsets and not plan.gaps:
@@ -120,7 +130,7 @@ def _build_increment(
             builder.write("runs", runs_from(builder.read("events", new, single=single)), is_clustered=True)
         draft.add(table, draft.staging(table))
         _compact_table(builder, table)
-    draft.replace("live", draft.before.files("live"), draft.staging("live"))
+    draft.replace("live", read, draft.staging("live"))
     if starts:
         known = draft.before.files("events")
         _count_metrics(builder, [*_all_files(known), *new], live, starts, horizon)

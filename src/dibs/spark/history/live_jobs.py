@@ -23,7 +23,7 @@ from dibs.spark.connection import StorageConnection
 from dibs.spark.history.tables import JOB_ENDS, LIVE_COLUMNS, LIVE_READ_COLUMNS, PARTITION_COLUMNS
 from dibs.spark.history.transforms import end_events, utc_date
 from dibs.spark.history.warehouse import folder_name
-from dibs.spark.source.batch_reader import QueuePartition, log_pages, record_pages
+from dibs.spark.source.pages import QueuePart, log_pages, record_pages
 from dibs.spark.source.rows import Row
 
 #: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
@@ -114,18 +114,18 @@ def live_record_pages(
     queue are read.
     """
     if not is_logged:
-        yield from record_pages(connection, QueuePartition(queue))
+        yield from record_pages(connection, QueuePart(queue))
         return
     since = connection.log_end(queue) or None
     for state in LISTING_ORDER:
-        yield from record_pages(connection, QueuePartition(queue, state=state))
+        yield from record_pages(connection, QueuePart(queue, state=state))
     until = connection.log_end(queue)
     if connection.run(connection.storage.events(queue, after=since, limit=1)).fell_off:
-        yield from record_pages(connection, QueuePartition(queue))
+        yield from record_pages(connection, QueuePart(queue))
         return
-    for page in log_pages(connection, QueuePartition(queue, after=since, until=until), gaps=True):
+    for page in log_pages(connection, QueuePart(queue, after=since, until=until), gaps=True):
         yield from record_pages(
-            connection, QueuePartition(queue, ids=tuple({event.id for _, event in page if event.id}))
+            connection, QueuePart(queue, ids=tuple({event.id for _, event in page if event.id}))
         )
 
 

@@ -23,7 +23,7 @@ from dibs.spark.connection import StorageConnection, run_in_thread
 from dibs.spark.history.transforms import utc_date
 from dibs.spark.history.warehouse import folder_name
 from dibs.spark.schemas import arrow_schema, struct_type
-from dibs.spark.source.batch_reader import PAGE, QueuePartition, log_pages
+from dibs.spark.source.pages import PAGE, QueuePart, log_pages
 from dibs.spark.source.partitioning import offset_ranges
 from dibs.spark.source.rows import event_rows, to_record_batch
 
@@ -165,7 +165,7 @@ class _LogRangeReader(ds.DataSourceReader):
         schema = arrow_schema("events")
         with StorageConnection(self._url) as connection:
             for log in cast("_LogPartition", partition).ranges:
-                part = QueuePartition(log.queue, after=log.after, until=log.until)
+                part = QueuePart(log.queue, after=log.after, until=log.until)
                 name = folder_name(log.queue)
                 for page in log_pages(connection, part, gaps=False):
                     rows = [row for offset, event in page for row in event_rows(name, offset, event)]

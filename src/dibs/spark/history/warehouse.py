@@ -6,7 +6,7 @@
       generations/000000000012/
         state.json                          format, source, offsets: of exactly these tables
         runs/queue=mail/date=2026-11-20/part-….parquet
-      staging/                              files of the increment that runs now
+      staging/<attempt>/                    files of the increment that runs now
       lock                                  held by the one process that writes
 
 A generation has hard links to the files that it shares with the generation before, so a small change is
@@ -29,6 +29,7 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
+from dibs.client.options.ids import new_id
 from dibs.errors import Refused, StorageDamaged, StorageReadOnly, StorageTooNew
 from dibs.version import VERSION
 
@@ -48,6 +49,10 @@ NAME_PREFIX_LENGTH: Final = 50
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{[]^\x7f")
 #: Folder name that stands for null in a Hive partition.
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class WarehouseBusy(Refused):
+    """Another process writes to the warehouse. Nothing was changed; a later increment may succeed."""
 
 
 class TablePartition(NamedTuple):
@@ -98,6 +103,7 @@ class Warehouse:
     def __init__(self, root: Path) -> None:
         self.root = root
         link = root / "current"
+        _check_links(root)
         self.folder: Path = link.resolve()
         self.state: WarehouseState = (
             _read_state(self.folder / "state.json") if link.is_symlink() else WarehouseState()
@@ -106,6 +112,7 @@ class Warehouse:
     @classmethod
     def existing(cls, root: Path) -> Warehouse:
         """Open a warehouse to read it. Raise Refused if the folder has none."""
+        _check_links(root)
         if not (root / "current").is_symlink():
             raise Refused(
                 f"no warehouse in {root}; create one with dibs spark history --warehouse {root}",
@@ -137,7 +144,7 @@ class Warehouse:
         try:
             lock.acquire()
         except Timeout:
-            raise Refused(
+            raise WarehouseBusy(
                 f"another process is writing to the warehouse {self.root}; wait for it or stop it",
                 field="warehouse",
             ) from None
@@ -155,13 +162,15 @@ class Draft:
 
     def __init__(self, before: Warehouse) -> None:
         self.before = before
+        #: Folder of the staged files. Its name is new for each attempt, because Java may still write into the
+        #: folder of an attempt whose Python process was killed.
+        self.folder: Path = before.root / "staging" / new_id()
         self._files = {name: before.files(name) for name in TABLES}
 
     def staging(self, name: str) -> Path:
         """Return the path of a new folder to write a table, or a part of one, to."""
-        folder = self.before.root / "staging" / name
-        folder.parent.mkdir(exist_ok=True)
-        return folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / name
 
     def add(self, table: str, staged: Path) -> None:
         """Add the files in `staged` to a table."""
@@ -214,6 +223,17 @@ def _read_state(path: Path) -> WarehouseState:
         return msgspec.json.decode(raw, type=WarehouseState)
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise StorageDamaged(f"{path} is not a valid state of a warehouse: {error}") from error
+
+
+def _check_links(root: Path) -> None:
+    """Raise StorageDamaged for a copy of a warehouse that was made without its symbolic links."""
+    generations = root / "generations"
+    if (root / "current").is_symlink() or not generations.is_dir() or not any(generations.iterdir()):
+        return
+    raise StorageDamaged(
+        f"the warehouse {root} has generations but no symbolic link `current`: it was copied without its "
+        "links. Copy it again with its links, for example by cp -a or rsync -a"
+    )
 
 
 def _create_layout(root: Path) -> None:

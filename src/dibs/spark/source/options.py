@@ -190,7 +190,11 @@ class StreamOptions:
 
     def __attrs_post_init__(self) -> None:
         if self.table not in ("events", "runs"):
-            raise Refused(f"table {self.table} cannot be streamed; it must be events or runs", field="table")
+            raise Refused(
+                f"table {self.table} cannot be streamed; the tables that can are events and runs. Read "
+                f"{self.table} with spark.read, or follow table events",
+                field="table",
+            )
         if isinstance(self.start, dict) and self.queues is not None:
             for queue in sorted(self.start.keys() - set(self.queues)):
                 raise Refused(

@@ -21,8 +21,9 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
-from dibs.spark.source.batch_reader import PAGE, QueuePartition, check_schema, log_pages
+from dibs.spark.source.batch_reader import QueuePartition, check_schema
 from dibs.spark.source.options import StreamOptions
+from dibs.spark.source.pages import PAGE, log_pages
 from dibs.spark.source.rows import EVENT_ROWS, to_record_batch
 
 #: Queue -> offset of the last event read; "" is the start of the log.

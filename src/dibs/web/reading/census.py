@@ -1,11 +1,13 @@
 """The queues of a storage and the counts of their jobs, shared by all pages and read in bounded steps.
 
-A storage with thousands of queues needs seconds to count them all. A page counts the queues that it shows,
-and the others as far as its time allows, those with the oldest counts first. Later readings count the rest.
+A storage with thousands of queues needs seconds to count them all. A page counts the queues that it shows. A
+task in the background counts the others in steps, those with the oldest counts first, and a page waits for it
+only as long as its time allows. Until each queue was counted once, the task goes on without a page.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Final
@@ -14,6 +16,7 @@ from attrs import define, field
 
 from dibs.model.requests import Settings
 from dibs.model.results import Counts
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.web.reading.shared import SharedCall
 
@@ -22,6 +25,11 @@ QUEUES_AGE: Final = 3.0
 COUNTS_AGE: Final = 1.0
 #: Seconds that one step may take to count queues that no page asks for.
 STEP_SECONDS: Final = 0.1
+#: Seconds that a page waits for the counts of queues that it does not show. On Postgres, a count of 1,000
+#: queues takes 0.1 to 0.4 s.
+WAIT_SECONDS: Final = 0.05
+#: Seconds of rest after each second of a step, unless a page waits.
+REST: Final = 3.0
 #: Queues that the first call of a step counts; each later call counts four times as many, up to the last.
 FIRST_CALL: Final = 50
 LARGEST_CALL: Final = 1000
@@ -39,6 +47,8 @@ class Census:
     _counted_at: dict[str, float] = field(factory=dict, init=False)
     #: Number of queues in the latest list.
     _total: int = field(default=0, init=False)
+    #: Number of pages that wait until all queues are counted.
+    _waiting: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._queues = SharedCall(self._read_queues)
@@ -51,13 +61,21 @@ class Census:
     async def counts(self, first: Iterable[str] = (), seconds: float = 0.0) -> Mapping[str, Counts]:
         """Return the known counts by queue. Those of `first` are new.
 
-        With `seconds`, continue up to this time until all queues are counted. `uncounted` queues are missing.
+        Wait up to `seconds` until all queues are counted, at least WAIT_SECONDS. `uncounted` queues are
+        missing.
         """
-        begun, names = monotonic(), await self.queues()
+        names = await self.queues()
         await self._count(self._old(name for name in first if name in names))
-        await self._rest.answer(COUNTS_AGE)
-        while self.uncounted and monotonic() - begun < seconds:
-            await self._rest.answer(0)
+        self._waiting += bool(seconds)
+        limit = asyncio.timeout(max(seconds, WAIT_SECONDS))
+        try:
+            async with limit:
+                await self._rest.answer(COUNTS_AGE)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            self._waiting -= bool(seconds)
         return self._counts
 
     @property
@@ -77,7 +95,9 @@ class Census:
         self._counted_at.clear()
 
     async def _read_queues(self) -> Mapping[str, Settings]:
-        found = {info.name: info.settings for info in await (await self._storage()).queues()}
+        found = {
+            info.name: info.settings for info in without_reserved(await (await self._storage()).queues())
+        }
         for name in self._counts.keys() - found.keys():
             del self._counts[name]
         self._total = len(found)
@@ -90,6 +110,14 @@ class Census:
         return sorted(old, key=lambda name: self._counted_at.get(name, 0.0))
 
     async def _count_rest(self) -> None:
+        while True:
+            begun = monotonic()
+            await self._count_step()
+            if not self.uncounted:
+                return
+            await asyncio.sleep(0 if self._waiting else (monotonic() - begun) * REST)
+
+    async def _count_step(self) -> None:
         begun, old, size = monotonic(), self._old(await self.queues()), FIRST_CALL
         # At least one call, so that a slow storage is counted in the end.
         while old:

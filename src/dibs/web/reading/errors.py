@@ -47,16 +47,17 @@ def error_view(
 def _one(
     source: Source, queue: str, error: Error, *, traceback: bool, causes: tuple[ErrorView, ...] = ()
 ) -> ErrorView:
-    trace = _hidden_text(source, queue, error.traceback) if traceback and error.traceback else ""
+    trace = hidden_text(source, queue, error.traceback) if traceback and error.traceback else ""
     return ErrorView(error.type, error.kind, hidden_message(source, queue, error), trace, causes)
 
 
 def hidden_message(source: Source, queue: str, error: Error | None) -> str:
     """Return the message of an error after the redaction hook."""
-    return _hidden_text(source, queue, error.message) if error is not None and error.message else ""
+    return hidden_text(source, queue, error.message) if error is not None and error.message else ""
 
 
-def _hidden_text(source: Source, queue: str, text: str) -> str:
+def hidden_text(source: Source, queue: str, text: str) -> str:
+    """Return the text of an error after the redaction hook."""
     hidden: Any = source.hide(queue, "error", text)
     return hidden.text if isinstance(hidden, Shown) else str(hidden)
 

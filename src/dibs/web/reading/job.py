@@ -12,6 +12,9 @@ from msgspec import UNSET
 
 from dibs.client.calls.steps import decode_memo
 from dibs.client.calls.task_payload import PayloadMismatch
+from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment
+from dibs.flow.batch.summary import flow_attributes
+from dibs.flow.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.model.job import Job, JobData, Outcome, Overrides, Slot, Successor
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.source import Shown, Source, to_shown
@@ -27,6 +30,10 @@ class NamedValue:
 
     name: str
     value: Shown
+
+
+#: Stands for the data of a flow.
+PLAN: Final = NamedValue("plan", Shown("on the page of the flow", "hidden"))
 
 
 @frozen
@@ -67,6 +74,9 @@ class JobPage:
     #: The data of a waiting job as JSON text, for the form that changes it; None if the form cannot.
     editable: str | None
     priority: int
+    #: Ids of the flow and the batch that the job belongs to; "" for none.
+    flow: str
+    batch: str
 
     @property
     def exists(self) -> bool:
@@ -93,7 +103,24 @@ async def read_job(source: Source, stories: Stories, params: Mapping[str, str]) 
         paused=settings is not None and settings.paused,
         editable=_editable(source, queue, current),
         priority=0 if current is None else current.data.priority,
+        **_flow_ids(queue, id, slot),
     )
+
+
+def _flow_ids(queue: str, id: str, slot: Slot) -> dict[str, str]:
+    """Return the ids of the flow and the batch whose pages show this job."""
+    attributes = flow_attributes(slot)
+    flow = id if queue in (FLOWS, EVALUATIONS) else flow_of(attributes) or ""
+    segment_of = batch_of_segment(flow) if flow else None
+    return {"flow": flow, "batch": _callback_of(attributes) or segment_of or ""}
+
+
+def _callback_of(attributes: Mapping[str, bytes]) -> str:
+    """Return the id of the batch of a callback; "" for another job."""
+    try:
+        return msgspec.json.decode(attributes.get(BATCH_ATTRIBUTE, b'""'), type=str)
+    except ValueError:  # a program has set the attribute itself
+        return ""
 
 
 def slot_state(slot: Slot) -> str:
@@ -203,8 +230,10 @@ def _own_limits(overrides: Overrides) -> Iterator[tuple[str, str]]:
 def _data_parts(source: Source, queue: str, data: JobData | None) -> dict[str, Any]:
     if data is None:
         return {"arguments": None, "attributes": ()}
+    # The plan of a flow has the arguments of jobs of other queues, for which the redaction hook decides.
+    known = (PLAN,) if queue == FLOWS else tuple(_arguments(source, queue, data.payload))
     return {
-        "arguments": tuple(_arguments(source, queue, data.payload)),
+        "arguments": known,
         "attributes": _attributes(source, queue, data.attributes),
         "steps": _steps(source, queue, data.memo),
     }

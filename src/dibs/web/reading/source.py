@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import cached_property
 from time import monotonic
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -16,6 +17,7 @@ from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import Task
 from dibs.errors import ConfigurationError, UnknownTask
+from dibs.flow.context import FlowContext
 from dibs.model.job import Outcome
 from dibs.storage.protocol import Storage
 from dibs.web.reading.census import Census
@@ -65,6 +67,17 @@ class Source:
     async def storage(self) -> Storage:
         """Return the open storage, whose verbs end at the `call_timeout` of the app."""
         return (await self.app._storage_handle.ensure_open()).bounded  # noqa: SLF001 - a part of dibs
+
+    @cached_property
+    def flow_context(self) -> FlowContext:
+        """The parts of the app that flows need. An app without flows=True has none, and gets them here."""
+        app = self.app
+        return app._flow_context or FlowContext(  # noqa: SLF001 - a part of dibs
+            app._storage_handle,  # noqa: SLF001 - a part of dibs
+            app._clients,  # noqa: SLF001 - a part of dibs
+            app.handlers,
+            app._result_decoder,  # noqa: SLF001 - a part of dibs
+        )
 
     def queue(self, name: str) -> Queue:
         return self.app.queue(name)

@@ -24,7 +24,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     #: True if the supervisor has a lease, and a worker that can claim under it.
     ready: bool
-    #: True after a stop signal, or once the queues are empty with until="empty".
+    #: True after a stop signal, or once the queues are empty with until="empty", idle with "idle".
     stopping: bool
     #: The process ids of its worker processes.
     processes: tuple[int, ...]

@@ -68,6 +68,10 @@ class HeldRuns(Generic[W]):
             self._lease_counts[lease] -= number
         return len(removed)
 
+    def count_by_queue(self) -> Counter[str]:
+        """Return the number of held runs of each queue."""
+        return Counter(run.queue for held in self._by_worker.values() for run in held.values())
+
     def find_run(self, worker: W, index: int, fence: int) -> HeldRun | None:
         """Return the run that a worker holds at an index, or None if it is not the run with this fence."""
         held_run = self._by_worker.get(worker, {}).get(index)

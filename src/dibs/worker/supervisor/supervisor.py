@@ -18,8 +18,10 @@ from dibs.client.app import Dibs
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError
 from dibs.model.results import RenewResult
+from dibs.model.worker_record import WorkerState
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
+from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.execution import exception_info
 from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.supervisor.crash_recovery import Crash, CrashRecovery
@@ -62,6 +64,7 @@ class Supervisor:
         self, app: Dibs, storage: Storage, plan: WorkPlan, report: WorkReport, fork_server: ForkServer | None
     ) -> None:
         self._plan = plan
+        self._handlers = app.handlers
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._held_runs: HeldRuns[WorkerHandle] = HeldRuns()
@@ -103,6 +106,23 @@ class Supervisor:
             stopping=self._stopping,
             processes=self._report.processes,
             running=len(self._held_runs),
+        )
+
+    @property
+    def worker_state(self) -> WorkerState:
+        """The state that the record of this worker shows."""
+        health, capacity = self.health, PROCESS_UNITS * max(1, self._plan.processes)
+        busy = sum(
+            self._handlers[queue].size * number for queue, number in self._held_runs.count_by_queue().items()
+        )
+        return WorkerState(
+            processes=health.processes if self._plan.processes else (),
+            capacity=capacity,
+            # Prefetched runs are held, too, and do not take units yet.
+            busy=min(busy, capacity),
+            running=health.running,
+            ready=health.ready,
+            stopping=health.stopping,
         )
 
     # -- start and stop ------------------------------------------------------------------------------

@@ -1,0 +1,205 @@
+"""Measure the dashboard: `python -m benchmarks.dashboard [URL ...] [--servers] [--queues N ...] [--jobs N]`.
+
+For each storage and number of queues:
+
+- `first`: ms from the request to the last byte of the first overview of a new `dibs web`; and its kB.
+- `again`: the median of ten later views, and of the page of a queue.
+- `calls`: the calls of the storage for the first view, by verb, counted in this process.
+
+`--viewers N ...` instead opens that many live overviews of `dibs web` for `--seconds`, and shows the CPU time
+and the memory of its process, and the updates that each viewer got.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from statistics import median
+from typing import Any, Final, Self
+
+import httpx2
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.scenarios import fill, requests
+from benchmarks.storages import empty_storage, private_servers
+from dibs import Dibs
+from dibs.model.requests import EnqueueRequest
+from dibs.storage.protocol import Storage
+from dibs.web.pages import Pages
+from dibs.web.reading.source import Source
+
+VIEWS: Final = 10
+
+
+@asynccontextmanager
+async def filled(url: str, queues: int, jobs: int) -> AsyncIterator[Storage]:
+    """Yield a storage with waiting jobs, spread evenly over queues."""
+    each: list[EnqueueRequest] = requests(max(1, jobs // queues))
+    async with empty_storage(url) as storage:
+        for number in range(queues):
+            await fill(storage, f"queue-{number:04}", each)
+        yield storage
+
+
+@contextmanager
+def dashboard(url: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Run `dibs web` on a free port; yield its address and its process."""
+    command = [sys.executable, "-m", "dibs", "web", "--port", "0", "--json", "--url", url]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"], psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def timed(client: httpx2.Client, address: str) -> tuple[float, int]:
+    """Return the ms and the bytes of a request."""
+    begun = time.perf_counter()
+    answer = client.get(address)
+    answer.raise_for_status()
+    return (time.perf_counter() - begun) * 1000, len(answer.content)
+
+
+def measure_views(url: str) -> dict[str, float]:
+    with dashboard(url) as (address, _), httpx2.Client() as client:
+        first, size = timed(client, address)
+        again, queue = [], []
+        for _ in range(VIEWS):
+            # Longer than a reading is shared.
+            time.sleep(0.6)
+            again.append(timed(client, address)[0])
+            queue.append(timed(client, f"{address}queue?name=queue-0000")[0])
+    return {"first": first, "kB": size / 1000, "again": median(again), "queue": median(queue)}
+
+
+class CountedVerbs:
+    """An open storage that counts its calls by verb, and that stays open for its owner."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.calls: Counter[str] = Counter()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if inspect.iscoroutinefunction(found):
+            self.calls[name] += 1
+        return found
+
+
+async def count_calls(storage: Storage) -> str:
+    """Return the calls of a first view of the overview, by verb."""
+    app, counted = Dibs("memory:"), CountedVerbs(storage)
+    with app.override_storage(counted):
+        async with app:
+            counted.calls.clear()
+            await Pages(Source(app)).read(("overview", ()))
+    return ", ".join(f"{count} {name}" for name, count in sorted(counted.calls.items()))
+
+
+async def measure_queues(urls: Sequence[str], counts: Sequence[int], jobs: int) -> Table:
+    table = Table("storage", "queues", "first, ms", "kB", "again, ms", "queue, ms", "calls of the first view")
+    for url in urls:
+        for queues in counts:
+            async with filled(url, queues, jobs) as storage:
+                found = await asyncio.to_thread(measure_views, storage_url(storage, url))
+                calls = await count_calls(storage)
+            figures = (f"{found[name]:.0f}" for name in ("first", "kB", "again", "queue"))
+            table.add_row(url.partition(":")[0], f"{queues:,}", *figures, calls)
+    return table
+
+
+def storage_url(storage: Storage, url: str) -> str:
+    """Return the URL of a storage with its password."""
+    name = storage.url.rpartition("=")[2] if "=" in url else storage.url.partition(":")[2]
+    return url.replace("NAME", name)
+
+
+async def measure_viewers(urls: Sequence[str], viewers: Sequence[int], seconds: float) -> Table:
+    table = Table("storage", "viewers", "CPU, %", "memory, MB", "updates/s to each")
+    for url in urls:
+        async with filled(url, 7, 7000) as storage:
+            for number in viewers:
+                with dashboard(storage_url(storage, url)) as (address, process):
+                    cpu, memory, updates = await watch(address, process, storage, number, seconds)
+                table.add_row(
+                    url.partition(":")[0], f"{number}", f"{cpu:.1f}", f"{memory:.0f}", f"{updates:.2f}"
+                )
+    return table
+
+
+async def watch(
+    address: str, process: psutil.Process, storage: Storage, viewers: int, seconds: float
+) -> tuple[float, float, float]:
+    """Keep live overviews open while a queue changes.
+
+    Return the CPU in %, the memory in MB, and the updates a second to each viewer.
+    """
+    updates = 0
+
+    async def one(client: httpx2.AsyncClient) -> None:
+        nonlocal updates
+        async with client.stream("GET", f"{address}live/overview") as answer:
+            async for line in answer.aiter_lines():
+                updates += line.startswith("event: page")
+
+    async def change() -> None:
+        while True:
+            await storage.enqueue("queue-0000", requests(1))
+            await storage.forget("queue-0000", [requests(1)[0].job.id])
+            await asyncio.sleep(0.5)
+
+    limits = httpx2.Limits(max_connections=None)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx2.AsyncClient(timeout=None, limits=limits))
+        tasks = [asyncio.create_task(one(client)) for _ in range(viewers)]
+        tasks.append(asyncio.create_task(change()))
+        await asyncio.sleep(3)
+        before, updates = sum(process.cpu_times()[:2]), 0
+        await asyncio.sleep(seconds)
+        used = sum(process.cpu_times()[:2]) - before
+        memory, found = process.memory_info().rss / 1e6, updates
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return used / seconds * 100, memory, found / seconds / viewers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("urls", nargs="*", metavar="URL", help="with NAME for a new, empty storage")
+    parser.add_argument("--servers", action="store_true", help="start a Redis and a Postgres")
+    parser.add_argument("--queues", type=int, nargs="+", default=[1, 100, 1000])
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="waiting jobs of all queues together")
+    parser.add_argument("--viewers", type=int, nargs="+", help="measure live viewers instead")
+    parser.add_argument("--seconds", type=float, default=20)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        urls = list(given.urls)
+        if given.servers:
+            urls += stack.enter_context(private_servers())[0]
+        if given.viewers:
+            table = asyncio.run(measure_viewers(urls, given.viewers, given.seconds))
+        else:
+            table = asyncio.run(measure_queues(urls, given.queues, given.jobs))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

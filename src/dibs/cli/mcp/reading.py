@@ -1,0 +1,155 @@
+"""The tools that read. Their answers are those of the command line with --json, in bounded pages."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from attrs import define
+
+from dibs.cli import json_output
+from dibs.cli.failed_jobs import MAX_EXAMPLES, error_type, read_failed
+from dibs.cli.mcp.errors import tool_errors
+from dibs.cli.mcp.values import HIDDEN, prepare
+from dibs.model.events import LogEvent
+from dibs.model.job import EMPTY
+from dibs.model.results import State
+from dibs.storage.protocol import Storage
+
+#: The most jobs or events of one answer.
+LONGEST_PAGE: Final = 100
+#: The most events that the story of an id reads, and failed jobs that a grouping reads.
+MOST_EVENTS: Final = 20_000
+MOST_FAILED: Final = 5_000
+#: The most events of one id in an explanation.
+LONGEST_STORY: Final = 20
+_PAGE: Final = 1_000
+
+
+@define(eq=False)
+class ReadingTools:
+    """Reads an open storage. The docstring of a method tells a language model when to call the tool."""
+
+    storage: Storage
+    hide: bool = False
+
+    async def describe_storage(self) -> dict[str, Any]:
+        """Describe the storage: its URL without passwords, its durability, and the names of its queues."""
+        with tool_errors():
+            queues = [info.name for info in await self.storage.queues()]
+        return {"url": str(self.storage.url), "durability": self.storage.durability, "queues": sorted(queues)}
+
+    async def count_jobs(self, queues: list[str] | None = None) -> dict[str, Any]:
+        """Count the jobs of queues in each state; of all queues without `queues`.
+
+        Waiting includes scheduled jobs, and active includes handed-off jobs. Counts above 10,000 may be
+        approximate.
+        """
+        with tool_errors():
+            names = queues or [info.name for info in await self.storage.queues()]
+            return json_output.counts_by_queue(await self.storage.counts(names))
+
+    async def list_jobs(
+        self, queue: str, state: State = "waiting", limit: int = 20, after: str | None = None
+    ) -> dict[str, Any]:
+        """List jobs of a queue in one state, in no particular order.
+
+        `limit` is at most 100. If `after` in the answer is not null, there are more jobs: pass it as `after`.
+        """
+        with tool_errors():
+            page = await self.storage.list(queue, state, after=after, limit=_bounded(limit))
+        jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items]
+        return {"queue": queue, "state": state, "jobs": prepare(jobs, hide=self.hide), "after": page.after}
+
+    async def show_job(self, queue: str, id: str) -> dict[str, Any]:
+        """Show one job: its current state, its blocked successor, and the outcome of its last run."""
+        with tool_errors():
+            (slot,) = await self.storage.get(queue, [id])
+        fields: dict[str, Any] = prepare(json_output.slot_fields(queue, id, slot), hide=self.hide)
+        return fields | {"exists": slot != EMPTY}
+
+    async def read_settings(self, queue: str) -> dict[str, Any]:
+        """Read the settings of a queue: paused, limits, retention, log. Ages are in seconds."""
+        with tool_errors():
+            known = {info.name: info.settings for info in await self.storage.queues()}
+        if queue not in known:
+            return {"queue": queue, "exists": False}
+        return {"queue": queue, "exists": True, **json_output.settings_fields(known[queue])}
+
+    async def read_events(self, queue: str, after: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """Read the event log of a queue, oldest events first: one event for each attempt that ended.
+
+        `limit` is at most 100. Pass `offset` of the answer as `after` to continue.
+        """
+        with tool_errors():
+            page = await self.storage.events(queue, after=after, limit=_bounded(limit))
+        events = [json_output.event_fields(queue, offset, event) for offset, event in page.events]
+        return {
+            "events": prepare(events, hide=self.hide),
+            "offset": page.offset,
+            "older_events_are_gone": page.fell_off,
+        }
+
+    async def list_failures(self, queue: str) -> dict[str, Any]:
+        """Group the failed jobs of a queue by type of error, the largest group first, with example ids.
+
+        The answer covers the first 5,000 failed jobs; `read` is their number and `failed` that of all.
+        """
+        groups: dict[str, dict[str, Any]] = {}
+        read = 0
+        with tool_errors():
+            failed = (await self.storage.counts([queue]))[queue].failed
+            async for id, outcome in read_failed(self.storage, queue):
+                message = outcome.error.message if outcome.error else ""
+                empty = {"jobs": 0, "message": HIDDEN if self.hide else message, "ids": []}
+                group = groups.setdefault(error_type(outcome), empty)
+                group["jobs"] += 1
+                if len(group["ids"]) < MAX_EXAMPLES:
+                    group["ids"].append(id)
+                read += 1
+                if read == MOST_FAILED:
+                    break
+        found = sorted(({"error": error, **group} for error, group in groups.items()), key=_by_jobs)
+        return {"queue": queue, "failed": failed, "read": read, "groups": found}
+
+    async def explain_failure(self, queue: str, id: str) -> dict[str, Any]:
+        """Explain a failed job: its error with causes and traceback, its attempts, and its latest events.
+
+        The events come from a scan of the last 20,000 events of the log at most.
+        """
+        with tool_errors():
+            (slot,) = await self.storage.get(queue, [id])
+            outcome = slot.outcome
+            if outcome is None or outcome.kind != "failed":
+                return {"queue": queue, "id": id, "state": json_output.slot_state(slot), "failed": False}
+            story, complete = await self._read_story(queue, id)
+        fields = {
+            "queue": queue,
+            "id": id,
+            "state": json_output.slot_state(slot),
+            "failed": True,
+            **json_output.outcome_fields(outcome),
+            "events": [json_output.event_fields(queue, offset, event) for offset, event in story],
+            "events_complete": complete,
+        }
+        return dict(prepare(fields, hide=self.hide))
+
+    async def _read_story(self, queue: str, id: str) -> tuple[list[tuple[str, LogEvent]], bool]:
+        """Return the latest events of an id, and True if the whole log was read."""
+        found: list[tuple[str, LogEvent]] = []
+        after: str | None = None
+        for _ in range(MOST_EVENTS // _PAGE):
+            page = await self.storage.events(queue, after=after, limit=_PAGE)
+            found += [(offset, event) for offset, event in page.events if event.id == id]
+            after = page.offset
+            if len(page.events) < _PAGE:
+                return list(islice(reversed(found), LONGEST_STORY)), True
+        return list(islice(reversed(found), LONGEST_STORY)), False
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, LONGEST_PAGE))
+
+
+def _by_jobs(group: dict[str, Any]) -> int:
+    return -int(group["jobs"])

@@ -1,0 +1,122 @@
+"""The history: the report of a warehouse of `dibs spark history`, if the dashboard has one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections.abc import Mapping
+from contextvars import Context
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field, frozen
+
+from dibs.errors import DibsError
+
+if TYPE_CHECKING:
+    from dibs.spark.report.summary import HistoryReport
+
+#: Seconds that a view of the page waits for a report. A longer one appears by a live update.
+PATIENCE: Final = 1.0
+#: Queues that the page lists, those with most attempts first.
+MAX_LISTED: Final = 50
+log = logging.getLogger("dibs.web")
+
+
+@frozen
+class HistoryPage:
+    """The report of a warehouse."""
+
+    #: "none" without a warehouse; "making" until the first report is ready; "failed"; "ready".
+    state: str
+    #: The folder of the warehouse; "" without one.
+    folder: str = ""
+    #: Reason for which there is no report; "" for the others.
+    problem: str = ""
+    report: HistoryReport | None = None
+
+
+@frozen
+class FullReport:
+    """The report as an HTML page, and the Content-Security-Policy under which a browser may show it."""
+
+    html: str
+    policy: str
+
+
+@define(eq=False)
+class History:
+    """The warehouse of a dashboard, and its latest report. A report is made again for each new generation."""
+
+    root: Path | None = None
+    _made: tuple[HistoryReport, FullReport] | None = field(default=None, init=False)
+    _task: asyncio.Task[tuple[HistoryReport, FullReport]] | None = field(default=None, init=False)
+
+    async def read(self, _params: Mapping[str, str]) -> HistoryPage:
+        """Return the figures of the newest generation; those of the one before while they are made."""
+        if self.root is None:
+            return HistoryPage("none")
+        folder = str(self.root)
+        problem = await self._refresh()
+        if problem:
+            return HistoryPage("failed", folder, problem)
+        if self._made is None:
+            return HistoryPage("making", folder)
+        return HistoryPage("ready", folder, report=self._made[0])
+
+    async def full_report(self) -> FullReport | None:
+        """Return the report as a page; None if there is no report yet."""
+        await self._refresh()
+        return None if self._made is None else self._made[1]
+
+    async def _refresh(self) -> str:
+        """Make the report of a new generation in a thread. Return the reason if this fails, else ""."""
+        if self.root is None:
+            return ""
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.get_loop() is not loop:
+            # An empty context, because the report belongs to all viewers and not to the first one.
+            self._task = loop.create_task(asyncio.to_thread(_make, self.root, self._made), context=Context())
+        task = self._task
+        await asyncio.wait((task,), timeout=PATIENCE)
+        if not task.done():
+            return ""
+        self._task = None
+        try:
+            self._made = task.result()
+        except DibsError as error:
+            return str(error)
+        except ImportError as error:
+            return f'the report needs {error.name}: pip install "dibs[spark]"'
+        except Exception:
+            log.exception("the report of the warehouse %s failed", self.root)
+            return "the report cannot be made; the log of the dashboard has the reason"
+        return ""
+
+
+def _make(root: Path, made: tuple[HistoryReport, FullReport] | None) -> tuple[HistoryReport, FullReport]:
+    """Return the report of the current generation; `made` if it is of that generation."""
+    from dibs.spark.history.warehouse import Warehouse  # noqa: PLC0415 - the extra may be missing
+    from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
+    from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
+
+    if made is not None and made[0].generation == Warehouse.existing(root).generation:
+        return made
+    figures, series = create_report(root)
+    html = render_page(figures, series)
+    return figures, FullReport(html, _policy(html))
+
+
+def _policy(html: str) -> str:
+    """Return a policy that runs the script of the report and no other.
+
+    The sandbox has no origin, so the page has neither the cookies of the dashboard nor its rights.
+    """
+    script = html.rpartition("<script>")[2].partition("</script>")[0]
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        f"sandbox allow-scripts; default-src 'none'; script-src 'sha256-{digest}'; "
+        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

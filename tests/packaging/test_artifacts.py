@@ -1,0 +1,87 @@
+"""A wheel of this source has all files of the source and no others, and metadata that an index can show.
+
+`nox -s release` also builds twice, compares the bytes, and tries the wheel in new environments.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dibs.version import VERSION
+from tests.source import PROJECT
+
+INFO = f"dibs-{VERSION}.dist-info"
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(PROJECT / "tools")
+    return import_module("check_artifacts")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(command, check=True, cwd=PROJECT, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_has_no_fault(tool: ModuleType, wheel: Path) -> None:
+    assert [] == list(tool.check_wheel(tool.read_wheel(wheel)))
+
+
+def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Path) -> None:
+    faults = list(tool.check_wheel(tool.read_wheel(wheel), final=True))
+
+    assert faults, "the addresses are chosen: remove this test, and --final from tools/check_artifacts.py"
+    assert all("leads nowhere" in fault for fault in faults)
+
+
+def rename(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda content: content.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"),
+    [
+        ("dibs/web/static/dibs.js", None, "the wheel lacks dibs/web/static/dibs.js"),
+        (f"{INFO}/licenses/LICENSE", None, f"the wheel lacks {INFO}/licenses/LICENSE"),
+        ("tests/conftest.py", lambda _: b"", "the wheel has tests/conftest.py, which is not in the source"),
+        (
+            "dibs/web/static/dibs.css",
+            lambda css: b"/*! @license X */" + css,
+            "dibs/web/static/dibs.css names a licence",
+        ),
+        (f"{INFO}/METADATA", rename(b"Name: dibs", b"Name: dips"), "METADATA has Name 'dips'"),
+        (f"{INFO}/METADATA", rename(b"Issues,", b"Bugs,"), "METADATA lacks the URL Issues"),
+        (
+            f"{INFO}/METADATA",
+            lambda text: text + b"[a](docs/a.md)",
+            "the readme has the relative link docs/a.md",
+        ),
+        (f"{INFO}/entry_points.txt", rename(b"__main__", b"main"), "the entry point dibs of console_scripts"),
+    ],
+)
+def test_a_fault_is_found(
+    tool: ModuleType, wheel: Path, name: str, change: Callable[[bytes], bytes] | None, fault: str
+) -> None:
+    files = tool.read_wheel(wheel)
+    content = files.pop(name, b"")
+    if change is not None:
+        files[name] = change(content)
+    found = list(tool.check_wheel(files))
+
+    assert any(line.startswith(fault) for line in found), found
+
+
+def test_the_version_is_the_one_of_the_code(wheel: Path) -> None:
+    assert f"dibs-{VERSION}-py3-none-any.whl" == wheel.name
