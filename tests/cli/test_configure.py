@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.cli.rate_text import format_rate, parse_rate
+from dibs.cli.rate_text import parse_rate
+from dibs.client.options.rate import format_rate
 from tests.cli.shell import Shell
 
 

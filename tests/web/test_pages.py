@@ -157,14 +157,15 @@ async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> Non
     assert '<td data-label="Next run"><time ' in page
 
 
-async def test_workers_are_listed_by_the_jobs_that_they_hold(reader: Browser, any_queue: Queue) -> None:
-    await any_queue.enqueue({}, id="held-job")
-    await claim(any_queue)
+async def test_workers_are_listed_by_the_jobs_that_they_hold(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as reader:
+        await app.queue("q").enqueue({}, id="held-job")
+        await claim(app.queue("q"))
 
-    page = await reader.text("/workers")
+        page = await reader.text("/workers")
 
     assert "host:1" in page
-    assert f"/job?queue={any_queue.name}&amp;id=held-job" in page
+    assert "/job?queue=q&amp;id=held-job" in page
 
 
 async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queue: Queue) -> None:

@@ -43,16 +43,6 @@ def format_time(ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def format_duration(ms: int) -> str:
-    """Return a duration with units, which every option for a duration accepts: 5400000 gives "1h30m"."""
-    parts, rest = [], ms
-    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        if count := rest // length:
-            parts.append(f"{count}{unit}")
-        rest %= length
-    return "".join(parts) or "0s"
-
-
 def decode_stored(raw: bytes | None) -> dict[str, Any]:
     """Return stored bytes as {"value": ..., "encoding": "json"}, or as base64 text if they are not JSON."""
     if raw is None:

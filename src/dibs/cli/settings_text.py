@@ -7,9 +7,9 @@ from typing import Final
 
 from msgspec import UNSET
 
-from dibs.cli.json_output import format_duration
-from dibs.cli.rate_text import format_rate
+from dibs.client.options.rate import format_rate
 from dibs.client.options.retention import ENDS
+from dibs.model.duration_text import format_duration
 from dibs.model.job import DEFAULT_RETENTION, OutcomeRetention
 from dibs.model.requests import Settings
 

@@ -1,4 +1,4 @@
-"""Parsing of durations that are written as text, such as "5m" or "1h30m"."""
+"""Durations that are written as text, such as "5m" or "1h30m": parsing and formatting."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def parse_seconds(field: str, text: str) -> float:
             "or pass a number of seconds"
         )
     return sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
+
+
+def format_duration(ms: int) -> str:
+    """Return a duration with units, which `parse_seconds` accepts: 5400000 gives "1h30m"."""
+    parts, rest = [], ms
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        if count := rest // length:
+            parts.append(f"{count}{unit}")
+        rest %= length
+    return "".join(parts) or "0s"

@@ -11,21 +11,21 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from dibs.errors import StorageBusy
-from dibs.web.reading.activity import Activity
 from dibs.web.reading.failures import read_failures
 from dibs.web.reading.flows.flow import read_flow
 from dibs.web.reading.flows.listing import read_flows
-from dibs.web.reading.form import read_form
 from dibs.web.reading.history import History
-from dibs.web.reading.job import read_job
-from dibs.web.reading.overview import read_overview
+from dibs.web.reading.jobs.form import read_form
+from dibs.web.reading.jobs.job import read_job
+from dibs.web.reading.jobs.story import Stories
 from dibs.web.reading.periodic import read_periodic
 from dibs.web.reading.place import read_place
-from dibs.web.reading.queue import read_queue
+from dibs.web.reading.queues.activity import Activity
+from dibs.web.reading.queues.overview import read_overview
+from dibs.web.reading.queues.queue import read_queue
 from dibs.web.reading.search import search
 from dibs.web.reading.shared import SharedCall
 from dibs.web.reading.source import READ_TIMEOUT, Source
-from dibs.web.reading.story import Stories
 from dibs.web.reading.workers import read_workers
 
 #: Seconds for which a reading serves further viewers of its page.
@@ -72,7 +72,7 @@ class Pages:
         job = partial(read_job, source, self._stories)
         return (
             Page("overview", "Overview", ("filter", "sort", "page"), 2.0, overview),
-            Page("queue", "Queue", ("name", "state", "after"), 2.0, queue),
+            Page("queue", "Queue", ("name", "state", "after", "prefix", "attr"), 2.0, queue),
             Page("job", "Job", ("queue", "id"), 1.0, job),
             Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
             Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source)),

@@ -9,6 +9,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.options.job_settings import JobSettings
+from dibs.client.options.rate import Rate, parse_rate
 from dibs.client.queue import Queue
 from dibs.errors import Refused
 from dibs.flow.batch.plan import is_batch
@@ -16,7 +17,9 @@ from dibs.flow.batch.stored_batch import StoredBatch
 from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.stored_flow import StoredFlow
 from dibs.flow.wakeup import FLOWS
-from dibs.web.reading.form import FormField, task_fields
+from dibs.model.requests import Settings
+from dibs.web.reading.jobs.form import FormField, task_fields
+from dibs.web.reading.queues.settings import form_values
 from dibs.web.reading.source import Source
 from dibs.web.safety import Form
 
@@ -90,13 +93,40 @@ async def resume(write: Write) -> Done:
 
 
 async def configure(write: Write) -> Done:
-    """Change the limit of active jobs and the level of the log."""
-    text = write.form.get("max_active").strip()
-    if text and not (text.isascii() and text.isdigit()):
-        raise Refused(f"max_active is {text!r:.60}; write a whole number, or nothing for no limit")
-    level: Any = write.form.get("log_level")
-    await write.queue.configure(max_active=int(text) if text else None, log_level=level)
+    """Change the limits and the level of the log that the reader has changed in the form.
+
+    The others may have been changed by somebody else since the form was shown.
+    """
+    settings = (await write.source.census.queues()).get(write.name, Settings())
+    changes: dict[str, Any] = {}
+    for name, stored in form_values(settings).items():
+        shown = write.form.get(f"was-{name}", stored)
+        text = write.form.get(name, shown).strip()
+        if text != shown:
+            changes[name] = _SETTINGS[name](name, text)
+    if changes:
+        await write.queue.configure(**changes)
     return write.on_queue("configure")
+
+
+def _limit(field: str, text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit()):
+        raise Refused(f"{field} is {text!r:.60}; write a whole number, or nothing for no limit", field=field)
+    return int(text) if text else None
+
+
+def _rate(field: str, text: str) -> Rate | None:
+    return parse_rate(field, text) if text else None
+
+
+#: Setting of the form -> the function that returns its value.
+_SETTINGS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "max_active": _limit,
+    "per_key": _limit,
+    "rate": _rate,
+    "key_rate": _rate,
+    "log_level": lambda _, text: text,
+}
 
 
 async def cancel(write: Write) -> Done:

@@ -18,6 +18,7 @@ from dibs.cli.options import Format
 from dibs.cli.storage_access import connect
 from dibs.cli.tables import format_age, print_in_format
 from dibs.client.connection.url import URL_VARIABLE
+from dibs.model.duration_text import format_duration
 from dibs.model.job import Slot
 from dibs.model.results import QueueInfo
 from dibs.model.schedule import TICK_ID, Every, Schedule
@@ -130,7 +131,7 @@ def _describe(schedule: Schedule | None) -> str:
     if schedule is None:
         return ""
     if isinstance(schedule.times, Every):
-        return f"every {json_output.format_duration(schedule.times.length)}"
+        return f"every {format_duration(schedule.times.length)}"
     return f"cron {schedule.times.expression} {schedule.times.tz}"
 
 

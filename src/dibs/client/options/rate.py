@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from attrs import frozen
 
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import Refused
 from dibs.model.check_settings import check_rate
+from dibs.model.duration_text import format_duration
 from dibs.model.requests import StartRate
 
 
@@ -45,6 +47,24 @@ class Rate:
         return cls(stored.starts, stored.per / 1000, stored.burst)
 
 
+_TEXT: Final = re.compile(r"(?P<starts>\d{1,12})/(?P<per>[^\s/]{1,50})(?: burst (?P<burst>\d{1,12}))?")
+
+
+def parse_rate(field: str, text: str) -> Rate:
+    """Return the rate of a text: starts, a slash, and a duration or its unit alone, as in "5/s" or "10/30s".
+
+    A first burst may follow, as in "5/s burst 10". Raises Refused naming `field`.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise Refused(f"{field} is {text!r:.60}; write it as 5/s, 10/m or '5/s burst 10'", field=field)
+    per = found["per"] if found["per"][0].isdecimal() else f"1{found['per']}"
+    try:
+        return Rate(int(found["starts"]), per, int(found["burst"] or 1))
+    except Refused as refused:
+        raise Refused(f"{field} is {text!r}: {refused}", field=field) from None
+
+
 def build_rate(field: str, value: Any) -> StartRate | None:
     """Return the value of a `rate=` or `key_rate=` parameter in ms; None is no limit. Raises Refused."""
     if value is None:
@@ -55,3 +75,9 @@ def build_rate(field: str, value: Any) -> StartRate | None:
             field=field,
         )
     return value.to_model()
+
+
+def format_rate(rate: StartRate) -> str:
+    """Return the text of a rate, which `parse_rate` accepts."""
+    per = re.sub(r"^1(?=[a-z]+$)", "", format_duration(rate.per))
+    return f"{rate.starts}/{per}" + (f" burst {rate.burst}" if rate.burst != 1 else "")

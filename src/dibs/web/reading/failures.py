@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heappush, heapreplace
 from typing import Final
 
 from attrs import define, field, frozen
 
 from dibs.model.job import Error, Outcome
+from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import (
     ErrorView,
     error_view,
@@ -23,6 +24,9 @@ MAX_SCANNED: Final = 5_000
 MAX_SECONDS: Final = 1.5
 #: Failed jobs that one call reads. Each comes with its payload, up to 1 MiB.
 PAGE_SIZE: Final = 100
+#: Failed jobs that the page of a queue groups, and most groups that it shows.
+MAX_GROUPED: Final = 1_000
+MAX_GROUPS: Final = 10
 #: Jobs of a group that the page lists.
 MAX_LISTED: Final = 100
 
@@ -106,15 +110,12 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
     failed = {name: each.failed for name, each in counts.items() if each.failed}
     names = sorted(failed, key=lambda name: (-failed[name], name)) if not queue else [queue]
     budget = Budget(MAX_SCANNED, MAX_SECONDS)
-    groups: dict[str, _Group] = {}
-    for name in names:
-        async for id, outcome in scan_failed(storage, name, budget, PAGE_SIZE):
-            key = group_key(name, outcome.error)
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = _Group(name, outcome.error, outcome, outcome.ended_at)
-            group.add(id, outcome)
-    shown = [_view(source, key, group, key == wanted) for key, group in groups.items() if wanted in ("", key)]
+    groups = await _collect(storage, names, budget)
+    shown = [
+        _view(source, key, group, is_open=key == wanted)
+        for key, group in groups.items()
+        if wanted in ("", key)
+    ]
     shown.sort(key=lambda group: (-group.count, -group.newest))
     return FailuresPage(
         groups=tuple(shown),
@@ -127,7 +128,30 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
     )
 
 
-def _view(source: Source, key: str, group: _Group, is_open: bool) -> FailureGroup:  # noqa: FBT001 - private
+async def failures_of_queue(
+    source: Source, storage: Storage, queue: str
+) -> tuple[tuple[FailureGroup, ...], int]:
+    """Return the groups of the first failed jobs of a queue, the largest first, and their number of jobs."""
+    budget = Budget(MAX_GROUPED, MAX_SECONDS / 3)
+    groups = await _collect(storage, [queue], budget)
+    shown = [_view(source, key, group, is_open=False) for key, group in groups.items()]
+    shown.sort(key=lambda group: (-group.count, -group.newest))
+    return tuple(shown[:MAX_GROUPS]), budget.read
+
+
+async def _collect(storage: Storage, queues: Sequence[str], budget: Budget) -> dict[str, _Group]:
+    groups: dict[str, _Group] = {}
+    for name in queues:
+        async for id, outcome in scan_failed(storage, name, budget, PAGE_SIZE):
+            key = group_key(name, outcome.error)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(name, outcome.error, outcome, outcome.ended_at)
+            group.add(id, outcome)
+    return groups
+
+
+def _view(source: Source, key: str, group: _Group, *, is_open: bool) -> FailureGroup:
     newest = sorted(group.latest, key=lambda item: (-item[0], item[1])) if is_open else []
     return FailureGroup(
         key=key,

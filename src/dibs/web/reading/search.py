@@ -9,7 +9,7 @@ from typing import Final
 from attrs import frozen
 
 from dibs.model.job import EMPTY
-from dibs.web.reading.job import slot_state
+from dibs.web.reading.jobs.job import slot_state
 from dibs.web.reading.source import Source, gather
 
 #: Most queues in which one search looks.

@@ -47,7 +47,9 @@ function update(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  const isOwn = (name) => OWN.has(name) && (name !== "value" || old.type !== "hidden");
+  // A value that the reader has not changed follows the storage.
+  const isUntouched = old.type === "hidden" || (old !== document.activeElement && old.value === old.defaultValue);
+  const isOwn = (name) => OWN.has(name) && (name !== "value" || !isUntouched);
   for (const { name, value } of fresh.attributes) {
     if (!isOwn(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }

@@ -19,7 +19,7 @@ from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Slot
 from dibs.storage.protocol import Storage
 from dibs.web.reading.flows.listing import Numbers, flow_numbers, member_numbers
-from dibs.web.reading.job import slot_state
+from dibs.web.reading.jobs.job import slot_state
 
 #: Segments that the page reads. Each comes with its plan, up to 1 MiB.
 MAX_SEGMENTS: Final = 20

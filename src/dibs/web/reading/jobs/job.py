@@ -17,8 +17,8 @@ from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.model.job import Job, JobData, Outcome, Overrides, Slot, Successor
 from dibs.web.reading.errors import ErrorView, error_view
+from dibs.web.reading.jobs.story import Stories, Story
 from dibs.web.reading.source import Shown, Source, to_shown
-from dibs.web.reading.story import Stories, Story
 
 #: Most arguments, attributes or steps of a job that the page lists.
 MAX_VALUES: Final = 50

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, get_args
 
 from attrs import frozen
-from msgspec import UNSET
 
 from dibs.model.events import LogEvent
-from dibs.model.job import DEFAULT_RETENTION, Slot
-from dibs.model.requests import Settings, StartRate
+from dibs.model.job import Slot
+from dibs.model.requests import Settings
 from dibs.model.results import Counts, State
 from dibs.model.schedule import TICK_ID
 from dibs.storage.protocol import Storage
-from dibs.web.reading.activity import Activity, Rates
 from dibs.web.reading.errors import hidden_message
+from dibs.web.reading.failures import FailureGroup, failures_of_queue
 from dibs.web.reading.periodic import schedule_text
+from dibs.web.reading.queues.activity import Activity, Rates
+from dibs.web.reading.queues.oldest import Oldest, read_oldest
+from dibs.web.reading.queues.scan import Filter, find_jobs
+from dibs.web.reading.queues.settings import form_values, setting_rows
 from dibs.web.reading.source import Shown, Source
 
 #: Jobs on one page. A page reads them with their payloads, each up to 1 MiB.
@@ -80,6 +83,16 @@ class QueuePage:
     ends: tuple[EndRow, ...]
     #: True if the app declares a task or a handler for the queue.
     has_task: bool
+    wanted: Filter
+    #: Number of entries that the scan of a filter has read; 0 without a filter.
+    scanned: int
+    #: The waiting job with the earliest due time, of those that were read; None if none is due.
+    oldest: Oldest | None
+    #: Groups of failures, if the page lists failed jobs, and the number of failed jobs that were grouped.
+    failures: tuple[FailureGroup, ...]
+    grouped: int
+    #: The settings that the form of the page changes, as it writes them.
+    form: Mapping[str, str]
 
 
 async def read_queue(source: Source, activity: Activity, params: Mapping[str, str]) -> QueuePage:
@@ -90,7 +103,9 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
     counts = (await storage.counts([name]))[name]
     active = (await activity.read(storage, {name: counts}, is_only=True))[name]
     state, cursor = _choose_state(params.get("state", ""), counts), params.get("after") or None
-    page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
+    wanted = Filter.from_params(params)
+    page = await find_jobs(source, name, state, cursor, wanted=wanted, limit=PAGE_SIZE)
+    groups = await failures_of_queue(source, storage, name) if state == "failed" else ((), 0)
     handler = source.app.handlers.get(name)
     schedule = None if handler is None else handler.schedule
     return QueuePage(
@@ -110,6 +125,12 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
         is_first=cursor is None,
         ends=tuple(map(_end_row, reversed(active.ends))),
         has_task=handler is not None,
+        wanted=wanted,
+        scanned=0 if wanted.is_empty else page.read,
+        oldest=await read_oldest(storage, name, counts),
+        failures=groups[0],
+        grouped=groups[1],
+        form=form_values(settings),
     )
 
 
@@ -169,36 +190,3 @@ def job_row(source: Source, queue: str, id: str, slot: Slot, state: State) -> Jo
         progress=source.show_json(queue, "progress", run.progress) if run and run.progress else None,
         cancel_requested=run is not None and run.cancel_requested,
     )
-
-
-def setting_rows(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a queue that the page lists, as names and texts."""
-    for name in ("max_active", "per_key"):
-        number = getattr(settings, name)
-        yield name, "no limit" if number is None else f"{number:,}"
-    for name in ("rate", "key_rate"):
-        yield name, _rate_text(getattr(settings, name))
-    for kind in ("completed", "failed", "cancelled"):
-        age = getattr(settings.retention, kind)
-        yield f"keeps {kind}", _age_text(getattr(DEFAULT_RETENTION, kind) if age is UNSET else age)
-    yield "log_level", settings.log_level
-    yield "log_age", _age_text(settings.log_age)
-    yield "failure handler", "yes" if settings.fail_handler else "no"
-
-
-def _rate_text(rate: StartRate | None) -> str:
-    if rate is None:
-        return "no limit"
-    burst = f", burst {rate.burst:,}" if rate.burst > 1 else ""
-    return f"{rate.starts:,} in {_age_text(rate.per)}{burst}"
-
-
-def _age_text(ms: int | None) -> str:
-    if ms is None:
-        return "for ever"
-    parts, rest = [], ms
-    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)):
-        if count := rest // length:
-            parts.append(f"{count:,} {unit}")
-        rest %= length
-    return " ".join(parts) or "0 s"

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.results import Counts, QueueInfo
-from dibs.web.reading.activity import Activity, Rates
+from dibs.web.reading.queues.activity import Activity, Rates
 from dibs.web.reading.source import Source
 
 #: Queues on one page.
