@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from attrs import define, evolve
 from sse_starlette.sse import EventSourceResponse
@@ -17,9 +18,10 @@ from dibs.web.bulk_retry import RetryProgress, count_matching, retry_selected, r
 from dibs.web.live import Live, TooManyViewersError
 from dibs.web.pages import Page, PageKey, Pages
 from dibs.web.safety import ForbiddenError, Form, access_of, csrf_of, read_form_body
+from dibs.web.selected import act, select
 from dibs.web.site import STATIC, Frame, Site, Variant, link
 from dibs.web.text import MESSAGES
-from dibs.web.writes import WRITES, Write
+from dibs.web.writes import WRITES, Write, log_write
 
 #: Largest number in a hidden field of a bulk retry.
 MOST: int = 2**53
@@ -44,6 +46,7 @@ class Routes:
             Route("/report", self.report),
             Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
             Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
+            Route("/do/selected", self.selected, methods=["POST"]),
             Route("/do/{action}", self.write, methods=["POST"]),
             Mount("/static", _CachedFiles(directory=STATIC)),
         ]
@@ -117,6 +120,8 @@ class Routes:
         params = dict(request.query_params)
         try:
             done = await action(Write(self.pages.source, params, form))
+            subject = f"job {params['id']!r}" if "id" in params else "the queue"
+            log_write(request.path_params["action"], params.get("queue", ""), subject, done.code)
         except DibsError as error:
             if request.path_params["action"] == "enqueue":
                 return await self._form_again(request, params, form, error)
@@ -149,6 +154,25 @@ class Routes:
         finally:
             self._changed()
         return self._progress(request, state)
+
+    async def selected(self, request: Request) -> Response:
+        """Do an action on the selected jobs of a queue, some actions after a question."""
+        queue = request.query_params.get("queue", "")
+        try:
+            form = await read_form_body(request)
+            selection = select(queue, form.get("act"), [unquote(id) for id in form.all("job")])
+            if form.get("confirmed") or not selection.action.question:
+                selection = await act(await self.pages.source.storage(), selection)
+                log_write(
+                    selection.name, queue, f"{len(selection.ids)} selected jobs", f"{selection.done} done"
+                )
+        except ForbiddenError as error:
+            return self._forbidden(request, error)
+        except DibsError as error:
+            return self._problem(request, error)
+        finally:
+            self._changed()
+        return self._other(request, "selected.html", 200, selection=selection)
 
     async def retry_matching(self, request: Request) -> Response:
         """Count the failed jobs that match; after the confirmation retry them, one step for each request."""

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from dibs.web import text
 from dibs.web.pages import Page
 from dibs.web.safety import Access
+from dibs.web.selected import ACTIONS, OFFERED
 
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
@@ -93,7 +94,13 @@ class Site:
             visible=text.visible,
         )
         templates.globals.update(
-            url=_url, csrf=self._placeholder, now=_now, static=static_name, messages=text.MESSAGES
+            offered=OFFERED,
+            actions=ACTIONS,
+            url=_url,
+            csrf=self._placeholder,
+            now=_now,
+            static=static_name,
+            messages=text.MESSAGES,
         )
         return templates
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from dibs.web.reading.jobs.form import FormField, task_fields
 from dibs.web.reading.queues.settings import form_values
 from dibs.web.reading.source import Source
 from dibs.web.safety import Form
+
+log = logging.getLogger("dibs.web")
 
 
 @frozen
@@ -65,6 +68,11 @@ class Write:
         if origin in ("overview", "periodic"):
             return Done(origin, {}, code)
         return Done("queue", {"name": self.name}, code)
+
+
+def log_write(action: str, queue: str, subject: str, answer: str) -> None:
+    """Log a write at the level INFO, without values of jobs."""
+    log.info("%s of %s in the queue %r: %s", action, subject, queue, answer)
 
 
 async def cancel_flow(write: Write) -> Done:
