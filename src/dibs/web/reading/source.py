@@ -16,11 +16,13 @@ from dibs.client.app import Dibs
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import Task
+from dibs.client.worker_info import WorkerInfo, read_records
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.flow.context import FlowContext
 from dibs.model.job import Outcome
 from dibs.storage.protocol import Storage
 from dibs.web.reading.census import Census
+from dibs.web.reading.shared import SharedCall
 
 #: Seconds after which a page stops waiting for the storage.
 READ_TIMEOUT: Final = 5.0
@@ -60,13 +62,19 @@ class Source:
     app: Dibs
     redact: Redact | None = field(default=None, repr=False)
     census: Census = field(init=False)
+    #: The workers that have a record, shared by the pages.
+    workers: SharedCall[list[WorkerInfo]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.census = Census(self.storage)
+        self.workers = SharedCall(self._read_workers)
 
     async def storage(self) -> Storage:
         """Return the open storage, whose verbs end at the `call_timeout` of the app."""
         return (await self.app._storage_handle.ensure_open()).bounded  # noqa: SLF001 - a part of dibs
+
+    async def _read_workers(self) -> list[WorkerInfo]:
+        return await read_records(await self.storage())
 
     @cached_property
     def flow_context(self) -> FlowContext:

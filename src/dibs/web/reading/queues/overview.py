@@ -14,6 +14,8 @@ from dibs.web.reading.source import Source
 
 #: Queues on one page.
 PAGE_SIZE: Final = 50
+#: Seconds for which the records of workers are shared.
+RECORDS_AGE: Final = 5.0
 STATES: Final = ("waiting", "scheduled", "active", "blocked", "failed")
 
 
@@ -49,6 +51,9 @@ class Overview:
     pages: int
     filter: str
     sort: str
+    #: Number of workers that live, and of those that hold jobs.
+    workers: int
+    busy_workers: int
 
 
 #: Name of an order -> the key by which the rows are sorted. The default order changes rarely, so that rows do
@@ -77,6 +82,7 @@ async def read_overview(source: Source, activity: Activity, params: Mapping[str,
     shown = selected[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
     counts = await source.census.counts([info.name for info in shown])
     active = await activity.read(storage, {info.name: counts.get(info.name, Counts()) for info in shown})
+    workers = await source.workers.answer(RECORDS_AGE)
     rows = tuple(_row(info, counts.get(info.name, Counts()), active[info.name].rates()) for info in shown)
     return Overview(
         rows=rows,
@@ -91,6 +97,8 @@ async def read_overview(source: Source, activity: Activity, params: Mapping[str,
         pages=pages,
         filter=wanted,
         sort=order if order in ORDERS else DEFAULT_ORDER,
+        workers=len(workers),
+        busy_workers=sum(worker.running > 0 for worker in workers),
     )
 
 
