@@ -99,6 +99,7 @@ class ProcessWorkerHandle(WorkerHandle):
         else:
             self._process = forked = fork_server.fork(spec, self._on_bytes, self._on_exit)
             self.started = forked.started
+        self._process.may_wait = True
 
     def send(self, message: messages.ToWorker) -> None:
         self._process.send(messages.encode(message))
