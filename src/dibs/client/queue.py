@@ -37,12 +37,13 @@ from dibs.client.options.job_settings import (
 )
 from dibs.client.receiver import Receiver
 from dibs.client.stored_queue import StoredQueue
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention, own_retention
 from dibs.errors import BadHandler, Refused
 from dibs.model.check_arguments import check_revision
 from dibs.model.check_values import check_is_text
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
 
 if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingQueue
@@ -112,7 +113,7 @@ class Queue(StoredQueue):
         if connection is not None:
             request = self._build_request(data, settings)
             answer = await self._client.enqueue_in_transaction(request, connection)
-            return Ticket(self._client, request.job.id, answer.revision, answer=answer)
+            return self._ticket(request, answer)
         opened = await self._client.storage_handle.open_for_enqueue()
         # Wait here, before the data is encoded, so that a waiting call takes little memory.
         turn = opened.slots.acquire(self.name)
@@ -120,7 +121,7 @@ class Queue(StoredQueue):
             expires = None if turn is None else await turn
             request = self._build_request(data, settings)
             answer = await self._client.enqueue(opened, request, expires)
-            return Ticket(self._client, request.job.id, answer.revision, answer=answer)
+            return self._ticket(request, answer)
         finally:
             opened.slots.release(turn)
 
@@ -138,7 +139,11 @@ class Queue(StoredQueue):
             if not is_update_only(settings):
                 request = await extend_request_retention(self._client, request, wait)
             answer = await self._client.enqueue(opened, request, expires)
-        return await Ticket[Any](self._client, request.job.id, answer.revision, answer=answer).result(wait)
+        return await self._ticket(request, answer).result(wait)
+
+    def _ticket(self, request: EnqueueRequest, answer: EnqueueResult) -> Ticket[Any]:
+        retention = own_retention(request)
+        return Ticket(self._client, request.job.id, answer.revision, answer=answer, retention=retention)
 
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
         """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.

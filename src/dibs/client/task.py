@@ -34,7 +34,7 @@ from dibs.client.options.job_settings import (
     is_update_only,
 )
 from dibs.client.queue import H, Queue
-from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention
+from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention, own_retention
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
@@ -139,7 +139,8 @@ class TaskEnqueuer(Generic[P, R]):
         return self._ticket(request, await self._client.enqueue_in_transaction(request, connection))
 
     def _ticket(self, request: EnqueueRequest, answer: EnqueueResult) -> Ticket[R]:
-        return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer)
+        retention = own_retention(request)
+        return Ticket(self._client, request.job.id, answer.revision, self._decode_result, answer, retention)
 
     def _build_request(self, args: Any, kwargs: Any, *, want_outcome: bool = False) -> EnqueueRequest:
         settings = self._settings

@@ -45,11 +45,16 @@ async def extend_request_retention(
     Without this the outcome might expire before the caller reads it.
     """
     job, longest = request.job, 0 if wait is None else wait_ms(wait)
-    own = job.data.retention or OutcomeRetention()
+    own = own_retention(request)
     extended = extend_retention(await client.retention(), longest, own)
     if extended == own:
         return request
     return replace(request, job=replace(job, data=replace(job.data, retention=extended)))
+
+
+def own_retention(request: EnqueueRequest) -> OutcomeRetention:
+    """Return the retention that a request sets; the fields that it leaves to the queue are unset."""
+    return request.job.data.retention or OutcomeRetention()
 
 
 class Ticket(Generic[R]):
@@ -62,8 +67,11 @@ class Ticket(Generic[R]):
         revision: int,
         decode: ResultDecoder | None = None,
         answer: EnqueueResult | None = None,
+        retention: OutcomeRetention | None = None,
     ) -> None:
         self._client = client
+        #: The own retention of a new job, from its request; None if this ticket knows none.
+        self._retention = retention if answer and answer.status == "queued" and not answer.repeated else None
         self._decode = decode or client.serde.decode
         self._outcome = answer.outcome if answer and answer.status in ("completed", "failed") else None
         self.queue: str = client.name
@@ -117,8 +125,16 @@ class Ticket(Generic[R]):
     async def _wait_for_end(self, wait: Seconds | None) -> TicketState:
         if self._outcome is not None:
             return TicketState(self._outcome.kind, self._outcome)
-        seconds = None if wait is None else wait_ms(wait) / 1000
-        return await OutcomeWait(self._client, self.id, self.revision, seconds).wait_for_end()
+        longest = None if wait is None else wait_ms(wait)
+        is_pending = await self._is_kept_for(longest or 0)
+        seconds = None if longest is None else longest / 1000
+        waiting = OutcomeWait(self._client, self.id, self.revision, seconds, is_pending=is_pending)
+        return await waiting.wait_for_end()
+
+    async def _is_kept_for(self, longest: int) -> bool:
+        """Return whether the answer showed a new job whose outcome is kept for longer than `longest` ms."""
+        own = self._retention
+        return own is not None and extend_retention(await self._client.retention(), longest, own) == own
 
     def _decode_result(self, raw: bytes | None) -> Any:
         if raw is None:

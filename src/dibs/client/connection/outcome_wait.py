@@ -31,11 +31,15 @@ READ_SECONDS: Final = 2.0
 class OutcomeWait(EndWaiter):
     """A wait for the end of one enqueue, with an optional deadline.
 
-    `seconds` is the longest wait; None waits until the job ends.
+    `seconds` is the longest wait; None waits until the job ends. `is_pending` is True if the answer of the
+    enqueue showed a live job whose outcome is kept for long enough: with a storage whose tokens follow from
+    revisions, the wait then begins without a read.
     """
 
-    def __init__(self, client: QueueClient, id: str, revision: int, seconds: float | None) -> None:
-        super().__init__(id)
+    def __init__(
+        self, client: QueueClient, id: str, revision: int, seconds: float | None, *, is_pending: bool = False
+    ) -> None:
+        super().__init__(id, revision if is_pending else 0)
         self._client = client
         self._revision = revision
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -68,18 +72,32 @@ class OutcomeWait(EndWaiter):
         """Return the final state of the enqueue. Raises StorageBusy if the storage does not answer a read."""
         while True:
             # Subscribe before reading the state, so that a change in between is not missed.
-            if self._group is None or self._group.is_ended:
-                self._group = await self._client.join_wait(self)
-                await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
-            slot = await self._client.get(self.id)
-            state = ticket_state(slot, self._revision)
-            if state.kind != "pending":
-                return state
-            await self._extend_retention(slot)
-            self._check_deadline(slot)
+            if not await self._join_group() and (ended := await self._read_end()):
+                return ended
             await self.sleep(self._seconds_until_poll())
             if ended := self._take_wakeup():
                 return ended
+
+    async def _join_group(self) -> bool:
+        """Join a wait unless it goes on. Return True if it reports each end, so that a read is not needed."""
+        if self._group is not None and not self._group.is_ended:
+            return False
+        self._group = await self._client.join_wait(self)
+        self.pending_at = 0  # known once: later waits begin after a read
+        if self._group.reports_all_ends:
+            return True
+        await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
+        return False
+
+    async def _read_end(self) -> TicketState | None:
+        """Read the state, and return it if the enqueue has ended. Raises WaitTimeout at the deadline."""
+        slot = await self._client.get(self.id)
+        state = ticket_state(slot, self._revision)
+        if state.kind != "pending":
+            return state
+        await self._extend_retention(slot)
+        self._check_deadline(slot)
+        return None
 
     def _take_wakeup(self) -> TicketState | None:
         """Reset the wake-up, and return the final state of the enqueue if the wake-up carried its outcome.

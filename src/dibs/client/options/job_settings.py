@@ -17,7 +17,7 @@ from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model.job import NO_ATTRIBUTES, NO_DATA, JobData, NewJob, Overrides
 from dibs.model.plain_values import to_plain_text
-from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Update
+from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject, Update
 from dibs.model.retry import Backoff
 
 
@@ -96,10 +96,13 @@ def is_update_only(settings: Mapping[str, Any]) -> bool:
 
 
 def build_request(payload: bytes, settings: JobSettings, *, want_outcome: bool = False) -> EnqueueRequest:
-    """Return the request for a job with this payload and these settings. Raises Refused."""
+    """Return the request for a job with this payload and these settings. Raises Refused.
+
+    `want_outcome` asks for the outcome that may refuse the request, so it has effect with a Reject only.
+    """
     if not settings:
         data = JobData(payload=payload, attributes=NO_ATTRIBUTES)
-        return EnqueueRequest(job=NewJob(id=new_id(), data=data), want_outcome=want_outcome)
+        return EnqueueRequest(job=NewJob(id=new_id(), data=data))
     id = to_plain_text(settings.get("id")) or _generated_id(settings)
     return _with_rule(id, build_data(payload, settings), settings, want_outcome=want_outcome)
 
@@ -120,11 +123,12 @@ def build_update(settings: JobSettings, *, want_outcome: bool = False) -> Enqueu
 
 
 def _with_rule(id: str, data: JobData, settings: JobSettings, *, want_outcome: bool) -> EnqueueRequest:
+    rule = settings.get("on_conflict", DEFAULT_UPDATE)
     return EnqueueRequest(
         job=NewJob(id=id, data=data, **due_fields(settings)),
-        on_conflict=settings.get("on_conflict", DEFAULT_UPDATE),
+        on_conflict=rule,
         request_key=to_plain_text(settings.get("request_key")),
-        want_outcome=want_outcome,
+        want_outcome=want_outcome and isinstance(rule, Reject),
     )
 
 

@@ -231,8 +231,8 @@ class RedisWait(Wait):
         if self.watch == "events":
             return True
         before = self._number_in_token(channel, since)
-        if before == state.number(channel):
-            return False
+        if before is not None and state.number(channel) <= before:
+            return False  # the token may be that of an enqueue after the latest end
         named = None if before is None else self._subscription.named_since(channel, before, self.ids)
         self.note_named(channel, named)
         return named is None or bool(named)
