@@ -72,6 +72,19 @@ def test_a_plain_request_is_packed_the_same_on_the_fast_path(data: JobData) -> N
     assert ("a", encode_request(request.job, request.on_conflict, None)) == (id, head + rest)
 
 
+@given(st.lists(datas, min_size=1, max_size=3))
+def test_requests_with_a_common_head_are_packed_as_each_alone(batch: list[JobData]) -> None:
+    """The head is shared if all of them set only data of the same sections, and none has a key."""
+    requests = [EnqueueRequest(job=NewJob(id=f"{n}", data=data)) for n, data in enumerate(batch)]
+    head, *pairs = encode_requests(check_batch(requests))
+    whole = [encode_request(request.job, request.on_conflict, None) for request in requests]
+
+    assert isinstance(head, bytes)
+    assert whole == [head + rest for rest in pairs[1::2] if isinstance(rest, bytes)]
+    shares = len({one[:14] for one in whole}) == 1 and not any(data.priority or data.key for data in batch)
+    assert shares == (head != b"")
+
+
 @given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))
 def test_a_plain_completion_is_packed_the_same_on_the_fast_path(fence: int, result: bytes | None) -> None:
     how = Complete(result=result)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dibs.model.job import Job, JobData, NewJob
+from dibs.model.job import Job, JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import Complete, EnqueueRequest, Reject, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer
@@ -16,8 +16,17 @@ from dibs_conformance.servers import RedisServer
 COMMANDS = 12
 
 
-def request(id: str) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b'{"width":200}')))
+PAYLOAD = b'{"width":200}'
+#: Data with each section that the fast path takes as it is.
+DATA = [
+    JobData(payload=PAYLOAD),
+    JobData(payload=PAYLOAD, retention=OutcomeRetention(completed=120_000)),
+    JobData(payload=PAYLOAD, attributes={"size": b"7"}, overrides=Overrides(max_retries=3)),
+]
+
+
+def request(id: str, data: JobData = DATA[0]) -> EnqueueRequest:
+    return EnqueueRequest(job=NewJob(id=id, data=data))
 
 
 async def enqueue_each(storage: RedisStorage, queue: str, ids: Sequence[str]) -> None:
@@ -54,17 +63,24 @@ def without_times(job: Job | None) -> Job:
     return replace(job, seq=0, first=0, revision=0, run_at=0, enqueued_at=0)
 
 
-async def test_single_jobs_are_stored_like_a_batch(storage: RedisStorage, prefix: str) -> None:
-    ids = [f"{n}" for n in range(5)]
-    for queue in ("single", "batch"):
+@pytest.mark.parametrize("data", DATA, ids=["plain", "retention", "attributes"])
+async def test_single_jobs_are_stored_like_a_batch(storage: RedisStorage, prefix: str, data: JobData) -> None:
+    """Also like a batch on the general path, which a wanted outcome takes."""
+    ids, queues = [f"{n}" for n in range(5)], ("single", "batch", "general")
+    for queue in queues:
         await storage.enqueue(queue, [request("warm")])
-    await enqueue_each(storage, "single", ids)
-    await storage.enqueue("batch", [request(id) for id in ids])
+    for id in ids:
+        await storage.enqueue("single", [request(id, data)])
+    await storage.enqueue("batch", [request(id, data) for id in ids])
+    await storage.enqueue("general", [replace(request(id, data), want_outcome=True) for id in ids])
 
-    single, batch = [await contents(storage, f"{prefix}:{{{queue}}}:") for queue in ("single", "batch")]
-    assert single == batch
-    one, other = [await storage.get(queue, ids) for queue in ("single", "batch")]
-    assert [without_times(slot.current) for slot in one] == [without_times(slot.current) for slot in other]
+    single, *others = [await contents(storage, f"{prefix}:{{{queue}}}:") for queue in queues]
+    assert [single] * 2 == others
+    one, *more = [await storage.get(queue, ids) for queue in queues]
+    for other in more:
+        assert [without_times(slot.current) for slot in one] == [
+            without_times(slot.current) for slot in other
+        ]
 
 
 async def test_single_jobs_are_claimed_in_the_order_of_their_numbers(storage: RedisStorage) -> None:
@@ -83,8 +99,9 @@ async def test_single_jobs_are_claimed_in_the_order_of_their_numbers(storage: Re
     assert (await storage.wait(["q"], since={"q": before.token}, timeout=5.0)).woken
 
 
+@pytest.mark.parametrize("data", DATA, ids=["plain", "retention", "attributes"])
 async def test_an_enqueue_of_a_new_job_runs_few_commands(
-    storage: RedisStorage, redis_server: RedisServer
+    storage: RedisStorage, redis_server: RedisServer, data: JobData
 ) -> None:
     def commands() -> int:
         lines = redis_server.execute("INFO", "commandstats").splitlines()
@@ -93,7 +110,8 @@ async def test_an_enqueue_of_a_new_job_runs_few_commands(
     await enqueue_each(storage, "q", ["warm"])
     begin = commands()
     own = commands() - begin
-    await enqueue_each(storage, "q", [f"{n}" for n in range(10)])
+    for n in range(10):
+        await storage.enqueue("q", [request(f"{n}", data)])
 
     assert (commands() - begin - 2 * own) <= 10 * (COMMANDS + 1)
 

@@ -19,6 +19,9 @@ OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
 KIND_LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
 KIND_OF_LETTER: Final = {letter: kind for kind, letter in KIND_LETTERS.items()}
 
+#: The flag of data with a key.
+HAS_KEY: Final = 16
+
 _SIZE: Final = Layout(">I")
 _encode_overrides: Final = Encoder(enc_hook=to_plain).encode
 _decode_overrides: Final = Decoder(Overrides).decode
@@ -61,7 +64,7 @@ def encode_data(data: JobData) -> bytes:
         flags |= 8
         parts.append(with_size(data.memo))
     if data.key is not None:
-        flags |= 16
+        flags |= HAS_KEY
         parts.append(with_size(data.key.encode()))
     return b"".join((bytes((flags,)), *parts, data.payload))
 
@@ -85,7 +88,7 @@ def decode_data(raw: bytes, priority: int) -> JobData:
         retention = decode_retention(part.decode())
     if flags & 8:
         memo, at = read_sized(raw, at)
-    if flags & 16:
+    if flags & HAS_KEY:
         part, at = read_sized(raw, at)
         key = part.decode()
     return JobData(

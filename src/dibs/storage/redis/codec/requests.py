@@ -32,6 +32,7 @@ from dibs.model.results import (
 )
 from dibs.storage.redis.codec import jobs, slots
 from dibs.storage.redis.codec.data import (
+    HAS_KEY,
     decode_retention,
     encode_attributes,
     encode_data,
@@ -76,14 +77,26 @@ def encode_requests(requests: CheckedBatch) -> list[Argument]:
             job = request.job
             arguments += (job.id, job.data.payload)
         return arguments
-    arguments.append(b"")
-    for request in requests:
-        job = request.job
-        request_bytes = encode_request(
-            job, request.on_conflict, request.request_key, want_outcome=request.want_outcome
-        )
-        arguments += (job.id, request_bytes)
+    encoded = [
+        encode_request(one.job, one.on_conflict, one.request_key, want_outcome=one.want_outcome)
+        for one in requests
+    ]
+    common = _common_head(encoded)
+    arguments.append(common)
+    for request, request_bytes in zip(requests, encoded, strict=True):
+        arguments += (request.job.id, request_bytes[len(common) :])
     return arguments
+
+
+def _common_head(encoded: Sequence[bytes]) -> bytes:
+    """Return the bytes that all requests begin with if they are plain except for data without a key.
+
+    Return b"" for other requests: enqueue.lua takes those with a common head on its fast path.
+    """
+    head = encoded[0][: len(_PLAIN)] if encoded else b""
+    if head[:-1] != _PLAIN[:-1] or head[-1] & HAS_KEY:
+        return b""
+    return head if all(one.startswith(head) for one in encoded) else b""
 
 
 def encode_request(
