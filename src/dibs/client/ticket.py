@@ -125,16 +125,9 @@ class Ticket(Generic[R]):
     async def _wait_for_end(self, wait: Seconds | None) -> TicketState:
         if self._outcome is not None:
             return TicketState(self._outcome.kind, self._outcome)
-        longest = None if wait is None else wait_ms(wait)
-        is_pending = await self._is_kept_for(longest or 0)
-        seconds = None if longest is None else longest / 1000
-        waiting = OutcomeWait(self._client, self.id, self.revision, seconds, is_pending=is_pending)
+        seconds = None if wait is None else wait_ms(wait) / 1000
+        waiting = OutcomeWait(self._client, self.id, self.revision, seconds, self._retention)
         return await waiting.wait_for_end()
-
-    async def _is_kept_for(self, longest: int) -> bool:
-        """Return whether the answer showed a new job whose outcome is kept for longer than `longest` ms."""
-        own = self._retention
-        return own is not None and extend_retention(await self._client.retention(), longest, own) == own
 
     def _decode_result(self, raw: bytes | None) -> Any:
         if raw is None:

@@ -20,6 +20,8 @@ async def app(redis_server: RedisServer) -> AsyncIterator[Dibs]:
     async with Dibs(f"{redis_server.url}?prefix=waits-without-reads") as app:
         # The first wait of a storage begins to listen.
         await app.storage.wait(["q"], for_="ids", ids=["unknown"], timeout=0.01)
+        # A wait that does not know the retention of its queue begins with a read.
+        await app.queue("q")._client.retention()
         yield app
 
 
@@ -79,8 +81,10 @@ async def test_an_end_that_no_message_reported_is_read(app: Dibs, calls: Counter
     assert 1 == calls["get"]
 
 
-@pytest.mark.parametrize("case", ["updated", "found by revision", "short retention"])
+@pytest.mark.parametrize("case", ["updated", "found by revision", "short retention", "unknown retention"])
 async def test_other_waits_begin_with_a_read(queue: Queue, calls: Counter[str], case: str) -> None:
+    if case == "unknown retention":
+        await queue.configure(retention=Retention())
     retention = Retention(completed=1) if case == "short retention" else Retention()
     ticket = await queue.enqueue(1, id=case, retention=retention)
     if case == "updated":

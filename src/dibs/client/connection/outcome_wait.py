@@ -31,17 +31,23 @@ READ_SECONDS: Final = 2.0
 class OutcomeWait(EndWaiter):
     """A wait for the end of one enqueue, with an optional deadline.
 
-    `seconds` is the longest wait; None waits until the job ends. `is_pending` is True if the answer of the
-    enqueue showed a live job whose outcome is kept for long enough: with a storage whose tokens follow from
-    revisions, the wait then begins without a read.
+    `seconds` is the longest wait; None waits until the job ends. `own` is the retention of a new job, from
+    its request. It is None if the job may have ended, or if its retention is unknown: the wait then begins
+    with a read.
     """
 
     def __init__(
-        self, client: QueueClient, id: str, revision: int, seconds: float | None, *, is_pending: bool = False
+        self,
+        client: QueueClient,
+        id: str,
+        revision: int,
+        seconds: float | None,
+        own: OutcomeRetention | None = None,
     ) -> None:
-        super().__init__(id, revision if is_pending else 0)
+        super().__init__(id)
         self._client = client
         self._revision = revision
+        self._own = own
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._group: WaitGroup | None = None
 
@@ -82,12 +88,24 @@ class OutcomeWait(EndWaiter):
         """Join a wait unless it goes on. Return True if it reports each end, so that a read is not needed."""
         if self._group is not None and not self._group.is_ended:
             return False
+        # Later waits begin after a read: the job may have ended or changed.
+        own, self._own = self._own, None
+        self.pending_at = self._revision if own is not None and await self._is_kept(own) else 0
         self._group = await self._client.join_wait(self)
-        self.pending_at = 0  # known once: later waits begin after a read
         if self._group.reports_all_ends:
             return True
         await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
         return False
+
+    async def _is_kept(self, own: OutcomeRetention) -> bool:
+        """Return whether an outcome is surely kept until the wait ends, as far as this is known by now."""
+        of_queue = await self._client.known_retention()
+        return of_queue is not None and self._extended(of_queue, own) == own
+
+    def _extended(
+        self, of_queue: OutcomeRetention, own: OutcomeRetention, *others: OutcomeRetention
+    ) -> OutcomeRetention:
+        return extend_retention(of_queue, round(self._seconds_left() * 1000), own, *others)
 
     async def _read_end(self) -> TicketState | None:
         """Read the state, and return it if the enqueue has ended. Raises WaitTimeout at the deadline."""
@@ -127,9 +145,7 @@ class OutcomeWait(EndWaiter):
         Called before each pause, because an update of the job during the wait may replace the retention.
         """
         own, *others = stored_retentions(slot, self._revision)
-        longer = extend_retention(
-            await self._client.retention(), round(self._seconds_left() * 1000), own, *others
-        )
+        longer = self._extended(await self._client.retention(), own, *others)
         if longer != own:
             storage = await self._client.storage()
             await storage.amend(self._client.name, self.id, JobPatch(retention=longer))

@@ -175,6 +175,10 @@ class QueueClient:
         """Return the retention that the queue is configured with, at most a minute old."""
         return await (await self.storage_handle.ensure_open()).retentions.get(self.name)
 
+    async def known_retention(self) -> OutcomeRetention | None:
+        """Return the same if it is known without a request, else None."""
+        return (await self.storage_handle.ensure_open()).retentions.known(self.name)
+
     async def configure(self, patch: SettingsPatch) -> None:
         """Change settings of the queue. Raises Refused, StorageError."""
         opened = await self.storage_handle.ensure_open()

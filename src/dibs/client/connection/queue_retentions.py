@@ -33,11 +33,14 @@ class QueueRetentions:
     def __attrs_post_init__(self) -> None:
         self._reads = Coalescer(self._read, read_only=True)
 
+    def known(self, queue: str) -> OutcomeRetention | None:
+        """Return the retention of a queue if it is cached, else None."""
+        return self._by_queue.get(queue, _DEFAULT) if time.monotonic() < self._valid_until else None
+
     async def get(self, queue: str) -> OutcomeRetention:
         """Return the retention of a queue. Raises StorageError if it cannot be read."""
-        if time.monotonic() < self._valid_until:
-            return self._by_queue.get(queue, _DEFAULT)
-        return await self._reads.add(queue)
+        known = self.known(queue)
+        return known if known is not None else await self._reads.add(queue)
 
     def forget(self) -> None:
         """Read the settings again at the next `get`. Called when this client changes them."""
