@@ -26,6 +26,7 @@ LAYERS = {
         "dibs.storage.protocol",
         "dibs.storage.many_queues",
         "dibs.storage.direct_enqueue",
+        "dibs.storage.end_tokens",
         "dibs.storage.addresses",
         "dibs.storage.capabilities",
         "dibs.storage.compaction",

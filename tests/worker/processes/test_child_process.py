@@ -88,9 +88,7 @@ async def test_a_quiet_child_wakes_the_parent_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(child_process, "QUIET_SECONDS", -1.0)
     child = Child()
     child.write("first")
-    while child._read_timer is None:  # noqa: ASYNC110 - until the first message is read
-        await asyncio.sleep(0)
-    while child._read_timer is not None:  # noqa: ASYNC110 - until the only poll is over
+    while "first" not in child.received or child._read_timer is not None:  # noqa: ASYNC110 - one poll
         await asyncio.sleep(0)
     monkeypatch.setattr(child_process, "READ_PAUSE", NEVER)
     child.write("second")

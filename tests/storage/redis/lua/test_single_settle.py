@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -92,6 +92,7 @@ async def test_a_completion_is_the_same_on_both_paths(
     data = replace(PLAIN, retention=None if own is None else RETENTIONS[own])
     lease = (await storage.grant([FAST, GENERAL], 60_000, "me")).lease
     messages = []
+    since: Mapping[str, str] = {}
     for queue in (FAST, GENERAL):
         await storage.configure(queue, SettingsPatch(retention=RETENTIONS[of_queue]))
         await storage.wait([queue], for_="ids", ids=["2"], timeout=0.01)
