@@ -154,10 +154,10 @@ class Readiness:
         return max(0.0, self._recount_at - now)
 
     def back_off(self) -> float:
-        """Pause requests after an error of the storage, and return the seconds of a timer for its end."""
+        """Pause requests after an error of the storage, and return the pause in seconds."""
         self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
         self.retry_at = time.monotonic() + self._backoff
-        return self._backoff + BACKOFF_MARGIN
+        return self._backoff
 
     def reset_backoff(self) -> None:
         self._backoff = 0.0

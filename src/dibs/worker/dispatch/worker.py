@@ -27,7 +27,7 @@ from dibs.worker.dispatch.flow_wakeups import EvaluationClaims, FlowWakeups
 from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.pending_queues import PendingQueues
-from dibs.worker.dispatch.queue_state import FALLBACK_POLL, PREFETCH_TIMEOUT, QueueState
+from dibs.worker.dispatch.queue_state import BACKOFF_MARGIN, FALLBACK_POLL, PREFETCH_TIMEOUT, QueueState
 from dibs.worker.dispatch.requests import Requests
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
 from dibs.worker.execution.executor import Executor, ProcessExecutor
@@ -316,7 +316,8 @@ class Worker:
                 self._lose_lease(lease, messages.ClaimReplyLost(lease))
 
     def _back_off(self, queue: QueueState) -> None:
-        self._loop.call_later(queue.readiness.back_off(), self._requests.wake_queue, queue)
+        seconds = queue.readiness.back_off() + BACKOFF_MARGIN
+        self._loop.call_later(seconds, self._requests.wake_queue, queue)
 
     def _apply_claim(self, queue: QueueState, lease: str, trip: RoundTrip, claim: ClaimResult) -> int:
         """Start the claimed jobs, keep those without capacity, and return the number of started jobs."""
