@@ -191,15 +191,18 @@ class Driver:
             )
         await flow.enqueue()
 
-    async def run(self, id: str = "f") -> str:
-        """Run all jobs until the flow has ended and no job waits; return the state of the flow."""
+    async def run(self, id: str = "f", most: int = MAX_STEPS) -> str:
+        """Run all jobs until the flow has ended and no job waits; return the state of the flow.
+
+        Fail after `most` steps.
+        """
         self._lease = (await self.storage.grant([FLOWS, EVALUATIONS, "join"], 10**9, "driver")).lease
-        for _ in range(MAX_STEPS):
+        for _ in range(most):
             if not await self._step() and await self._has_ended(id):
                 status = await self.app.queue(FLOWS).get(id)
                 assert status is not None
                 return status.state
-        raise AssertionError(f"the flow did not end in {MAX_STEPS} steps")
+        raise AssertionError(f"the flow did not end in {most} steps")
 
     async def run_steps(self, count: int) -> None:
         """Run some jobs."""

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from dibs import ConfigurationError, Dibs, JobFailed
+from dibs.flow.wakeup import EVALUATIONS
 from tests.flow.tasks import FAILING, Tasks
 
 
@@ -135,3 +136,15 @@ async def test_a_flow_has_a_blocking_form(working: Tasks) -> None:
         return result, (status.completed, chain.enqueue().result(wait=30))
 
     assert (10, (2, "a")) == await asyncio.to_thread(run)
+
+
+async def test_a_worker_logs_no_line_for_an_evaluation(
+    working: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dibs.worker")
+    flow = working.app.flow()
+    flow.returns(flow.add(working.summarise.bind([flow.add(working.load.bind(working.mark, 1)).output])))
+    await (await flow.enqueue()).result(wait=30)
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [] == [line for line in lines if line.startswith(f"{EVALUATIONS}/")]

@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from dibs.flow import arguments, wakeup
 from dibs.flow.running import decide, ending, evaluation, live_flow, node_reads, restarting
+from dibs.maintenance import evaluations
 from dibs.storage.registry import open_storage
 from tests.flow.machine.laws import BrokenLaw
 from tests.flow.machine.machine import run_machine
@@ -136,6 +137,13 @@ BUGS: Final = (
         'WAKE: Final = Update(data=False, run_at="earlier")',
         'WAKE: Final = Update(data=False, run_at="later")',
         "a flow without faults needs no timer",
+    ),
+    Bug(
+        "the maintenance takes a missing evaluation for a live one",
+        evaluations,
+        "if slot.current is None]",
+        "if slot.current is None and slot.outcome is not None]",
+        "each flow ends",
     ),
     Bug(
         "results arrive in another order",

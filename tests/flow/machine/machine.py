@@ -133,6 +133,11 @@ class FlowMachine(RuleBasedStateMachine):
     def retry_node(self, number: int) -> None:
         self._run(self.world.retry_node(self.choose(self.failed(self.world.nodes), number)))
 
+    @precondition(lambda self: not self.is_calm and self.live(self.top_flows()))
+    @rule(number=some_index)
+    def cancel_evaluation(self, number: int) -> None:
+        self._run(self.world.cancel_evaluation(self.choose(self.live(self.top_flows()), number)))
+
     @precondition(lambda self: self.failed(self.top_flows()))
     @rule(number=some_index)
     def retry_flow(self, number: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from attrs import define, field
 
 from dibs.cli.commands.move import move
 from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.maintenance import evaluations
 from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, End, Fail
 from dibs.model.run_outcome import HandedOff, Raised, Returned, Verdict
@@ -220,6 +221,11 @@ class World:
             if (await self.recorder.retry_failed(queue, [id]))[0] == "queued":
                 self.retried[name] += 1
 
+    async def cancel_evaluation(self, flow: str) -> None:
+        """Cancel the evaluation of a flow: after the last end, only maintenance brings it back."""
+        self.is_disturbed = True
+        await self.recorder.cancel(EVALUATIONS, [flow], running=True)
+
     async def retry_flow(self, flow: str) -> None:
         await self.processes[0].app.get_flow(flow).retry_failed()
 
@@ -228,6 +234,7 @@ class World:
         await clock.move_to(clock.now_ms + int(seconds * 1000))
         for queue in ALL_QUEUES:
             await self.recorder.reap(queue, 1000)
+        await evaluations.enqueue_missing_evaluations(cast("Storage", self.recorder))
 
     async def move(self) -> None:
         """Move all queues to a new storage, after the end of all processes."""

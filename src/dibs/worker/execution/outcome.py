@@ -49,9 +49,13 @@ class RunOutcomes:
             action = run_outcome.complete(verdict)
         else:
             action = choose_action(invocation, verdict, random.random())  # noqa: S311 - jitter keeps no secrets
-        if not isinstance(action, Complete) or logger.isEnabledFor(logging.DEBUG):
-            log_action(invocation, action)
         handler = invocation.handler
+        # Evaluations of flows are released after each node: a line for each would hide the other lines.
+        is_routine = isinstance(action, Complete) or (
+            isinstance(action, Release) and handler.queue == EVALUATIONS
+        )
+        if not is_routine or logger.isEnabledFor(logging.DEBUG):
+            log_action(invocation, action)
         if FLOW_ATTRIBUTE in invocation.job.data.attributes and self._is_cross_queue:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
         if handler.schedule is None and handler.after is None:
