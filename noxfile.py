@@ -51,6 +51,8 @@ RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI"
 TEST_PROCESSES = ("-n", "3", "--dist", "loadgroup")
 
 EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
+#: The extras of users, without those of contributors.
+USER_EXTRAS = ",".join(sorted(EXTRAS.keys() - {"bench", "dev", "docs"}))
 
 
 def install(session: nox.Session) -> None:
@@ -188,8 +190,9 @@ def release(session: nox.Session) -> None:
     place = Path(session.create_tmp()) / "sbom"
     session.run("virtualenv", "--clear", "--no-seed", "--quiet", str(place))
     wheel = next(path for path in artifacts if path.endswith(".whl"))
-    extras = "conformance,metrics,otel,spark,uvloop,web"
-    session.run("python", "-m", "pip", "--python", str(place), "install", "--quiet", f"{wheel}[{extras}]")
+    session.run(
+        "python", "-m", "pip", "--python", str(place), "install", "--quiet", f"{wheel}[{USER_EXTRAS}]"
+    )
     words = ("--output-reproducible", "--pyproject", "pyproject.toml", "--output-file", "dist/dibs.cdx.json")
     session.run("cyclonedx-py", "environment", *words, str(place))
 
@@ -205,7 +208,7 @@ def changelog(session: nox.Session) -> None:
 @nox.session
 def audit(session: nox.Session) -> None:
     """Ask the database of known vulnerabilities about each installed package. Needs the internet."""
-    session.install("-e", ".[conformance,metrics,otel,spark,uvloop,web]", "pip-audit>=2.9")
+    session.install("-e", f".[{USER_EXTRAS}]", "pip-audit>=2.9")
     session.run("pip-audit", "--local", "--skip-editable", "--progress-spinner", "off", *session.posargs)
 
 

@@ -155,6 +155,8 @@ ENVIRONMENTS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[Place], None
     "otel": ("otel", (), importing("dibs.telemetry.tracing")),
     "uvloop": ("uvloop", (), importing("uvloop")),
     "web": ("web", (), try_web),
+    "mcp": ("mcp", (), importing("dibs.cli.mcp.server")),
+    "crypto": ("crypto", (), importing("dibs.client.options.protected_serdes")),
     "spark": ("spark", (), importing("dibs.spark", "dibs.spark.source", "pyspark_dibs")),
 }
 

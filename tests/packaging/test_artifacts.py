@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -85,3 +86,14 @@ def test_a_fault_is_found(
 
 def test_the_version_is_the_one_of_the_code(wheel: Path) -> None:
     assert f"dibs-{VERSION}-py3-none-any.whl" == wheel.name
+
+
+def test_the_wheel_is_tried_with_each_extra_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "tools")
+    environments = import_module("try_wheel").ENVIRONMENTS
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+
+    assert {extra for extra, _, _ in environments.values()} == {
+        "",
+        *project["optional-dependencies"],
+    } - {"bench", "dev", "docs"}
