@@ -1,4 +1,4 @@
-"""The page about upgrades names today's layouts, and the stored places have each layout of files and Redis."""
+"""The page about upgrades names the layouts of the code, and the stored places have all layouts."""
 
 from __future__ import annotations
 
