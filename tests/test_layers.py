@@ -52,7 +52,7 @@ LAYERS = {
     "spark": ("dibs.spark", "pyspark_dibs"),
     "testing": ("dibs.testing",),
     "telemetry": ("dibs.telemetry",),
-    "django": ("dibs.django",),
+    "django": ("dibs.django", "dibs.django_tasks"),
     "web": ("dibs.web",),
     "cli": ("dibs.cli", "dibs.__main__"),
     "kit": ("dibs_conformance",),

@@ -162,6 +162,7 @@ OTHERS = (
         test="test_django_servers.py::test_each_kind_of_view_enqueues",
     ),
     Row("Django's TestCase and test databases", BOTH, test="test_django_tests.py"),
+    Row("Django's task API, `django.tasks`", "`task.enqueue`", test="test_django_tasks.py"),
     Row(
         "gevent, patched",
         "`.sync` in any greenlet",

@@ -17,6 +17,10 @@ ASGI_APPLICATION = "project.asgi.application"
 #: One entry of DATABASES as JSON, such as {"ENGINE": "django.db.backends.postgresql", "NAME": "shop"}.
 DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
 DIBS_URL = os.environ.get("SHOP_JOBS", "django:default")
+if "SHOP_TASKS" in os.environ:
+    #: settings.TASKS as JSON, for the tests of the backend.
+    TASKS = json.loads(os.environ["SHOP_TASKS"])
+    INSTALLED_APPS = ["shop", "dibs.django_tasks"]
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
