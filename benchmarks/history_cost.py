@@ -150,13 +150,13 @@ def measure(options: argparse.Namespace, url: str, warehouse: Path) -> dict[str,
     config = {"spark.driver.memory": options.memory, "spark.log.level": "ERROR"}
     spark = session("dibs benchmark", master="local[2]", config=config)
     with watch_memory() as peaks:
-        first, increment = timed(lambda: update(spark, url, warehouse))
+        first, increment = timed(lambda: update(url, warehouse, engine="spark"))
     with watch_memory() as peaks_again:
-        again, _ = timed(lambda: update(spark, url, warehouse))
+        again, _ = timed(lambda: update(url, warehouse, engine="spark"))
     spark.stop()
     out = warehouse.with_name("report.html")
     drawn, _ = run_python("-m", "dibs", "spark", "report", "--warehouse", str(warehouse), "--out", str(out))
-    size = sum(file.stat().st_size for file in (warehouse / "current").resolve().rglob("*.parquet"))
+    size = sum(file.stat().st_size for file in (warehouse / "data").rglob("*.parquet"))
     if options.report:
         shutil.copy(out, options.report)
     return {

@@ -107,7 +107,10 @@ THIRD_PARTY = {
     "cryptography": ("client",),
     "asgiref": ("django",),
     "django": ("django",),
+    "duckdb": ("spark",),
     "filelock": ("file", "spark"),
+    # Opens the object store of a warehouse.
+    "fsspec": ("spark",),
     # Not a dependency: imported only after the program has imported and patched.
     "gevent": ("client",),
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dibs.spark.java import session
+from tests.spark.s3_server import BUCKET, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,3 +54,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark = session("dibs tests", master=MASTER, config=config)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_bucket() -> Iterator[str]:
+    """The URL of an empty bucket on a real S3 server, which the environment of this process names."""
+    with s3_server() as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(params=["folder", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The location of a new warehouse: a local folder, or an object store."""
+    if request.param == "folder":
+        return str(tmp_path / "warehouse")
+    return f"{request.getfixturevalue('s3_bucket')}/{tmp_path.name}"

@@ -2,51 +2,37 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.parquet import WarehouseReader
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
 from tests.spark.frames import moment
 from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots
-from tests.spark.warehouse_rows import rows
+from tests.spark.warehouse_rows import KEYS, rows, runs_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-KEYS = {
-    "events": ("queue", "offset"),
-    "runs": ("queue", "offset"),
-    "metrics": ("queue", "minute"),
-    "ids": ("queue", "id"),
-    "live": ("queue", "id", "first"),
-}
-
-
-def runs_in(warehouse: Path) -> set[tuple[Any, ...]]:
-    columns = ("id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = rows(warehouse, "runs", "queue", "offset")
-    return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}
 
 
 async def test_increments_and_reruns_make_the_expected_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tables do not depend on increments, compaction and reruns."""
-    monkeypatch.setattr("dibs.spark.history.warehouse.MAX_SMALL_FILES", 1)
+    monkeypatch.setattr("dibs.spark.history.warehouse.draft.MAX_SMALL_FILES", 1)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage)
         await day.prepare(all_events_of="mail")
         await day.advance(250)
-        await to_thread(increments.update, spark, url, warehouse)
+        await to_thread(increments.update, url, warehouse, engine="spark")
         await day.advance(80)
-        done = await to_thread(increments.update, spark, url, warehouse)
+        done = await to_thread(increments.update, url, warehouse, engine="spark")
         events, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in events]
     horizon = Warehouse.existing(warehouse).state.horizon
@@ -62,6 +48,6 @@ async def test_increments_and_reruns_make_the_expected_tables(
 
     before = {table: rows(warehouse, table, *key) for table, key in KEYS.items()}
     since, until = moment(day.now - 5_000_000), moment(day.now - 1_000_000)
-    await to_thread(increments.rerun, spark, warehouse, since, until)
+    await to_thread(increments.rerun, warehouse, since, until, engine="spark")
 
     assert before == {table: rows(warehouse, table, *key) for table, key in KEYS.items()}

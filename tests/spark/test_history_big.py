@@ -24,7 +24,7 @@ async def test_a_million_runs_are_counted_and_read(
     url = f"{redis_server.url}?prefix=big"
     planted = await simulate_day(url, runs=1_300_000, level="all")
 
-    done = await to_thread(update, spark, url, tmp_path / "warehouse")
+    done = await to_thread(update, url, tmp_path / "warehouse", engine="spark")
     made, _ = create_report(tmp_path / "warehouse")
 
     assert 1_000_000 < planted.runs == sum(queue.attempts for queue in made.queues)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from dibs.cli.main import app
-from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark.random_day import RandomDay
 
@@ -42,7 +43,9 @@ def following(url: str, warehouse: Path, *options: str) -> Iterator[subprocess.P
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        child.wait()
+        if child.stdout:
+            child.stdout.close()
 
 
 def read_until(child: subprocess.Popen[str], text: str) -> str:
@@ -53,12 +56,12 @@ def read_until(child: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(text)
 
 
-@pytest.mark.spark
-def test_sigterm_to_the_process_group_finishes_the_increment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def test_sigterm_to_the_process_group_finishes_the_increment(tmp_path: Path, engine: str) -> None:
     """Supervisors send SIGTERM to a whole process group, which must not end Java under the increment."""
     url = f"file:{tmp_path}/jobs"
     asyncio.run(simulate(url))
-    with following(url, tmp_path / "warehouse") as child:
+    with following(url, tmp_path / "warehouse", "--engine", engine) as child:
         read_until(child, "generation 000000000001")
         asyncio.run(simulate(url))
         while not [*(tmp_path / "warehouse").glob("staging/*/*")]:
@@ -71,10 +74,18 @@ def test_sigterm_to_the_process_group_finishes_the_increment(tmp_path: Path) -> 
     assert "000000000002" == Warehouse.existing(tmp_path / "warehouse").generation
 
 
-@pytest.mark.spark
-def test_follow_goes_on_after_errors_of_the_storage_and_of_java(tmp_path: Path) -> None:
-    url, jobs = f"file:{tmp_path}/jobs", tmp_path / "jobs"
+def test_follow_goes_on_when_the_storage_is_there(tmp_path: Path) -> None:
+    url = f"file:{tmp_path}/jobs"
     with following(url, tmp_path / "warehouse") as child:
+        assert "the next one starts in 1 s" in read_until(child, "finds no directory")
+        asyncio.run(simulate(url))
+        read_until(child, "generation 000000000001")
+
+
+@pytest.mark.spark
+def test_follow_starts_java_again(tmp_path: Path) -> None:
+    url, jobs = f"file:{tmp_path}/jobs", tmp_path / "jobs"
+    with following(url, tmp_path / "warehouse", "--engine", "spark") as child:
         assert "the next one starts in 1 s" in read_until(child, "finds no directory")
         asyncio.run(simulate(url))
         read_until(child, "generation 000000000001")
@@ -87,12 +98,23 @@ def test_follow_goes_on_after_errors_of_the_storage_and_of_java(tmp_path: Path) 
     assert jobs.is_dir()
 
 
-@pytest.mark.parametrize("warehouse", ["s3a://bucket/history", "hdfs://node/history"])
-def test_a_url_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warehouse: str) -> None:
+def test_a_url_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["spark", "history", "--warehouse", warehouse, "--url", f"file:{tmp_path}"]
+    arguments = ["spark", "history", "--warehouse", "ftp://host/history", "--url", f"file:{tmp_path}"]
     done = CliRunner().invoke(app, arguments)
 
-    assert 2 == done.exit_code
-    assert "is a URL" in done.stderr
+    assert 1 == done.exit_code
+    assert "no warehouse can be at ftp://" in done.stderr
     assert [] == [*tmp_path.iterdir()]
+
+
+def test_a_warehouse_on_s3_is_filled_and_reported(s3_bucket: str, tmp_path: Path) -> None:
+    """`s3a` is the scheme that Hadoop uses."""
+    url, warehouse = f"file:{tmp_path}/jobs", s3_bucket.replace("s3:", "s3a:") + "/command"
+    asyncio.run(simulate(url))
+    runner = CliRunner()
+    done = runner.invoke(app, ["spark", "history", "--warehouse", warehouse, "--url", url])
+    report = runner.invoke(app, ["spark", "report", "--warehouse", warehouse, "--json"])
+
+    assert (0, 0) == (done.exit_code, report.exit_code), done.output + report.output
+    assert "000000000001" == json.loads(report.stdout)["generation"]

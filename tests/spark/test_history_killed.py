@@ -1,89 +1,88 @@
-"""The pipeline killed with SIGKILL in each of its phases, with Spark: the current generation stays
-complete.
-"""
+"""A writer killed with SIGKILL before and after each change of the store: generations stay complete."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from asyncio import to_thread
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse import Warehouse
-from dibs.spark.report.parquet import WarehouseReader
+from dibs.spark.history.warehouse import cleanup
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
+from tests.spark.killed_writer import write_until
 from tests.spark.random_day import RandomDay
+from tests.spark.staged_tables import MAIL, NEXT, add, counts
 from tests.spark.storage_contents import all_events, all_slots
-from tests.spark.warehouse_rows import rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).parents[2]
-PHASES = ("live-read", "events", "live", "runs", "metrics", "ids")
-
-CHILD = """
-import sys
-from pathlib import Path
-from dibs.spark.history.increments import update
-from dibs.spark.java import session
-from tests.spark.conftest import SMALL
-update(session(master="local[2]", config=SMALL), sys.argv[1], Path(sys.argv[2]))
-"""
+from tests.spark.warehouse_rows import rows, runs_in
 
 
-def killed_in(phase: str, url: str, warehouse: Path) -> None:
-    """Start an increment in a new process group, and kill the group after the phase has begun."""
-    command = [sys.executable, "-c", CHILD, url, str(warehouse)]
-    child = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 1200
-    while (
-        not (seen := any(warehouse.glob(f"staging/*/{phase}")))
-        and child.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.001)
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
-    _, errors = child.communicate()
-    assert seen, errors
+def check_kills(location: str, changes: int) -> int:
+    """Kill a writer at each change, and return the number of kills.
+
+    Each write adds one file to two partitions and increases the horizon, so all three numbers are equal.
+    """
+    kills = 0
+    for change in range(1, changes + 1):
+        for moment in ("before", "after"):
+            before = Warehouse.existing(location).state.horizon
+            kills += write_until(change, moment, location)
+            now = Warehouse.existing(location).state.horizon
+
+            assert now - before in (0, 1)
+            assert {MAIL: now, NEXT: now} == counts(location)
+    return kills
+
+
+def test_a_writer_killed_at_any_change_leaves_a_complete_generation(tmp_path: Path) -> None:
+    """Its changes are the two files, and the manifest. The second generation is older than its readers."""
+    location = str(tmp_path / "warehouse")
+    add(location, MAIL, NEXT)
+
+    assert 6 == check_kills(location, 3)
+    add(location, MAIL, NEXT)
+    assert [] == [*(tmp_path / "warehouse").glob("staging/*")]
+
+
+def test_a_writer_killed_at_its_commit_on_s3(s3_bucket: str) -> None:
+    location = f"{s3_bucket}/killed"
+    add(location, MAIL, NEXT)
+    before = Warehouse.existing(location).state.horizon
+    assert write_until(3, "before", location)
+    between = Warehouse.existing(location).state.horizon
+    assert write_until(3, "after", location)
+
+    assert (before, before, before + 1) == (1, between, Warehouse.existing(location).state.horizon)
+    assert {MAIL: 2, NEXT: 2} == counts(location)
 
 
 @pytest.mark.spark
-async def test_an_increment_killed_in_any_phase_changes_nothing_and_is_repeated(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+async def test_increments_killed_at_every_change_add_each_event_once(
+    location: str, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    """The long form: twenty kills, before and after each change."""
+    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    url = f"file:{tmp_path}/jobs"
+    kills, wanted = 0, 20 if engine == "duckdb" else 4
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage, seed=5)
         await day.prepare(all_events_of="mail")
-        await day.advance(60)
-        await to_thread(increments.update, spark, url, warehouse)
-        for phase in PHASES:
-            before = Warehouse.existing(warehouse)
-            kept = {
-                queue: len(WarehouseReader(before).minutes(queue))
-                for queue in WarehouseReader(before).queues()
-            }
-            await day.advance(30)
-            await to_thread(killed_in, phase, url, warehouse)
-            now = Warehouse.existing(warehouse)
-
-            assert now.folder == before.folder
-            assert now.state == before.state
-            assert kept == {queue: len(WarehouseReader(now).minutes(queue)) for queue in kept}
-        await to_thread(increments.update, spark, url, warehouse)
+        for number in count():
+            # An increment has about ten changes: its files, its manifest, and the removal of old files.
+            change, moment = number % 10 + 1, ("before", "after")[number // 10 % 2]
+            await day.advance(20)
+            kills += await to_thread(write_until, change, moment, location, url, engine)
+            if kills >= wanted:
+                break
+        await to_thread(increments.update, url, location)
         events, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in events]
-    horizon = Warehouse.existing(warehouse).state.horizon
+    horizon = Warehouse.existing(location).state.horizon
 
-    assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
-    assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
+    assert expected_history.metrics(pairs, live, horizon) == rows(location, "metrics", "queue", "minute")
+    assert expected_history.ids(pairs) == rows(location, "ids", "queue", "id")
+    assert expected_history.runs(pairs) == runs_in(location)

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -20,13 +19,10 @@ from click.testing import CliRunner, Result
 from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
-from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.page import render_page
 from dibs.spark.report.summary import HistoryReport, QueueSummary, create_report
 from dibs.storage.registry import open_storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -45,8 +41,8 @@ class PlantedHistory:
 
 
 @pytest.fixture(scope="module")
-def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlantedHistory:
-    """The history, read by the command line, which uses the active Spark session."""
+def history(tmp_path_factory: pytest.TempPathFactory) -> PlantedHistory:
+    """The history, read by the command line."""
     history = PlantedHistory(tmp_path_factory.mktemp("story"))
     done = history.run_cli("history", "--warehouse", str(history.warehouse), "--json")
 
@@ -145,16 +141,14 @@ def test_a_browser_runs_it_and_shows_one_queue(history: PlantedHistory) -> None:
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def test_a_warehouse_of_another_storage_is_refused(
-    history: PlantedHistory, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_warehouse_of_another_storage_is_refused(history: PlantedHistory, tmp_path: Path) -> None:
     other = f"file:{tmp_path}/other"
     asyncio.run(make(other))
-    before = Warehouse.existing(history.warehouse).folder
+    before = Warehouse.existing(history.warehouse).generation
 
     with pytest.raises(Refused, match="holds the history of file:"):
-        update(spark, other, history.warehouse)
-    assert before == Warehouse.existing(history.warehouse).folder
+        update(other, history.warehouse)
+    assert before == Warehouse.existing(history.warehouse).generation
 
 
 async def make(url: str) -> None:
@@ -182,9 +176,7 @@ def test_an_error_names_its_remedy(
     assert hint in done.stderr
 
 
-def test_a_log_that_ends_before_its_offset_is_another_log(
-    spark: SparkSession, history: PlantedHistory, tmp_path: Path
-) -> None:
+def test_a_log_that_ends_before_its_offset_is_another_log(history: PlantedHistory, tmp_path: Path) -> None:
     """The storage was emptied, and an increment would mix two histories."""
     root = tmp_path / "warehouse"
     shutil.copytree(history.warehouse, root, symlinks=True)
@@ -192,7 +184,7 @@ def test_a_log_that_ends_before_its_offset_is_another_log(
     try:
         asyncio.run(simulate_day(history.url, runs=5, hours=0.1))
         with pytest.raises(Refused, match="ends before the offset"):
-            update(spark, history.url, root)
+            update(history.url, root)
     finally:
         shutil.rmtree(f"{history.folder}/jobs")
         shutil.move(f"{history.folder}/kept", f"{history.folder}/jobs")

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dibs.spark.history.warehouse import Warehouse, WarehouseState
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.parquet import WarehouseReader
 
 ROWS = 35
@@ -26,8 +26,8 @@ def reader(tmp_path: Path) -> WarehouseReader:
             numbers = list(range(begin, begin + ROWS))
             ids = pa.table({"id": [f"id {number}" for number in numbers], "attempts": numbers})
             pq.write_table(ids, folder / f"part-{part}.parquet")
-        draft.add("ids", draft.staging("ids"))
-        draft.commit(WarehouseState())
+        draft.add("ids", "ids")
+        draft.commit(draft.before)
     return WarehouseReader(Warehouse.existing(root))
 
 

@@ -1,12 +1,8 @@
-"""The atomic changes of a warehouse, without Spark: its files contain arbitrary text."""
+"""The generations of a warehouse, in a local folder and on an S3 server; files have arbitrary rows."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,79 +11,53 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import Refused, StorageDamaged, StorageTooNew
-from dibs.spark.history.warehouse import (
-    FORMAT,
-    KEPT_GENERATIONS,
-    MAX_SMALL_FILES,
-    Draft,
-    TablePartition,
-    Warehouse,
-    WarehouseState,
-    folder_name,
-)
-
-MAIL = TablePartition("mail", "2026-11-20")
-NEXT = TablePartition("mail", "2026-11-21")
+from dibs.spark.history.warehouse import cleanup
+from dibs.spark.history.warehouse.draft import MAX_SMALL_FILES, WarehouseBusy
+from dibs.spark.history.warehouse.local_store import LocalStore
+from dibs.spark.history.warehouse.manifest import FORMAT, TablePartition
+from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.remote_store import RemoteStore
+from dibs.spark.history.warehouse.store import Store
+from dibs.spark.history.warehouse.stores import open_store
+from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.version import VERSION
+from tests.spark.staged_tables import MAIL, NEXT, add, counts, stage
 
 
-def stage(draft: Draft, name: str, *parts: TablePartition, text: str = "rows") -> Path:
-    folder = draft.staging(name)
-    for part in parts:
-        partition_folder = folder / f"queue={part.queue}" / f"date={part.date}"
-        partition_folder.mkdir(parents=True)
-        number = len(list((draft.before.root / "generations").iterdir()))
-        (partition_folder / f"part-{number}-{name}-{os.urandom(4).hex()}.parquet").write_text(text)
-        (partition_folder / "_SUCCESS").touch()
-    return folder
+def test_added_files_join_the_existing_ones(location: str) -> None:
+    add(location, MAIL, NEXT)
+    now = add(location, MAIL)
+
+    assert {MAIL: 2, NEXT: 1} == counts(location)
+    assert (2, 2) == (now.horizon, now.generation)
 
 
-def added(root: Path, *parts: TablePartition, text: str = "rows") -> Warehouse:
-    with Warehouse(root).open_draft() as draft:
-        draft.add("runs", stage(draft, "runs", *parts, text=text))
-        return draft.commit(replace(draft.before.state, horizon=draft.before.state.horizon + 1))
+def test_a_reader_keeps_the_generation_that_it_opened(location: str) -> None:
+    add(location, MAIL)
+    before = Warehouse.existing(location)
+    with Warehouse(location).open_draft() as new:
+        new.replace("runs", [MAIL], stage(new, "runs", MAIL, NEXT))
+        new.commit(new.before)
+
+    ((file,),) = before.files("runs").values()
+    assert 0 < before.store.local_copy(file.path).stat().st_size
+    assert {MAIL: 1, NEXT: 1} == counts(location)
 
 
-def counts(warehouse: Warehouse) -> dict[TablePartition, int]:
-    return {part: len(files) for part, files in warehouse.files("runs").items()}
+def test_a_replacement_removes_all_files_of_its_partitions(location: str) -> None:
+    add(location, MAIL, NEXT)
+    with Warehouse(location).open_draft() as new:
+        new.replace("runs", [MAIL, NEXT], stage(new, "runs", NEXT))
+        new.commit(new.before)
+
+    assert {NEXT: 1} == counts(location)
 
 
-def test_added_files_join_the_existing_ones(tmp_path: Path) -> None:
-    added(tmp_path, MAIL, NEXT)
-    now = added(tmp_path, MAIL)
-
-    assert {MAIL: 2, NEXT: 1} == counts(now)
-    assert 2 == now.state.horizon
-    assert {MAIL: 2, NEXT: 1} == counts(Warehouse.existing(tmp_path))
-
-
-def test_readers_read_through_a_link_that_moves(tmp_path: Path) -> None:
-    added(tmp_path, MAIL)
-    before = Warehouse.existing(tmp_path)
-    added(tmp_path, MAIL)
-
-    assert 2 == len([*(tmp_path / "runs").rglob("*.parquet")])
-    assert 1 == sum(counts(before).values())
-
-
-def test_a_replacement_removes_all_files_of_its_partitions(tmp_path: Path) -> None:
-    added(tmp_path, MAIL, NEXT)
-    with Warehouse(tmp_path).open_draft() as draft:
-        draft.replace("runs", [MAIL, NEXT], stage(draft, "runs", NEXT))
-        now = draft.commit(draft.before.state)
-
-    assert {NEXT: 1} == counts(now)
-
-
-def test_escaped_names_of_queues_are_decoded(tmp_path: Path) -> None:
+def test_odd_names_of_queues_are_kept(location: str) -> None:
     odd = TablePartition("007 / ü=%", "2026-11-20")
-    with Warehouse(tmp_path).open_draft() as draft:
-        folder = draft.staging("runs") / "queue=007 %2F ü%3D%25" / f"date={odd.date}"
-        folder.mkdir(parents=True)
-        (folder / "part.parquet").touch()
-        draft.add("runs", draft.staging("runs"))
-        now = draft.commit(WarehouseState())
+    add(location, odd)
 
-    assert {odd: 1} == counts(now)
+    assert {odd: 1} == counts(location)
 
 
 @pytest.mark.parametrize("char", ["a", "ü", "%", "\x01", "🐘"])
@@ -105,49 +75,160 @@ def test_every_queue_has_a_folder_of_its_own(tmp_path: Path, char: str) -> None:
         assert folder == name or folder.startswith(name[:50] + "~")
 
 
-def test_an_uncommitted_draft_has_no_effect(tmp_path: Path) -> None:
-    added(tmp_path, MAIL)
-    with pytest.raises(RuntimeError), Warehouse(tmp_path).open_draft() as draft:  # noqa: PT012
-        draft.add("runs", stage(draft, "runs", NEXT))
+def test_an_uncommitted_draft_has_no_effect(location: str, tmp_path: Path) -> None:
+    add(location, MAIL)
+    with pytest.raises(RuntimeError), Warehouse(location).open_draft() as new:  # noqa: PT012
+        new.add("runs", stage(new, "runs", NEXT))
         raise RuntimeError
 
-    assert {MAIL: 1} == counts(Warehouse.existing(tmp_path))
-    assert not (tmp_path / "staging").exists()
+    assert {MAIL: 1} == counts(location)
+    assert not (tmp_path / "warehouse" / "staging").exists()
 
 
-def test_a_generation_that_never_became_current_is_deleted(tmp_path: Path) -> None:
-    added(tmp_path, MAIL)
-    left = tmp_path / "generations" / "000000000002" / "runs"
-    left.mkdir(parents=True)
-    now = added(tmp_path, MAIL)
-
-    assert "000000000002" == now.folder.name
-    assert {MAIL: 2} == counts(now)
-
-
-def test_only_the_last_generations_are_kept(tmp_path: Path) -> None:
-    for _ in range(KEPT_GENERATIONS + 2):
-        added(tmp_path, MAIL)
-
-    assert KEPT_GENERATIONS == len([*(tmp_path / "generations").iterdir()])
-
-
-def test_a_partition_with_many_small_files_is_compacted(tmp_path: Path) -> None:
+def test_a_partition_with_many_small_files_is_compacted(location: str) -> None:
     for _ in range(MAX_SMALL_FILES + 1):
-        added(tmp_path, MAIL)
-    with Warehouse(tmp_path).open_draft() as draft:
-        files = draft.files_to_compact("runs")
-        draft.compact("runs", files, stage(draft, "merged", MAIL))
-        now = draft.commit(WarehouseState())
+        add(location, MAIL)
+    with Warehouse(location).open_draft() as new:
+        files = new.files_to_compact("runs")
+        new.compact("runs", files, stage(new, "merged", MAIL))
+        new.commit(new.before)
 
     assert MAX_SMALL_FILES + 1 == len(files)
-    assert {MAIL: 1} == counts(now)
+    assert {MAIL: 1} == counts(location)
 
 
-def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
-    with Warehouse(tmp_path).open_draft(), pytest.raises(Refused, match="another process"):  # noqa: SIM117
+def test_each_attempt_has_a_folder_of_its_own(location: str) -> None:
+    """Java may still write into the folder of an attempt whose Python process was killed."""
+    folders = []
+    for _ in range(2):
+        with Warehouse(location).open_draft() as new:
+            folders.append(new.staging("runs"))
+
+    assert folders[0] != folders[1]
+
+
+# -- two writers -------------------------------------------------------------------------------------
+
+
+def test_one_process_writes_to_a_folder_at_a_time(tmp_path: Path) -> None:
+    with Warehouse(tmp_path).open_draft(), pytest.raises(WarehouseBusy, match="another process"):  # noqa: SIM117
         with Warehouse(tmp_path).open_draft():
             pass
+
+
+def test_the_second_commit_of_a_generation_changes_nothing(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a folder, the lock is taken away, as on a file system that ignores locks."""
+    monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.FileLock.acquire", lambda _lock: None)
+    add(location, MAIL)
+    with Warehouse(location).open_draft() as slow:
+        with Warehouse(location).open_draft() as fast:
+            fast.add("runs", stage(fast, "runs", MAIL))
+            fast.commit(fast.before)
+        slow.add("runs", stage(slow, "runs", NEXT))
+        with pytest.raises(WarehouseBusy, match="Repeat it"):
+            slow.commit(slow.before)
+
+    assert {MAIL: 2} == counts(location)
+    assert 2 == len(open_store(location).list_files("data"))
+
+
+def test_a_writer_that_slept_until_its_rival_was_deleted_is_refused(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.FileLock.acquire", lambda _lock: None)
+    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    with Warehouse(location).open_draft() as slow:
+        for _ in range(3):
+            add(location, MAIL)
+        with pytest.raises(WarehouseBusy, match="Repeat it"):
+            slow.commit(slow.before)
+
+    assert {MAIL: 3} == counts(location)
+
+
+def test_a_lost_reply_of_the_commit_is_no_other_writer(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of S3 repeats a request whose reply was lost, and is then told that the file exists."""
+    kind = type(open_store(location))
+    create = kind.create
+
+    def create_twice(store: Store, path: str, content: bytes) -> None:
+        create(store, path, content)
+        create(store, path, content)
+
+    add(location, MAIL)
+    monkeypatch.setattr(kind, "create", create_twice)
+    add(location, MAIL)
+
+    assert {MAIL: 2} == counts(location)
+
+
+def test_a_store_that_overwrites_is_refused(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers ignore `If-None-Match`."""
+
+    def overwrite(store: RemoteStore, path: str, content: bytes) -> None:
+        store._fs.pipe_file(store._path(path), content)
+
+    monkeypatch.setattr(RemoteStore, "create", overwrite)
+    with pytest.raises(Refused, match="conditional writes"):
+        add(f"{s3_bucket}/overwriting", MAIL)
+
+
+def test_a_file_system_without_hard_links_renames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(_old: object, _new: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    add(tmp_path, MAIL)
+    with pytest.raises(FileExistsError):
+        LocalStore(tmp_path).create("manifests/000000000001.json", b"")
+
+    assert {MAIL: 1} == counts(tmp_path)
+
+
+# -- old generations ---------------------------------------------------------------------------------
+
+
+def test_a_replaced_generation_is_kept_for_an_hour(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace_all() -> None:
+        with Warehouse(location).open_draft() as new:
+            new.replace("runs", [MAIL], stage(new, "runs", MAIL))
+            new.commit(new.before)
+
+    store = open_store(location)
+    for _ in range(3):
+        replace_all()
+    assert (3, 3) == (len(store.list_files("manifests")), len(store.list_files("data")))
+
+    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    replace_all()
+
+    assert (1, 1) == (len(store.list_files("manifests")), len(store.list_files("data")))
+    assert {MAIL: 1} == counts(location)
+
+
+def test_old_files_that_no_generation_names_are_removed(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleanup, "SEARCH_EVERY", 1)
+    store = open_store(location)
+    add(location, MAIL)
+    with Warehouse(location).open_draft() as killed:
+        killed.add("runs", stage(killed, "runs", NEXT))
+        killed._put("runs", 2)
+    add(location, MAIL)
+    young = len(store.list_files("data"))
+    monkeypatch.setattr(cleanup, "ORPHAN_SECONDS", -1)
+    add(location, MAIL)
+
+    assert (3, 3) == (young, len(store.list_files("data")))
+    assert {MAIL: 3} == counts(location)
+
+
+# -- errors ------------------------------------------------------------------------------------------
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -157,90 +238,42 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_a_missing_warehouse_names_the_command_that_creates_one(tmp_path: Path) -> None:
+def test_a_missing_warehouse_names_the_command_that_creates_one(location: str) -> None:
     with pytest.raises(Refused, match="dibs spark history"):
-        Warehouse.existing(tmp_path)
+        Warehouse.existing(location)
+
+
+@pytest.mark.parametrize(
+    ("location", "error"),
+    [
+        ("ftp://host/history", "schemes"),
+        ("s3://", "names no bucket"),
+    ],
+)
+def test_a_url_of_no_store_is_refused(location: str, error: str) -> None:
+    with pytest.raises(Refused, match=error):
+        Warehouse(location)
 
 
 @pytest.mark.parametrize(
     ("raw", "error"),
     [
         (msgspec.json.encode({"format": FORMAT + 1, "offsets": 3}), StorageTooNew),
-        (b'{"format": 1, "offs', StorageDamaged),
+        (b'{"format": 2, "offs', StorageDamaged),
         (b"[]", StorageDamaged),
     ],
 )
-def test_a_state_that_cannot_be_trusted_is_refused(
+def test_a_manifest_that_cannot_be_trusted_is_refused(
     tmp_path: Path, raw: bytes, error: type[Exception]
 ) -> None:
-    now = added(tmp_path, MAIL)
-    (now.folder / "state.json").write_bytes(raw)
+    add(tmp_path, MAIL)
+    (tmp_path / "manifests" / "000000000001.json").write_bytes(raw)
 
     with pytest.raises(error):
         Warehouse(tmp_path)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from tests.spark.test_history_warehouse import MAIL, NEXT, added
-print("on", flush=True)
-while True:
-    added(Path(sys.argv[1]), MAIL, NEXT)
-"""
-
-
-def test_a_writer_killed_at_any_moment_leaves_a_whole_generation(tmp_path: Path) -> None:
-    """Each write adds one file to two partitions and increases the horizon, so all three numbers are
-    equal.
-    """
-    reached = 0
-    for _ in range(5):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
-        assert writer.stdout
-        writer.stdout.readline()
-        while visible_increments(tmp_path) < reached + 3:
-            assert writer.poll() is None
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate()
-        now = Warehouse.existing(tmp_path)
-        reached = now.state.horizon
-
-        assert {MAIL: reached, NEXT: reached} == counts(now)
-
-
-def visible_increments(root: Path) -> int:
-    """Return the number of increments that a reader sees while another process writes."""
-    try:
-        now = Warehouse(root)
-        files = counts(now)
-        is_kept = int(Warehouse(root).generation or 0) < int(now.generation or 0) + KEPT_GENERATIONS
-    except (StorageDamaged, FileNotFoundError):
-        # The warehouse changed more than once between the two reads, and the first generation is deleted.
-        return 0
-    assert not is_kept or files.get(MAIL, 0) == files.get(NEXT, 0)
-    return now.state.horizon
-
-
-@pytest.mark.parametrize("keeps_target", [True, False])
-def test_a_copy_without_links_says_so(tmp_path: Path, *, keeps_target: bool) -> None:
-    """A copy by `cp -rL` has a folder `current`, and one by an object store has no `current`."""
-    added(tmp_path / "one", MAIL)
-    shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    if not keeps_target:
-        shutil.rmtree(tmp_path / "copy" / "current")
-
-    with pytest.raises(StorageDamaged, match="copied without its links"):
-        Warehouse.existing(tmp_path / "copy")
-    with pytest.raises(StorageDamaged, match="copied without its links"):
-        added(tmp_path / "copy", MAIL)
-
-
-def test_each_attempt_has_a_staging_folder_of_its_own(tmp_path: Path) -> None:
-    """Java may still write into the folder of an attempt whose Python process was killed."""
-    folders = []
-    for _ in range(2):
-        with Warehouse(tmp_path).open_draft() as draft:
-            folders.append(draft.staging("runs"))
-
-    assert folders[0] != folders[1]
+def test_a_manifest_names_its_format(location: str) -> None:
+    now = add(location, MAIL)
+    assert (FORMAT, VERSION) == (now.format, now.version)
+    assert now == Warehouse(location).manifest == replace(now)

@@ -6,12 +6,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dibs.spark.history.warehouse import Warehouse
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.parquet import WarehouseReader
 from tests.spark.frames import ms
 
+KEYS = {
+    "events": ("queue", "offset"),
+    "runs": ("queue", "offset"),
+    "metrics": ("queue", "minute"),
+    "ids": ("queue", "id"),
+    "live": ("queue", "id", "first"),
+}
 
-def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
+
+def rows(warehouse: str | Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
     """Return a table by key, with times as ms and full names of queues.
 
     It is read without Spark, which is faster.
@@ -26,3 +34,9 @@ def rows(warehouse: Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
             assert row_key not in found
             found[row_key] = values
     return found
+
+
+def runs_in(warehouse: str | Path) -> set[tuple[Any, ...]]:
+    columns = ("id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
+    runs = rows(warehouse, "runs", "queue", "offset")
+    return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}

@@ -13,9 +13,10 @@ import msgspec
 
 from dibs.client.connection.url import resolve_url
 from dibs.client.options.ids import new_id
+from dibs.errors import Refused
 from dibs.model.requests import OnConflict
 from dibs.spark.connection import absolute_location, is_shared, run_in_thread, shared_url
-from dibs.spark.java import require_pyspark
+from dibs.spark.java import require_pyspark, session
 from dibs.spark.write_report import WriteReport, sum_reports
 
 if TYPE_CHECKING:
@@ -26,8 +27,14 @@ if TYPE_CHECKING:
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
-def read(spark: SparkSession, table: str, *, url: str | None = None, **options: str) -> DataFrame:
-    """Return the table jobs, outcomes, events or runs as a DataFrame.
+def read(
+    source: SparkSession | str | Path, table: str, *, url: str | None = None, **options: str
+) -> DataFrame:
+    """Return a table as a DataFrame: jobs, outcomes, events or runs of a storage, or one of a warehouse.
+
+    With a Spark session as `source`, the table is one of the storage at `url`. With the location of a
+    warehouse, a path or a URL, it is events, runs, metrics, ids or live of its current generation, read in
+    the active Spark session; the warehouse has no options.
 
     `options` are the options of the data source. Filters are pushed down to the storage if the Spark
     session allows it. The ids or the log of a queue are read in as many partitions as Spark runs tasks
@@ -35,7 +42,9 @@ def read(spark: SparkSession, table: str, *, url: str | None = None, **options: 
     Raise Refused or StorageError.
     """
     require_pyspark()
-    storage_url = resolve_url(url)
+    if isinstance(source, (str, Path)):
+        return _read_warehouse(source, table, {**({} if url is None else {"url": url}), **options})
+    spark, storage_url = source, resolve_url(url)
     if not is_shared(storage_url):
         return spark.createDataFrame(
             run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
@@ -63,6 +72,14 @@ def read_stream(
     raw = {**options, "table": table, "url": shared_url(url)}
     stream_options(raw)
     return spark.readStream.format("dibs").options(**raw).load()
+
+
+def _read_warehouse(warehouse: str | Path, table: str, options: dict[str, str]) -> DataFrame:
+    from dibs.spark.history.reading import table_frame  # noqa: PLC0415 - needs pyarrow
+
+    for name in options:
+        raise Refused(f"a warehouse has no option {name!r}; filter the DataFrame instead", field=name)
+    return table_frame(session(), warehouse, table)
 
 
 def enqueue(

@@ -115,7 +115,7 @@ def _start_java(given: Mapping[str, str]) -> dict[str, str]:
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     if SparkContext._gateway is None:  # noqa: SLF001 - the only place of the gateway
-        if _GATEWAY_PORT not in os.environ:
+        if not is_submitted():
             os.environ["JAVA_HOME"] = str(java_home())
             if given.get("spark.master", "").startswith(_LOCAL_MASTERS):
                 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -128,11 +128,22 @@ def _start_java(given: Mapping[str, str]) -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
+def is_submitted() -> bool:
+    """Return whether `spark-submit` started this process."""
+    return _GATEWAY_PORT in os.environ
+
+
 def require_pyspark() -> None:
     """Raise ConfigurationError with the install command if pyspark or pyarrow is not installed."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(f"dibs.spark needs {' and '.join(missing)}: {INSTALL_COMMAND}")
+
+
+def require_pyarrow() -> None:
+    """Raise ConfigurationError with the install command if pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError("the history needs pyarrow: pip install 'dibs[history]'")
 
 
 def java_home(environ: Mapping[str, str] = os.environ) -> Path:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, get_args
 
 import rich_click as click
 
@@ -21,26 +21,19 @@ from dibs.cli.queue_names import complete_queue
 from dibs.client.options.durations import utc_datetime
 from dibs.errors import ConfigurationError, DibsError, Refused, StorageTooNew
 from dibs.spark.connection import StorageConnection, shared_url
-from dibs.spark.history.warehouse import WarehouseBusy
-from dibs.spark.java import require_pyspark, session
+from dibs.spark.java import is_submitted, require_pyarrow, session
 
 if TYPE_CHECKING:
     from dibs.spark.history.increments import Increment
 
 
-def _local_folder(_context: click.Context, _parameter: click.Parameter, value: str) -> Path:
-    """Return the path of a warehouse. A URL would become a folder with a name like `s3a:`."""
-    if "://" in value:
-        raise click.BadParameter(f"{value!r} is a URL, but a warehouse is a folder on a local file system")
-    return Path(value)
-
+EngineName = Literal["auto", "spark", "duckdb"]
 
 warehouse_option = click.option(
     "--warehouse",
-    callback=_local_folder,
-    metavar="DIR",
+    metavar="LOCATION",
     required=True,
-    help="Folder of the tables.",
+    help="Folder of the tables, or a URL such as s3://bucket/folder.",
 )
 
 
@@ -49,7 +42,7 @@ def command() -> None:
     """Keep the history of all runs as Parquet tables, and create a report from them.
 
     `history` reads the events of a storage (--url) into the tables. `report` reads the tables only. Both
-    print JSON with --json, and need Java and pip install 'dibs[spark]'.
+    print JSON with --json, and need pip install 'dibs[history]', or 'dibs[spark]' for Apache Spark.
 
     Example:
         dibs spark history --url file:./jobs --warehouse ./history
@@ -90,10 +83,17 @@ def command() -> None:
     callback=lambda _context, _parameter, given: dict(_parse_setting(text) for text in given),
     help="Set a property of Spark. May be repeated.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineName)),
+    default="auto",
+    help="Program that computes the tables. auto: DuckDB if it is installed, and Spark with "
+    "--master, --conf or spark-submit.",
+)
 @options.url
 @options.json
 def history(
-    warehouse: Path,
+    warehouse: str,
     *,
     queue: tuple[str, ...],
     follow: bool,
@@ -102,6 +102,7 @@ def history(
     until: str | None,
     master: str | None,
     settings: dict[str, str],
+    engine: EngineName,
     url: str | None,
     json: bool,
 ) -> None:
@@ -115,25 +116,32 @@ def history(
         dibs spark history --url file:./jobs --warehouse ./history --follow
     """
     first, last = _parse_span(since, until)
-    require_pyspark()
+    require_pyarrow()
+    from dibs.spark.history.engines import choose_engine  # noqa: PLC0415 - needs pyarrow
+    from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
+    from dibs.spark.history.warehouse.stores import open_store  # noqa: PLC0415
+
+    open_store(warehouse)
+    wants_spark = master is not None or settings or is_submitted()
+    chosen = choose_engine("spark" if engine == "auto" and wants_spark else engine)
     if first is None and not follow:
         # Spark needs seconds to start, so report a wrong URL or a missing server before.
         with StorageConnection(shared_url(url)):
             pass
-    # Imported after the checks, because it imports Spark.
-    from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
 
-    def spark() -> Any:
-        # Each increment asks for the session, because Java may have ended in between.
-        return session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
+    def take() -> Increment:
+        if chosen == "spark":
+            # Each increment asks for the session, because Java may have ended in between.
+            session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
+        if first is not None:
+            return rerun(warehouse, first, last, engine=chosen)
+        return update(url, warehouse, queue, engine=chosen)
 
     with _stop_event() as stop:
-        if first is not None:
-            _print_increment(rerun(spark(), warehouse, first, last), json=json)
-        elif follow:
-            _follow(lambda: update(spark(), url, warehouse, queue), every, stop, json=json)
+        if follow and first is None:
+            _follow(take, every, stop, json=json)
         else:
-            _print_increment(update(spark(), url, warehouse, queue), json=json)
+            _print_increment(take(), json=json)
 
 
 @command.command("report")
@@ -149,7 +157,7 @@ def history(
     help="Target of the capacity advice: 95 of 100 jobs wait at most this long.",
 )
 @options.json
-def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) -> None:
+def report(warehouse: str, *, out: Path | None, wait_p95: float, json: bool) -> None:
     """Create a report of a warehouse: throughput, latency, backlog, failures, ids and capacity.
 
     The page is one HTML file without external resources. Its top lists outages and ids that fail repeatedly.
@@ -160,7 +168,7 @@ def report(warehouse: Path, *, out: Path | None, wait_p95: float, json: bool) ->
     """
     if out is None and not json:
         raise UsageError("report needs --out FILE for a page, or --json for the numbers")
-    require_pyspark()
+    require_pyarrow()
     from dibs.spark.report.page import render_page  # noqa: PLC0415
     from dibs.spark.report.summary import create_report  # noqa: PLC0415
 
@@ -224,6 +232,8 @@ def _is_permanent(error: Exception) -> bool:
     """Return whether each later increment would raise this error too."""
     if isinstance(error, (ConfigurationError, StorageTooNew)):
         return True
+    from dibs.spark.history.warehouse.draft import WarehouseBusy  # noqa: PLC0415 - needs pyarrow
+
     return isinstance(error, Refused) and not isinstance(error, WarehouseBusy)
 
 

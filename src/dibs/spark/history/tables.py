@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, get_args
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dibs.model.events import AttemptKind
-from dibs.spark.schemas import struct_type
+from dibs.spark.schemas import arrow_schema, struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
@@ -25,6 +26,9 @@ JOB_ENDS: Final = ("completed", "failed", "cancelled")
 #: Kinds of events of accepted enqueues; only log level `all` records them.
 ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
 PARTITION_COLUMNS: Final = ("queue", "date")
+MINUTE: Final = 60_000
+#: Columns with the times that count for the horizon, and by which files are skipped.
+TIME_COLUMNS: Final = {"events": ("at",), "live": ("enqueued_at", "claimed_at")}
 #: Column that the rows of a table are sorted by, so that a read of a time range skips other row groups.
 SORT_COLUMN: Final = {"events": "at", "runs": "finished_at"}
 #: Percentiles of waits and run times.
@@ -87,6 +91,14 @@ _WAREHOUSE_COLUMNS: Final = {
 }
 
 
+_ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+
 def schema(table: str) -> StructType:
     """Return the schema of a table with its partition columns last, as Spark reads it."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - the names are used without Spark
@@ -96,6 +108,15 @@ def schema(table: str) -> StructType:
     else:
         inner = [field for field in struct_type(table) if field.name != "queue"]
     return StructType([*inner, *_parse_ddl("queue string, date date")])
+
+
+def table_schema(table: str) -> pa.Schema:
+    """Return the schema of a table with its partition columns last, as Arrow reads it."""
+    if own := _WAREHOUSE_COLUMNS.get(table):
+        inner = [pa.field(name, _ARROW_TYPES[kind]) for name, kind in own.items()]
+    else:
+        inner = [field.with_nullable(nullable=True) for field in arrow_schema(table) if field.name != "queue"]
+    return pa.schema([*inner, pa.field("queue", pa.string()), pa.field("date", pa.date32())])
 
 
 def _parse_ddl(ddl: str) -> list[StructField]:

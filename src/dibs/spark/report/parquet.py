@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import frozen
 
-from dibs.spark.history.warehouse import Warehouse, folder_name
+from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.warehouse import Warehouse
 
 #: Rows in memory at once. A dataset of Arrow would hold a row group, a million rows and more, and read
 #: ahead.
@@ -83,7 +84,8 @@ class WarehouseReader:
         folder = folder_name(queue)
         for part, files in self._warehouse.files(table).items():
             for file in files if part.queue == folder else ():
-                with pq.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
+                source = self._warehouse.store.open_file(file.path)
+                with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
                     for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
                         filtered = batch if where is None else batch.filter(where)
                         if filtered.num_rows:

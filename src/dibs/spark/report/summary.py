@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.spark.history.tables import ATTEMPT_ENDS
-from dibs.spark.history.warehouse import LogGap, Warehouse
+from dibs.spark.history.warehouse.manifest import LogGap
+from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.capacity import MINUTE, CapacityAdvice, advise, busiest_hour
 from dibs.spark.report.findings import (
     FAILURE_ENDS,
@@ -114,7 +115,7 @@ Series = dict[str, list[Any]]
 
 
 def create_report(
-    root: Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS
+    root: str | Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS
 ) -> tuple[HistoryReport, dict[str, Series]]:
     """Return the report of a warehouse, and queue -> the series of its charts.
 

@@ -98,7 +98,7 @@ class History:
 
 def _make(root: Path, made: tuple[HistoryReport, FullReport] | None) -> tuple[HistoryReport, FullReport]:
     """Return the report of the current generation; `made` if it is of that generation."""
-    from dibs.spark.history.warehouse import Warehouse  # noqa: PLC0415 - the extra may be missing
+    from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - the extra may be missing
     from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
     from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
 

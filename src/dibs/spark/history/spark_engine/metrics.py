@@ -20,17 +20,17 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from dibs.spark.history.spark_engine.transforms import end_events, epoch_ms, run_ms, union, utc_date, wait_ms
 from dibs.spark.history.tables import (
     ATTEMPT_ENDS,
     ENQUEUE_EVENTS,
     JOB_ENDS,
     METRICS_COLUMNS,
+    MINUTE,
     PARTITION_COLUMNS,
     PERCENTILES,
 )
-from dibs.spark.history.transforms import end_events, epoch_ms, run_ms, union, utc_date, wait_ms
 
-MINUTE: Final = 60_000
 #: Columns of a change. Counters count events; gauges keep their level until the next change.
 COUNTERS: Final = ("arrivals", "claims")
 GAUGES: Final = ("waiting", "due", "active")

@@ -18,13 +18,13 @@ from attrs import frozen
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from dibs.spark.history.spark_engine.transforms import union
 from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, schema
-from dibs.spark.history.transforms import union
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dibs.spark.history.warehouse import Draft
+    from dibs.spark.history.warehouse.draft import Draft
 
 #: Maximum bytes of Parquet for one task: some 200,000 events.
 ONE_TASK_BYTES: Final = 8 * 1024 * 1024
@@ -78,10 +78,6 @@ class TableBuilder:
 
     spark: SparkSession
     draft: Draft
-
-    def staged_files(self, name: str) -> list[Path]:
-        """Return the files written under a name; an empty list if `write` was not called with it."""
-        return sorted(self.draft.staging(name).rglob("*.parquet"))
 
     def use_one_task(self, *parts: Iterable[Path]) -> bool:
         """Return whether one task should process these files, and set Spark's parallelism accordingly."""

@@ -1,8 +1,4 @@
-"""The live jobs of a storage, read page by page in Spark tasks while the queues are in use.
-
-Jobs that ended are not read, however many outcomes the storage keeps. The reader lists one state after
-the other. Jobs that change their state during the read are found through the log.
-"""
+"""The live jobs of a storage as a data source of Spark, which reads several queues in parallel."""
 
 from __future__ import annotations
 
@@ -17,18 +13,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dibs.model.job import Job, Successor
-from dibs.model.results import ExportRecord, State
 from dibs.spark.connection import StorageConnection
+from dibs.spark.history.live_records import live_record_pages, live_rows
+from dibs.spark.history.spark_engine.transforms import end_events, utc_date
 from dibs.spark.history.tables import JOB_ENDS, LIVE_COLUMNS, LIVE_READ_COLUMNS, PARTITION_COLUMNS
-from dibs.spark.history.transforms import end_events, utc_date
-from dibs.spark.history.warehouse import folder_name
-from dibs.spark.source.pages import QueuePart, log_pages, record_pages
-from dibs.spark.source.rows import Row
+from dibs.spark.history.warehouse.names import folder_name
 
-#: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
-#: once.
-LISTING_ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
 #: Columns that are sent to Spark as ms.
 TIME_COLUMNS: Final = ("enqueued_at", "due_at", "claimed_at")
 
@@ -90,59 +80,12 @@ class _LiveJobsReader(ds.DataSourceReader):
                 pages = live_record_pages(connection, queue, is_logged=levels.get(queue, "off") != "off")
                 name = folder_name(queue)
                 for seen, records in enumerate(pages):
-                    if rows := [row for record in records for row in _live_rows(name, record, seen)]:
+                    if rows := [row for record in records for row in live_rows(name, record, seen)]:
                         columns = zip(*rows, strict=True)
                         arrays = [
                             pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
                         ]
                         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def live_record_pages(
-    connection: StorageConnection, queue: str, *, is_logged: bool
-) -> Iterator[Sequence[ExportRecord]]:
-    """Yield pages of records that contain every live job of a queue.
-
-    If an id comes twice, its last record counts. A listing can miss a live job only if the job returned
-    to waiting or was promoted from successor to current job during the read. Such a change ends an
-    attempt, which the log records. So all ids with events since the start are read once more.
-
-    On Postgres the log may lag behind a transaction that stays open. Then the next increment reads the
-    job, and counts the minutes since its enqueue again.
-
-    If the log is off (`is_logged` is false), or events were trimmed during the read, all ids of the
-    queue are read.
-    """
-    if not is_logged:
-        yield from record_pages(connection, QueuePart(queue))
-        return
-    since = connection.log_end(queue) or None
-    for state in LISTING_ORDER:
-        yield from record_pages(connection, QueuePart(queue, state=state))
-    until = connection.log_end(queue)
-    if connection.run(connection.storage.events(queue, after=since, limit=1)).fell_off:
-        yield from record_pages(connection, QueuePart(queue))
-        return
-    for page in log_pages(connection, QueuePart(queue, after=since, until=until), gaps=True):
-        yield from record_pages(
-            connection, QueuePart(queue, ids=tuple({event.id for _, event in page if event.id}))
-        )
-
-
-def _live_rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
-    """Yield the rows of the current job of an id and of its successor, if they exist."""
-    if (job := record.slot.current) is not None:
-        run = job.run
-        fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
-        state = "active" if run else "waiting"
-        yield (queue, job.id, state, job.first, fence, job.enqueued_at, _due_time(job), claimed, seen)
-    if (blocked := record.slot.successor) is not None:
-        times = (blocked.enqueued_at, _due_time(blocked), None)
-        yield (queue, record.id, "blocked", blocked.first, None, *times, seen)
-
-
-def _due_time(job: Job | Successor) -> int:
-    return max(job.run_at, job.enqueued_at)
 
 
 def read_live_jobs(spark: SparkSession, url: str, queues: Iterable[str] = ()) -> DataFrame:

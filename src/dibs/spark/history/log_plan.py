@@ -1,31 +1,22 @@
-"""The new events of an increment: a plan with the range of each log, and a data source that reads it.
+"""The plan of an increment: the range of each log that it reads.
 
-The live jobs (live_jobs.py) are read first, and the ends of the logs are fixed afterwards. A job that ends
+The live jobs (live_records.py) are read first, and the ends of the logs are fixed afterwards. A job that ends
 between these two steps is then in both results, and its revision range and fence (the number of its claim)
 identify it. In the opposite order, such a job could be missing from both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl
 
-import msgspec
-import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import datasource as ds
-from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
 from dibs.spark.connection import StorageConnection, run_in_thread
-from dibs.spark.history.transforms import utc_date
-from dibs.spark.history.warehouse import folder_name
-from dibs.spark.schemas import arrow_schema, struct_type
-from dibs.spark.source.pages import PAGE, QueuePart, log_pages
+from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.source.pages import PAGE
 from dibs.spark.source.partitioning import offset_ranges
-from dibs.spark.source.rows import event_rows, to_record_batch
 
 
 class LogRange(Struct, frozen=True):
@@ -116,66 +107,3 @@ def _split_range(connection: StorageConnection, log: LogRange, tasks: int) -> li
         return [log]
     parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)
     return [LogRange(log.queue, after, until) for after, until in parts]
-
-
-class LogRangeSource(ds.DataSource):
-    """The data source `dibs_log_ranges`: ranges of several logs in one read.
-
-    A long range gets a separate task. Several short ranges share a task, because opening a storage costs
-    more than reading a page of a log.
-
-    The data source `dibs` takes offsets for one queue only, and `mapInArrow`, which would work without a
-    data source, needs pandas.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format(...)`."""
-        return "dibs_log_ranges"
-
-    def schema(self) -> StructType:
-        """Return the columns of the table `events`."""
-        return struct_type("events")
-
-    def reader(self, schema: StructType) -> ds.DataSourceReader:
-        """Return the reader of the ranges in the option `plan`."""
-        return _LogRangeReader(self.options["url"], msgspec.json.decode(self.options["plan"], type=ReadPlan))
-
-
-class _LogPartition(ds.InputPartition):
-    """The ranges that one task reads."""
-
-    def __init__(self, ranges: Sequence[LogRange]) -> None:
-        super().__init__(len(ranges))
-        self.ranges = ranges
-
-
-class _LogRangeReader(ds.DataSourceReader):
-    def __init__(self, url: str, plan: ReadPlan) -> None:
-        self._url = url
-        self._plan = plan
-
-    def partitions(self) -> list[_LogPartition]:
-        long = [[log] for log in self._plan.ranges if not log.is_short]
-        short = [log for log in self._plan.ranges if log.is_short]
-        groups = [short[index :: self._plan.tasks] for index in range(self._plan.tasks)]
-        return [_LogPartition(group) for group in (*long, *groups) if group]
-
-    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema("events")
-        with StorageConnection(self._url) as connection:
-            for log in cast("_LogPartition", partition).ranges:
-                part = QueuePart(log.queue, after=log.after, until=log.until)
-                name = folder_name(log.queue)
-                for page in log_pages(connection, part, gaps=False):
-                    rows = [row for offset, event in page for row in event_rows(name, offset, event)]
-                    if rows:
-                        yield to_record_batch("events", rows, schema)
-
-
-def read_new_events(spark: SparkSession, url: str, plan: ReadPlan) -> DataFrame:
-    """Return the events of a plan. The events of a range are in order, in one partition."""
-    spark.dataSource.register(LogRangeSource)
-    rows = msgspec.json.encode(plan).decode()
-    source = spark.read.format(LogRangeSource.name()).option("url", url).option("plan", rows)
-    return source.load().withColumn("date", utc_date("at"))

@@ -1,0 +1,1 @@
+"""The engine on DuckDB, in this process and without Java."""

@@ -1,0 +1,85 @@
+"""The tables of a warehouse for other programs: lists of Parquet files, a dataset of Arrow, a DataFrame.
+
+The folder of a table also has files that were replaced, so a pattern such as `runs/**/*.parquet` would
+return rows twice. These functions return the files of the current generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as pads
+
+from dibs.errors import Refused
+from dibs.spark.history.tables import table_schema
+from dibs.spark.history.warehouse.datasets import dataset_of
+from dibs.spark.history.warehouse.manifest import TABLES, DataFile
+from dibs.spark.history.warehouse.remote_store import RemoteStore
+from dibs.spark.history.warehouse.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def table_files(warehouse: str | Path, table: str) -> list[str]:
+    """Return the paths or URLs of the files of a table: events, runs, metrics, ids or live.
+
+    The files are Parquet, with the columns `queue` and `date` in the names of their folders. They stay
+    readable for an hour after an increment replaces them. Raise Refused for an unknown table, and for a
+    location without a warehouse.
+    """
+    found, files = _open(warehouse, table)
+    return [found.store.full_path(file.path) for file in files]
+
+
+def table_dataset(warehouse: str | Path, table: str) -> pads.Dataset:
+    """Return a table as a dataset of Arrow, which Polars, pandas and DuckDB read too.
+
+    Raise Refused for an unknown table, and for a location without a warehouse.
+    """
+    found, files = _open(warehouse, table)
+    if not files:
+        return pads.dataset(table_schema(table).empty_table())
+    return dataset_of(found.store, table, [file.path for file in files])
+
+
+def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataFrame:
+    """Return a table as a DataFrame.
+
+    Spark reads the files of a folder itself, and those of an object store through pyarrow, so that it
+    needs no jars for the store. Raise Refused for an unknown table, and for a location without a warehouse.
+    """
+    from dibs.spark.history.spark_engine.warehouse_source import read_through_arrow  # noqa: PLC0415
+    from dibs.spark.history.tables import schema  # noqa: PLC0415
+
+    found, files = _open(warehouse, table)
+    if not files:
+        return spark.createDataFrame(table_schema(table).empty_table())
+    if isinstance(found.store, RemoteStore):
+        return read_through_arrow(spark, found.store.location, table, [file.path for file in files])
+    paths = [found.store.full_path(file.path) for file in files]
+    frames = [
+        spark.read.schema(schema(table)).option("basePath", base).parquet(*its)
+        for base, its in _by_base(paths)
+    ]
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.unionByName(other)
+    return frame
+
+
+def _by_base(paths: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the files below each folder whose subfolders are partitions."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        found.setdefault(str(Path(path).parents[2]), []).append(path)
+    yield from found.items()
+
+
+def _open(warehouse: str | Path, table: str) -> tuple[Warehouse, list[DataFile]]:
+    if table not in TABLES:
+        raise Refused(f"unknown table {table!r:.80}; known tables: {', '.join(TABLES)}", field="table")
+    opened = Warehouse.existing(warehouse)
+    return opened, [*opened.manifest.tables.get(table, ())]

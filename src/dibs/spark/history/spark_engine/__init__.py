@@ -1,0 +1,1 @@
+"""The engine on Spark, for histories that are larger than one machine should compute."""

@@ -1,0 +1,172 @@
+"""The next generation while it is built, and its commit by the creation of one manifest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import asdict
+
+from dibs.client.options.ids import new_id
+from dibs.errors import Refused
+from dibs.spark.history.tables import TIME_COLUMNS, latest_time, row_count
+from dibs.spark.history.warehouse.cleanup import remove_old
+from dibs.spark.history.warehouse.manifest import (
+    DATA,
+    FORMAT,
+    TABLES,
+    DataFile,
+    Manifest,
+    TablePartition,
+    WarehouseState,
+    decode_state,
+    encode_manifest,
+    generation_name,
+    manifest_number,
+    manifest_path,
+)
+from dibs.spark.history.warehouse.names import partition_folder, partition_of
+from dibs.spark.history.warehouse.store import Store
+from dibs.version import VERSION
+
+#: A partition with more than MAX_SMALL_FILES files below this size is compacted.
+SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
+MAX_SMALL_FILES: Final = 8
+
+
+class WarehouseBusy(Refused):
+    """Another process writes to the warehouse. Nothing was changed; a later increment may succeed."""
+
+
+class StagedFile:
+    """A new file of a table, in the local folder of the attempt."""
+
+    def __init__(self, table: str, path: Path) -> None:
+        self.path = path
+        self.partition: TablePartition = partition_of(path)
+        self.rows: int = row_count([path])
+        self.bytes: int = path.stat().st_size
+        self.latest: int = latest_time([path], *TIME_COLUMNS.get(table, ()))
+
+
+class Draft:
+    """The next generation while it is built: the files that it will hold. Readers see it after `commit`."""
+
+    def __init__(self, store: Store, before: Manifest, folder: Path) -> None:
+        self.store = store
+        self.before = before
+        self.folder = folder
+        self.attempt: str = new_id()
+        self._kept: dict[str, list[DataFile]] = {name: [*before.tables.get(name, ())] for name in TABLES}
+        self._new: dict[str, list[StagedFile]] = {name: [] for name in TABLES}
+
+    def staging(self, name: str) -> Path:
+        """Return the path of a new folder to write a table, or a part of one, to."""
+        return self.folder / name
+
+    def staged(self, name: str) -> list[Path]:
+        """Return the files written under a name; an empty list if there are none."""
+        return sorted(self.staging(name).rglob("*.parquet"))
+
+    def known(self, table: str) -> list[DataFile]:
+        """Return the files of a table in the generation before."""
+        return [*self.before.tables.get(table, ())]
+
+    def local(self, files: Iterable[DataFile]) -> list[Path]:
+        """Return local copies of files of the generation before."""
+        return [self.store.local_copy(file.path) for file in files]
+
+    def add(self, table: str, name: str) -> None:
+        """Add the files staged under a name to a table."""
+        self._new[table] += [StagedFile(table, path) for path in self.staged(name)]
+
+    def replace(self, table: str, touched: Iterable[TablePartition], name: str) -> None:
+        """Replace all files of the partitions `touched` with the files staged under a name."""
+        parts = set(touched)
+        self._kept[table] = [file for file in self._kept[table] if file.partition not in parts]
+        self.add(table, name)
+
+    def files_to_compact(self, table: str) -> list[Path]:
+        """Return the small files of every partition that has too many of them, as local files."""
+        small: dict[TablePartition, list[DataFile | StagedFile]] = {}
+        files: list[DataFile | StagedFile] = [*self._kept[table], *self._new[table]]
+        for file in files:
+            if file.bytes < SMALL_FILE_BYTES:
+                small.setdefault(file.partition, []).append(file)
+        many = [file for files in small.values() if len(files) > MAX_SMALL_FILES for file in files]
+        return [
+            file.path if isinstance(file, StagedFile) else self.store.local_copy(file.path) for file in many
+        ]
+
+    def compact(self, table: str, files: Iterable[Path], name: str) -> None:
+        """Replace these files with the files staged under a name."""
+        replaced = {*files}
+        self._new[table] = [file for file in self._new[table] if file.path not in replaced]
+        # A partition is compacted as a whole, so all its small files are replaced.
+        parts = {partition_of(path) for path in replaced}
+        self._kept[table] = [
+            file
+            for file in self._kept[table]
+            if file.partition not in parts or file.bytes >= SMALL_FILE_BYTES
+        ]
+        self.add(table, name)
+
+    def commit(self, state: WarehouseState) -> Manifest:
+        """Make the draft the current generation, by creating its manifest.
+
+        Raise WarehouseBusy if another process has committed a generation since this draft was opened.
+        Then nothing is changed.
+        """
+        number = self.before.generation + 1
+        tables = {table: (*self._kept[table], *self._put(table, number)) for table in TABLES}
+        fields = {**asdict(state), "format": FORMAT, "version": VERSION, "tables": tables}
+        own = {"generation": number, "attempt": self.attempt, "written_at": round(time.time() * 1000)}
+        manifest = Manifest(**{**fields, **own})
+        self._create(manifest)
+        remove_old(self.store, manifest)
+        return manifest
+
+    def _put(self, table: str, number: int) -> list[DataFile]:
+        put = []
+        for index, staged in enumerate(self._new[table]):
+            folder = f"{DATA}/{table}/{partition_folder(staged.partition)}"
+            path = f"{folder}/{generation_name(number)}-{self.attempt}-{index}.parquet"
+            self.store.put(staged.path, path)
+            queue, date = staged.partition
+            put.append(
+                DataFile(
+                    path=path,
+                    queue=queue,
+                    date=date,
+                    rows=staged.rows,
+                    bytes=staged.bytes,
+                    latest=staged.latest,
+                )
+            )
+        return put
+
+    def _create(self, manifest: Manifest) -> None:
+        """Create the manifest. This one operation commits the generation."""
+        path = manifest_path(manifest.generation)
+        try:
+            self.store.create(path, encode_manifest(manifest))
+        except FileExistsError:
+            # The store may have repeated our own request, after its first reply was lost.
+            found = decode_state(self.store.read(path), self.store.full_path(path), Manifest)
+            if found.attempt != self.attempt:
+                self._give_up(manifest)
+        newest = max(filter(None, map(manifest_number, self.store.list_files("manifests"))))
+        if newest > manifest.generation:
+            # This process has slept for so long that the manifest it competed for is deleted already.
+            self.store.delete([path])
+            self._give_up(manifest)
+
+    def _give_up(self, manifest: Manifest) -> None:
+        self.store.delete(sorted(manifest.paths() - self.before.paths()))
+        raise WarehouseBusy(
+            f"another process has written generation {manifest.generation} of the warehouse "
+            f"{self.store.location} at the same time; this increment changed nothing. Repeat it",
+            field="warehouse",
+        )
