@@ -14,6 +14,7 @@ from dibs.cli.mcp.values import HIDDEN, prepare
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY
 from dibs.model.results import State
+from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 
 #: The most jobs or events of one answer.
@@ -36,7 +37,7 @@ class ReadingTools:
     async def describe_storage(self) -> dict[str, Any]:
         """Describe the storage: its URL without passwords, its durability, and the names of its queues."""
         with tool_errors():
-            queues = [info.name for info in await self.storage.queues()]
+            queues = [info.name for info in without_reserved(await self.storage.queues())]
         return {"url": str(self.storage.url), "durability": self.storage.durability, "queues": sorted(queues)}
 
     async def count_jobs(self, queues: list[str] | None = None) -> dict[str, Any]:
@@ -46,7 +47,7 @@ class ReadingTools:
         approximate.
         """
         with tool_errors():
-            names = queues or [info.name for info in await self.storage.queues()]
+            names = queues or [info.name for info in without_reserved(await self.storage.queues())]
             return json_output.counts_by_queue(await self.storage.counts(names))
 
     async def list_jobs(

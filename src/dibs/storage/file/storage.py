@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged
+from dibs.model.findings import Finding
 from dibs.model.results import WaitResult
 from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.file import checkpoint, commits
+from dibs.storage.file import checkpoint, commits, diagnosis
 from dibs.storage.file.access import CorruptFile, fsync_folder
 from dibs.storage.file.directory import Directory, to_read_error, to_write_error
 from dibs.storage.file.frames import encode_frame, write_atomically
@@ -103,6 +104,10 @@ class FileStorage(IndexedStorage):
         self._watch: CommitWatch | None = None
         self._thread: StepThread | None = None
         self._last_catch_up = 0.0
+
+    async def diagnose(self) -> list[Finding]:
+        """Examine the folder; see dibs.storage.diagnosis.Diagnosis."""
+        return await asyncio.to_thread(diagnosis.diagnose, self._directory, fsync=self._fsync)
 
     # -- open and close ------------------------------------------------------------------------------
 

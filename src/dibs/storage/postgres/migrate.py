@@ -34,16 +34,21 @@ async def migrate(connection: AsyncConnection[Any], queries: Queries, url: str) 
             log.info("%s: migrated the schema from layout %s to %s", url, latest, known[-1].number)
 
 
-async def _latest_applied(
-    connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
-) -> int:
-    """Return the number of the latest migration in the schema, 0 for a new schema. Raise StorageTooNew."""
+async def read_layout(connection: AsyncConnection[Any], queries: Queries) -> int:
+    """Return the number of the latest migration in the schema, 0 for a new schema."""
     found = await connection.execute(queries["known"], {"schema": queries.plain})
     row = await found.fetchone()
     if row is None or not row[0]:
         return 0
     row = await (await connection.execute(queries["applied"], {})).fetchone()
-    number: int = (row[0] if row else None) or 0
+    return (row[0] if row else None) or 0
+
+
+async def _latest_applied(
+    connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
+) -> int:
+    """Return the number of the latest migration in the schema, 0 for a new schema. Raise StorageTooNew."""
+    number = await read_layout(connection, queries)
     if number > known[-1].number:
         raise StorageTooNew(
             f"{url} has layout {number}, and this version of dibs knows layouts up to {known[-1].number}: "

@@ -12,9 +12,11 @@ from msgspec import UNSET, UnsetType
 from psycopg import BaseConnection
 
 from dibs.errors import Refused, StorageDamaged
+from dibs.model.findings import Finding
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.storage import checks, clock
+from dibs.storage.postgres import diagnosis
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.codec.rows import UnreadableRow
@@ -37,6 +39,7 @@ class PostgresSession:
     def __init__(self, address: PostgresAddress, *, clock: Clock = "system", limits: Limits = LIMITS) -> None:
         self.url = address.display_url
         self.limits = limits
+        self._address = address
         self._manual = clock == "manual"
         self._server = PostgresDatabase(address)
         self._waits = PostgresWaits(self._server, address.poll, manual=self._manual)
@@ -60,6 +63,10 @@ class PostgresSession:
         await self._waits.close()
         await self._vacuum.close()
         await self._server.close()
+
+    async def diagnose(self) -> list[Finding]:
+        """Examine the server; see dibs.storage.diagnosis.Diagnosis."""
+        return await diagnosis.diagnose(self._address, self._server.queries)
 
     async def compact(self) -> None:
         """Vacuum the table of the waiting and active jobs now."""

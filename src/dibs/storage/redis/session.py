@@ -10,13 +10,14 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 from redis.exceptions import RedisError
 
 from dibs.errors import NotRunning
+from dibs.model.findings import Finding
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Settlement
 from dibs.storage import checks, clock
 from dibs.storage.addresses import redact_url
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Watch
-from dibs.storage.redis import keys
+from dibs.storage.redis import diagnosis, keys
 from dibs.storage.redis.codec.jobs import UnreadableRecord
 from dibs.storage.redis.codec.requests import encode_id
 from dibs.storage.redis.codec.settlements import SettlementBatch
@@ -129,6 +130,12 @@ class RedisSession:
         subscription = Subscription(servers)
         self._waits = RedisWaits(
             subscription, self._read_states, self._queue_prefix, self._poll, self._manual
+        )
+
+    async def diagnose(self) -> list[Finding]:
+        """Examine the servers; see dibs.storage.diagnosis.Diagnosis."""
+        return await diagnosis.diagnose(
+            self._make_servers(), self.url, self._prefix, allow_eviction=self._allow_eviction
         )
 
     async def close(self) -> None:

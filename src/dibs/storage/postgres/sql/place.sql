@@ -7,6 +7,16 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_v
        current_setting('server_encoding'), pg_backend_pid(), current_setting('synchronous_commit'),
        current_setting('fsync'), current_setting('default_transaction_isolation'), pg_is_in_recovery()
 
+-- name: diagnosis
+-- Returns one row about the settings and sessions of the server. Sessions of other roles have no state for a role
+-- without pg_read_all_stats, so their idle transactions are not seen.
+SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+       current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer,
+       (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'),
+       (SELECT extract(epoch FROM max(now() - xact_start)) FROM pg_catalog.pg_stat_activity
+        WHERE starts_with(state, 'idle in transaction')),
+       current_setting('autovacuum')
+
 -- name: known
 -- Returns true if the table `migrations` exists in %(schema)s. Why not to_regclass: it caches a negative answer from
 -- before this session waited for the lock.

@@ -143,14 +143,15 @@ async def check_servers(servers: Servers, url: str, prefix: str, *, allow_evicti
 
     Raise StorageError if a server cannot keep jobs.
     """
-    infos = [_parse_info(raw) for raw in await servers.call_all("INFO")]
+    infos = [parse_info(raw) for raw in await servers.call_all("INFO")]
     for info in infos:
         _check_server(info, url, allow_eviction=allow_eviction)
     await _check_layout(servers, url, prefix)
     return durability(infos)
 
 
-def _parse_info(raw: bytes) -> dict[str, str]:
+def parse_info(raw: bytes) -> dict[str, str]:
+    """Return the fields of a reply to INFO."""
     pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value.strip() for name, _, value in pairs}
 
