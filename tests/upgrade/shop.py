@@ -15,7 +15,7 @@ import json
 import os
 import sys
 
-from dibs import Dibs
+from dibs import Dibs, current_job
 
 app = Dibs(os.environ["SHOP_URL"])
 VERSION = os.environ["SHOP_VERSION"]
@@ -25,7 +25,7 @@ VERSION = os.environ["SHOP_VERSION"]
 async def order(number: int, note: str = "") -> str:
     # Each run appends its line in one write, so that lines of two processes stay whole.
     descriptor = os.open(os.environ["SHOP_RUNS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{number}{note} {VERSION}\n".encode())
+    os.write(descriptor, f"{current_job().id} {number}{note} {VERSION}\n".encode())
     os.close(descriptor)
     # Long enough that two workers on one queue both get jobs.
     await asyncio.sleep(0.02)
@@ -49,6 +49,11 @@ async def work() -> None:
         await app.work(until="empty", handle_signals=False)
 
 
+async def serve() -> None:
+    async with app:
+        await app.work()
+
+
 async def read() -> None:
     tickets = json.load(sys.stdin)
     async with app:
@@ -69,5 +74,5 @@ if __name__ == "__main__":
     asyncio.run(
         put(*sys.argv[2:])
         if sys.argv[1] == "put"
-        else {"work": work, "read": read, "hold": hold}[sys.argv[1]]()
+        else {"work": work, "serve": serve, "read": read, "hold": hold}[sys.argv[1]]()
     )
