@@ -58,7 +58,9 @@ class Shop:
         """Wait for a program, require that it succeeds, and return its output."""
         output, errors = process.communicate(stdin, timeout=120)
 
-        assert (0, []) == (process.returncode, unexpected_lines(errors))
+        # An earlier worker names the queue of the records of today's workers, which it does not serve.
+        unexpected = [line for line in unexpected_lines(errors) if not line.endswith(": dibs.workers")]
+        assert (0, []) == (process.returncode, unexpected)
         return output
 
     def run(self, version: str, *words: str, stdin: str = "") -> str:
