@@ -12,6 +12,7 @@ import io
 import logging
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from PIL import Image
@@ -20,6 +21,7 @@ from dibs.web import Dashboard, dibs_web
 from tests.web.browser import demo
 from tests.web.browser.conftest import WIDTHS, Viewer, viewing
 from tests.web.conftest import may
+from tests.web.warehouse import write_warehouse
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 #: Seconds for which the worker runs before the first picture, and then a page collects rates.
@@ -43,6 +45,7 @@ PAGES: Final = {
     "periodic": "periodic",
     "workers": "workers",
     "place": "place",
+    "history": "history",
     "search": "search?text=picture-1",
     "enqueue": "enqueue?queue=thumbnails",
 }
@@ -95,7 +98,7 @@ async def collect_rates(dashboard: Dashboard) -> None:
         await asyncio.sleep(COLLECT)
 
 
-async def main(folder: Path | None) -> None:
+async def main(folder: Path | None, warehouse: Path) -> None:
     plan: Plan
     if folder is None:
         plan = {("desk", theme): list(SHOWN) for theme in THEMES} | {("phone", "light"): list(ON_PHONE)}
@@ -110,7 +113,7 @@ async def main(folder: Path | None) -> None:
             asyncio.create_task(demo.app.work(handle_signals=False, name="worker-1")),
         ]
         await asyncio.sleep(WARM_UP)
-        dashboard = dibs_web(demo.app, allow=may("write"))
+        dashboard = dibs_web(demo.app, allow=may("write"), warehouse=warehouse)
         await collect_rates(dashboard)
         await take_all(dashboard, folder or IMAGES, plan, whole=folder is not None)
         for task in background:
@@ -119,4 +122,6 @@ async def main(folder: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
+    with TemporaryDirectory() as warehouse:
+        write_warehouse(Path(warehouse))
+        asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else None, Path(warehouse)))
