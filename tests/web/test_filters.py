@@ -131,6 +131,19 @@ async def test_the_oldest_due_job_is_exact_in_a_short_queue_and_a_bound_in_a_lon
     assert "oldest due at least <time" in long
 
 
+async def test_a_scheduled_job_is_not_the_oldest(
+    reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a long queue may be read in which no job is due."""
+    monkeypatch.setattr(oldest, "MAX_READ", 1)
+    await any_queue.enqueue_many([any_queue.bind({}, delay=600) for _ in range(20)])
+    await any_queue.enqueue({})
+
+    page = await reader.text("/queue", name=any_queue.name)
+
+    assert not re.search(r"oldest due (at least )?<time[^>]*>in ", page)
+
+
 async def test_the_failures_of_a_queue_are_grouped_on_its_page(reader: Browser, any_queue: Queue) -> None:
     for number in range(3):
         await fail(any_queue, f"user-{number}", "smtp.Refused", f"code {number}")

@@ -44,7 +44,7 @@ async def report(customer: int, month: str) -> str:
     return f"{customer}-{month}.pdf"
 
 
-@app.task(queue="payments.refund", max_retries=4, backoff=Fixed(3))
+@app.task(queue="payments.refund", max_retries=4, backoff=Fixed(3), timeout="1h")
 async def refund(order: int, amount: str) -> str:
     job = current_job()
 
@@ -54,7 +54,7 @@ async def refund(order: int, amount: str) -> str:
     await job.step("reserve", reserve)
     if job.attempt < 3:
         raise ConnectionError("the payment service answered 503: try again later")
-    await asyncio.sleep(60)
+    await asyncio.sleep(1800)
     return "refunded"
 
 
@@ -89,7 +89,7 @@ async def price(orders: list[int], region: str) -> int:
     return len(orders)
 
 
-@app.task(queue="orders.invoice")
+@app.task(queue="orders.invoice", timeout="2h")
 async def invoice(totals: list[int], pause: float = 0.1) -> int:
     await asyncio.sleep(pause)
     return sum(totals)

@@ -78,7 +78,7 @@ async def take(viewer: Viewer, path: str, file: Path, *, whole: bool = False) ->
             await viewer.page.get_by_role("heading", name=part).wait_for()
     shot = await viewer.page.screenshot(full_page=whole)
     with Image.open(io.BytesIO(shot)) as image:
-        colors = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        colors = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         colors.save(file, optimize=True)
 
 

@@ -118,6 +118,7 @@ async def test_selected_jobs_and_settings_change_the_storage(any_app: Dibs, any_
     async with viewing(any_app) as viewer:
         page = viewer.page
         await viewer.open(f"queue?name={any_queue.name}&state=waiting")
+        await viewer.is_live()
         await page.get_by_label("Attribute, as in team=red").fill("team=red")
         await page.get_by_role("button", name="Filter").click()
         await viewer.sees("3 of 3 entries were read.")

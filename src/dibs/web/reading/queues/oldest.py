@@ -6,6 +6,7 @@ jobs: all of them in a queue with few, and otherwise a part, which shows a least
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from attrs import frozen
@@ -15,6 +16,8 @@ from dibs.storage.protocol import Storage
 
 #: Waiting jobs that are read. Each comes with its payload, up to 1 MiB.
 MAX_READ: Final = 25
+#: Ms by which the clock of the storage may be ahead.
+TOLERANCE: Final = 1000
 
 
 @frozen
@@ -31,5 +34,7 @@ async def read_oldest(storage: Storage, queue: str, counts: Counts) -> Oldest | 
     if counts.waiting <= counts.scheduled:
         return None
     page = await storage.list(queue, "waiting", limit=MAX_READ)
-    due = [max(job.run_at, job.enqueued_at) for _, slot in page.items if (job := slot.current) is not None]
+    times = [max(job.run_at, job.enqueued_at) for _, slot in page.items if (job := slot.current) is not None]
+    # Scheduled jobs wait, too. Clocks may differ by a little.
+    due = [at for at in times if at <= time.time() * 1000 + TOLERANCE]
     return Oldest(min(due), page.after is None) if due else None
