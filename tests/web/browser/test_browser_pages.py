@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,6 @@ async def test_selected_jobs_and_settings_change_the_storage(any_app: Dibs, any_
     async with viewing(any_app) as viewer:
         page = viewer.page
         await viewer.open(f"queue?name={any_queue.name}&state=waiting")
-        await viewer.is_live()
         await page.get_by_label("Attribute, as in team=red").fill("team=red")
         await page.get_by_role("button", name="Filter").click()
         await viewer.sees("3 of 3 entries were read.")
@@ -156,6 +156,31 @@ async def test_a_form_follows_the_storage_until_it_is_changed(any_app: Dibs, any
 
         assert "9" == await page.get_by_label("Most active jobs", exact=True).input_value()
         assert "4" == await page.get_by_label("Most active jobs of a key").input_value()
+
+
+async def test_the_first_live_update_keeps_typed_text_and_open_details(
+    any_app: Dibs, any_queue: Queue
+) -> None:
+    """The reader may type before the first update comes."""
+    await any_queue.enqueue({}, id="a", attributes={"note": "first"})
+    go_on = asyncio.Event()
+
+    async def hold(route: Any) -> None:
+        await go_on.wait()
+        await route.continue_()
+
+    async with viewing(any_app) as viewer:
+        page = viewer.page
+        await page.route("**/live/**", hold)
+        await viewer.open(f"queue?name={any_queue.name}")
+        await page.get_by_text("Change settings…").click()
+        await page.get_by_label("Most active jobs of a key").fill("5")
+        await any_queue.enqueue({}, id="second")
+        go_on.set()
+        await viewer.sees("second")
+
+        assert await page.get_by_label("Most active jobs of a key").is_visible()
+        assert "5" == await page.get_by_label("Most active jobs of a key").input_value()
 
 
 async def test_a_thousand_queues_are_shown_page_by_page() -> None:
