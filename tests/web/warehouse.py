@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dibs.spark.history.tables import ATTEMPT_ENDS, IDS_COLUMNS, METRICS_COLUMNS
-from dibs.spark.history.warehouse import Warehouse, WarehouseState
+from dibs.spark.history.warehouse.manifest import WarehouseState
+from dibs.spark.history.warehouse.warehouse import Warehouse
 
 BEGIN: Final = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTES: Final = 60
@@ -40,7 +41,7 @@ def write_warehouse(root: Path, queue: str = "mail", bad_id: str = "order-666") 
             folder.mkdir(parents=True)
             schema = pa.schema([(column, TYPES[kind]) for column, kind in columns.items()])
             pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-0.parquet")
-            draft.add(name, staged)
+            draft.add(name, name)
         draft.commit(WarehouseState(source="redis://jobs.internal", horizon=0))
 
 
