@@ -140,11 +140,21 @@ async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, C
     async with browse(dibs_web(app)) as browser:
         storage.calls.clear()
         await asyncio.gather(*(browser.get("/queue", name="q") for _ in range(20)))
-        await asyncio.gather(*(browser.get(path) for path in ("/failures", "/workers", "/place") * 5))
+        await asyncio.gather(*(browser.get(path) for path in ("/failures", "/workers") * 5))
 
     # The jobs of the queue, and the records of workers.
     assert 2 == storage.calls.count("list")
     assert 1 == storage.calls.count("queues")
+
+
+async def test_viewers_of_the_storage_share_an_examination(counted: tuple[Dibs, CountingStorage]) -> None:
+    app, storage = counted
+    async with browse(dibs_web(app)) as browser:
+        storage.calls.clear()
+        await asyncio.gather(*(browser.get("/place") for _ in range(20)))
+
+    # The census, and the examination.
+    assert 2 == storage.calls.count("queues")
 
 
 async def test_a_page_that_does_not_end_is_given_up(

@@ -177,6 +177,17 @@ async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queu
     assert "max_active: 7" in page
 
 
+async def test_the_findings_of_an_examination_are_shown(any_new_url: str) -> None:
+    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as reader:
+        await app.queue("lonely").enqueue({}, id="a")
+        async with asyncio.timeout(60):
+            while "is being examined" in (page := await reader.text("/place")):  # noqa: ASYNC110
+                await asyncio.sleep(0.6)
+
+    assert "queue-not-served" in page
+    assert "lonely" in page.partition('id="findings"')[2].partition("</section>")[0]
+
+
 async def test_an_id_is_found_in_its_queue(reader: Browser, any_queue: Queue) -> None:
     await any_queue.enqueue({}, id="needle-1")
 

@@ -79,7 +79,7 @@ class Pages:
             Page("flows", "Flows", ("state", "nested", "after"), 2.0, partial(read_flows, source)),
             Page("flow", "Flow", ("id", "nodes", "group"), 1.0, partial(read_flow, source)),
             Page("workers", "Workers", (), 5.0, partial(read_workers, source)),
-            Page("place", "Storage", (), 30.0, partial(read_place, source)),
+            Page("place", "Storage", (), 5.0, partial(read_place, source)),
             Page("history", "History", (), 30.0, self.history.read),
             Page("search", "Search", ("text",), None, partial(search, source)),
             Page("enqueue", "Enqueue a job", ("queue",), None, partial(read_form, source)),

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 from attrs import frozen
 
+from dibs.model.findings import Finding
 from dibs.model.requests import Settings
 from dibs.storage.protocol import Storage
 from dibs.version import VERSION
@@ -48,11 +49,14 @@ class PlacePage:
     facts: tuple[tuple[str, str], ...]
     #: Queue, and the settings that differ from the defaults.
     changed: tuple[tuple[str, str], ...]
+    #: The findings of `dibs doctor`, the gravest first; None while the first examination goes on.
+    findings: tuple[Finding, ...] | None
 
 
 async def read_place(source: Source, _params: Mapping[str, str]) -> PlacePage:
     """Return the description of the storage."""
     storage = await source.storage()
+    report = await source.examination.report()
     counts, queues = await source.census.counts(seconds=COUNT_SECONDS), await source.census.queues()
     totals = {state: sum(getattr(each, state) for each in counts.values()) for state in COUNTED}
     is_exact = len(counts) == len(queues) and not any(each.approximate for each in counts.values())
@@ -72,6 +76,7 @@ async def read_place(source: Source, _params: Mapping[str, str]) -> PlacePage:
             *((state, f"{about}{number:,}") for state, number in totals.items()),
         ),
         changed=tuple((name, text) for name, text in changed if text)[:MAX_LISTED],
+        findings=None if report is None else report.findings,
     )
 
 

@@ -22,6 +22,7 @@ from dibs.flow.context import FlowContext
 from dibs.model.job import Outcome
 from dibs.storage.protocol import Storage
 from dibs.web.reading.census import Census
+from dibs.web.reading.examination import Examination
 from dibs.web.reading.shared import SharedCall
 
 #: Seconds after which a page stops waiting for the storage.
@@ -64,14 +65,20 @@ class Source:
     census: Census = field(init=False)
     #: The workers that have a record, shared by the pages.
     workers: SharedCall[list[WorkerInfo]] = field(init=False)
+    examination: Examination = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.census = Census(self.storage)
         self.workers = SharedCall(self._read_workers)
+        self.examination = Examination(self._unbounded_storage)
 
     async def storage(self) -> Storage:
         """Return the open storage, whose verbs end at the `call_timeout` of the app."""
         return (await self.app._storage_handle.ensure_open()).bounded  # noqa: SLF001 - a part of dibs
+
+    async def _unbounded_storage(self) -> Storage:
+        """Return the open storage itself, which examines its own server."""
+        return (await self.app._storage_handle.ensure_open()).storage  # noqa: SLF001 - a part of dibs
 
     async def _read_workers(self) -> list[WorkerInfo]:
         return await read_records(await self.storage())
