@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from dibs.storage.registry import open_storage
 from dibs.worker.supervisor import worker_record
 from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
 from dibs.worker.work_plan import WorkPlan
+from tests.worker.faulty_storage import FaultyStorage
 
 #: Codes that the servers of tests cause: they run without fsync and persistence.
 OF_SERVERS = ("redis-", "postgres-", "file-")
@@ -212,3 +214,18 @@ async def test_jobs_of_a_program_that_receives_are_served(app: Dibs) -> None:
     await app.storage.claim("q", lease, 1)
 
     assert [] == await findings(app.storage)
+
+
+async def test_the_calls_of_an_examination_do_not_depend_on_the_number_of_jobs() -> None:
+    calls = []
+    for number in (1, 3_000):
+        async with open_storage("memory:") as storage:
+            for first in range(0, number, 1000):
+                await enqueue(storage, "q", *(str(n) for n in range(first, min(first + 1000, number))))
+            lease = (await storage.grant(["q"], 60_000, "pod-7")).lease
+            await storage.claim("q", lease, number)
+            counted = FaultyStorage(storage)
+            await examine_open(cast("Storage", counted))
+            calls.append(counted.calls)
+
+    assert ["renew", "queues", "counts", "list", "list", "renew"] == calls[0] == calls[1]
