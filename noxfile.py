@@ -87,13 +87,9 @@ def tests(session: nox.Session) -> None:
 def find_python(version: str) -> str:
     """Return the path of an interpreter of pyenv or on PATH, or the version, which nox reports as missing."""
     root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
-    number = version.removesuffix("t")
-    found = [
-        path
-        for path in root.glob(f"versions/{number}*/bin/python")
-        if path.parts[-3].endswith("t") == version.endswith("t")
-    ]
-    return shutil.which(f"python{version}") or next((str(path) for path in found), version)
+    # The shims of pyenv on PATH fail for a version that `pyenv local` has not chosen.
+    found = sorted(map(str, root.glob(f"versions/{version.removesuffix('t')}*/bin/python{version}")))
+    return next(iter(found), shutil.which(f"python{version}") or version)
 
 
 def tests_on(session: nox.Session) -> None:
