@@ -28,9 +28,9 @@ TYPED = (
 STORAGES = ("memory", "file", "redis", "postgres", "sqlite", "lmdb")
 #: Sources of Redis and Postgres: the wheels of pip, the packages of the system, or Valkey instead of Redis.
 SERVER_SOURCES = ("wheel", "system", "valkey")
-#: Versions of CPython on which the suite has run. The classifiers in pyproject.toml name them.
+#: Versions of CPython that the CI tests. The classifiers in pyproject.toml name them.
 TESTED_PYTHONS = ("3.11", "3.12", "3.13")
-#: Versions on which it has not run yet; 3.14t has no global interpreter lock.
+#: Versions on which no test has run yet; 3.14t has no global interpreter lock.
 NEXT_PYTHONS = ("3.14", "3.14t")
 
 #: Schemas of check-jsonschema, and the files that follow them.
