@@ -257,7 +257,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def spark(session: nox.Session) -> None:
-    """Run the long form of the tests on Spark: twenty kills for each sink and storage."""
+    """Run the long form of the tests on Spark: twenty kills for each sink, storage and warehouse."""
     install(session)
     run_marked(session, "spark", *session.posargs)
 

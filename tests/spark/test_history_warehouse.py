@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dibs.errors import Refused, StorageDamaged, StorageTooNew
+from dibs.errors import Refused, StorageDamaged, StorageTooNew, StorageUnavailable
 from dibs.spark.history.warehouse import cleanup
 from dibs.spark.history.warehouse.draft import MAX_SMALL_FILES, WarehouseBusy
 from dibs.spark.history.warehouse.local_store import LocalStore
@@ -253,6 +253,16 @@ def test_a_missing_warehouse_names_the_command_that_creates_one(location: str) -
 def test_a_url_of_no_store_is_refused(location: str, error: str) -> None:
     with pytest.raises(Refused, match=error):
         Warehouse(location)
+
+
+def test_an_object_store_that_refuses_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket on a port where no server listens."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    monkeypatch.setattr("s3fs.S3FileSystem.cachable", False)
+    with pytest.raises(StorageUnavailable, match=r"cannot read s3://nowhere/history: .*127\.0\.0\.1:9"):
+        Warehouse("s3://nowhere/history")
 
 
 @pytest.mark.parametrize(

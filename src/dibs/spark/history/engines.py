@@ -28,6 +28,10 @@ class Engine(Protocol):
     `draft.staging(name)`.
     """
 
+    @property
+    def tasks(self) -> int:
+        """Number of ranges into which a long log is divided, to be read in parallel."""
+
     def read_live(self, url: str, queues: Sequence[str]) -> None:
         """Write the live jobs of a storage under the name `live-read`; without `queues`, of all queues.
 

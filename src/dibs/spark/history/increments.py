@@ -56,7 +56,6 @@ def update(
     queues: Iterable[str] = (),
     *,
     engine: EngineName = "auto",
-    tasks: int = 2,
 ) -> Increment:
     """Add the events since the last increment to the warehouse, a path or a URL such as s3://bucket/history.
 
@@ -78,7 +77,7 @@ def update(
         with open_engine(engine, draft) as opened:
             # Read the live jobs first; log_plan.py gives the reason.
             opened.read_live(storage_url, names)
-            plan = plan_read(storage_url, state.offsets, names, tasks=tasks)
+            plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks)
             if plan.ranges:
                 opened.read_events(storage_url, plan)
             return _IncrementBuilder(draft, opened, replace(state, source=source), plan).build(names)

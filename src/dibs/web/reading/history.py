@@ -89,7 +89,7 @@ class History:
         except DibsError as error:
             return str(error)
         except ImportError as error:
-            return f'the report needs {error.name}: pip install "dibs[spark]"'
+            return f'the report needs {error.name}: pip install "dibs[history]"'
         except Exception:
             log.exception("the report of the warehouse %s failed", self.root)
             return "the report cannot be made; the log of the dashboard has the reason"

@@ -54,6 +54,11 @@ class DuckDBEngine:
     _database: duckdb.DuckDBPyConnection
     _draft: Draft
 
+    @property
+    def tasks(self) -> int:
+        """One: this process reads the logs."""
+        return 1
+
     def read_live(self, url: str, queues: Sequence[str]) -> None:
         """Write the live jobs of a storage under the name `live-read`."""
         folder = self._draft.staging("live-read")

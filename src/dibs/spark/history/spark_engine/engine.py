@@ -40,6 +40,11 @@ class SparkEngine:
 
     _builder: TableBuilder
 
+    @property
+    def tasks(self) -> int:
+        """Number of tasks that Spark runs at once."""
+        return self._builder.spark.sparkContext.defaultParallelism
+
     def read_live(self, url: str, queues: Sequence[str]) -> None:
         """Write the live jobs of a storage under the name `live-read`."""
         self._builder.write_flat("live-read", read_live_jobs(self._builder.spark, url, queues))

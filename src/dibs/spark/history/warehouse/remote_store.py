@@ -58,6 +58,10 @@ class RemoteStore(Store):
             found = self._fs.find(self._path(folder), detail=True)
         except FileNotFoundError:
             return {}
+        except Exception as error:
+            # A listing is the first request. Each package has errors of its own for missing credentials and
+            # for servers that cannot be reached.
+            raise StorageUnavailable(f"cannot read {self.location}: {error}") from error
         begin = len(self._root) + 1
         return {
             name.strip("/")[begin:]: StoredFile(info["size"], _changed_at(info))
