@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import boto3
-from moto.server import ThreadedMotoServer
-
 BUCKET = "history"
 
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """Yield the environment variables by which clients find the server, which has one bucket."""
+    # Both take seconds to import, and few tests need them.
+    import boto3
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()
