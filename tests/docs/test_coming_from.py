@@ -65,6 +65,7 @@ def test_a_row_with_a_wrong_result_fails() -> None:
 
 
 def test_each_system_has_a_page() -> None:
-    systems = ("beequeue", "bullmq", "celery", "job_queue", "programma", "queasy", "rq")
+    systems = ("beequeue", "bullmq", "celery", "dramatiq", "huey", "job_queue", "procrastinate")
+    systems += ("programma", "queasy", "rq", "taskiq")
 
     assert [f"howto/coming_from_{name}.md" for name in systems] == PAGES
