@@ -1,10 +1,12 @@
 """Measure rows per second between Spark and a storage: `python -m benchmarks.spark_rows [--rows N] [--rounds
 N]`.
 
-Each round also measures two baselines with the same rows on the same Postgres: Spark's JDBC source and sink,
-if Debian's libpostgresql-jdbc-java is installed, and psycopg's COPY in a Python data source. Both write a
-plain table with a primary key, without deduplication or other guarantees, so they are the limit of what a
-queue can reach. Compare the ratios: the speed of a shared machine changes by the minute.
+Each round also measures two baselines with the same rows on the same Postgres: psycopg's COPY in a Python
+data source, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's libpostgresql-jdbc-java is
+installed. Both write a plain table with a primary key, without deduplication or other guarantees, so they are
+the limit of what a queue can reach. Reads are compared like with like: all columns of `jobs` with a plain
+table of as many columns, and the columns id and payload with a plain table of these two. Compare the ratios:
+the speed of a shared machine changes by the minute.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -39,6 +41,22 @@ JAR: Final = Path("/usr/share/java/postgresql.jar")
 #: Bytes of a payload.
 PAYLOAD: Final = 100
 TABLE: Final = "create table {} (id text primary key, payload bytea)"
+
+#: Reads of each kind in a round.
+READS: Final = 3
+#: The columns that a plain table of the benchmark has.
+PAIR: Final = ("id", "payload")
+#: A plain table with the 28 columns of `jobs`.
+WIDE: Final = """
+create table {table} as
+select 'rows' as queue, id, 'waiting' as state, payload, convert_from(payload, 'UTF8') as payload_json,
+  '{{}}' as attributes, priority::integer, to_timestamp(run_at / 1000.0) as run_at,
+  to_timestamp(enqueued_at / 1000.0) as enqueued_at, seq, first, revision, enqueues, attempts, retries,
+  stalls, timeouts, error ->> 0 as error_type, error ->> 1 as error_message, error ->> 2 as error_traceback,
+  fence, holder, to_timestamp(claimed_at / 1000.0) as claimed_at, progress::text, lease is null as handed_off,
+  cancel_requested, origin ->> 0 as origin_queue, origin ->> 1 as origin_id
+from {schema}.live
+"""
 
 #: Name of a step -> rows a second in each round.
 Rates = dict[str, list[float]]
@@ -72,8 +90,11 @@ class CopySource(ds.DataSource):
         return CopyWriter(self.options)
 
 
-def measure(spark: SparkSession, urls: Mapping[str, str], rows: int, rounds: int) -> Rates:
+def measure(
+    spark: SparkSession, urls: Mapping[str, str], postgres: str, options: argparse.Namespace
+) -> Rates:
     """Return the rates of all steps."""
+    rows, server = options.rows, postgres.partition("?")[0]
     payload = f.format_string('{"n":%d,"pad":"%s"}', "id", f.lit("x" * (PAYLOAD - 24)))
     ids = spark.range(0, rows, 1, 2)
     jobs = ids.select(
@@ -81,43 +102,61 @@ def measure(spark: SparkSession, urls: Mapping[str, str], rows: int, rounds: int
     ).cache()
     jobs.count()
     rates: Rates = {}
-    for number in range(rounds + 1):
-        for name, step in steps(spark, urls, jobs).items():
-            started = time.perf_counter()
-            step()
-            seconds = time.perf_counter() - started
-            # The first round only warms up Java, connection pools and the caches of the servers.
-            if number:
-                rates.setdefault(name, []).append(rows / seconds)
+    for number in range(options.rounds + 1):
+        for name, step in steps(spark, urls, server, jobs, jdbc=options.jdbc.exists()).items():
+            # A read is short compared with the pauses of a shared machine, so it is repeated.
+            for _ in range(READS if " read " in name and number else 1):
+                started = time.perf_counter()
+                step()
+                seconds = time.perf_counter() - started
+                # The first round only warms up Java, connection pools and the caches of the servers.
+                if number and not name.startswith("("):
+                    rates.setdefault(name, []).append(rows / seconds)
     return rates
 
 
-def steps(spark: SparkSession, urls: Mapping[str, str], jobs: DataFrame) -> dict[str, Callable[[], Any]]:
+def steps(
+    spark: SparkSession, urls: Mapping[str, str], postgres: str, jobs: DataFrame, *, jdbc: bool
+) -> dict[str, Callable[[], Any]]:
     """Return the steps of one round in order. Each system writes to a new storage or table, then reads it."""
     suffix = uuid4().hex
     calls: dict[str, Callable[[], Any]] = {}
     for name, url in urls.items():
         storage_url = url.replace("NAME", f"rows_{suffix}")
         calls[f"dibs write {name}"] = partial(enqueue, jobs, "rows", url=storage_url)
-        calls[f"dibs read {name}, 1 task"] = partial(read_all, spark, storage_url, 1)
-        calls[f"dibs read {name}, 2 tasks"] = partial(read_all, spark, storage_url, 2)
-    postgres = urls["postgres"].partition("?")[0]
+        for columns, title in ((None, "all columns"), (PAIR, "2 columns")):
+            for tasks in (1, 2):
+                calls[f"dibs read {name}, {title}, {tasks} tasks"] = partial(
+                    read_jobs, spark, storage_url, tasks, columns
+                )
     for kind in ("copy", "jdbc"):
         with psycopg.connect(postgres) as connection:
             connection.execute(TABLE.format(f"{kind}_{suffix}"))
     calls["COPY write postgres"] = lambda: write_copy(jobs, postgres, f"copy_{suffix}")
-    if JAR.exists():
+    if jdbc:
         options = jdbc_options(postgres) | {"dbtable": f"jdbc_{suffix}"}
         sink = jobs.write.format("jdbc").mode("append").options(**options, batchsize="1000")
         calls["JDBC write postgres"] = sink.save
-        calls["JDBC read postgres"] = lambda: read_to_noop(
-            spark.read.format("jdbc").options(**options).load()
-        )
+        calls["JDBC read postgres, 2 columns"] = partial(read_jdbc, spark, options)
+        wide = jdbc_options(postgres) | {"dbtable": f"wide_{suffix}"}
+        # A table of the same rows with the columns of `jobs`, filled before the clock starts.
+        calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", f"wide_{suffix}")
+        calls["JDBC read postgres, all columns"] = partial(read_jdbc, spark, wide)
     return calls
 
 
-def read_all(spark: SparkSession, url: str, tasks: int) -> None:
-    read_to_noop(read(spark, "jobs", url=url, partitions=str(tasks)))
+def copy_jobs(url: str, schema: str, table: str) -> None:
+    """Create a plain table with the rows and columns of the table `jobs`; attributes are a text."""
+    with psycopg.connect(url) as connection:
+        connection.execute(WIDE.format(table=table, schema=schema))
+
+
+def read_jdbc(spark: SparkSession, options: Mapping[str, str]) -> None:
+    read_to_noop(spark.read.format("jdbc").options(**options).load())
+
+
+def read_jobs(spark: SparkSession, url: str, tasks: int, columns: Sequence[str] | None) -> None:
+    read_to_noop(read(spark, "jobs", url=url, columns=columns, partitions=str(tasks)))
 
 
 def read_to_noop(frame: DataFrame) -> None:
@@ -142,13 +181,19 @@ def jdbc_options(url: str) -> dict[str, str]:
 
 def table_rows(rates: Rates) -> list[dict[str, Any]]:
     """Return the medians, and their ratios within a round to COPY for writes and to JDBC for reads."""
-    baselines = {"write": "COPY write postgres", "read": "JDBC read postgres"}
     table = []
     for name, measured in rates.items():
-        baseline = rates.get(baselines["write" if " write " in name else "read"])
+        baseline = rates.get(baseline_of(name))
         ratio = median(a / b for a, b in zip(measured, baseline, strict=True)) if baseline else None
         table.append({"step": name, "rows_per_second": round(median(measured)), "ratio": ratio})
     return table
+
+
+def baseline_of(step: str) -> str:
+    """Return the step without a queue that a step is compared with."""
+    if " write " in step:
+        return "COPY write postgres"
+    return f"JDBC read postgres, {'all' if 'all columns' in step else '2'} columns"
 
 
 def main() -> None:
@@ -159,10 +204,12 @@ def main() -> None:
         "--rounds", type=int, default=3, help="measured rounds, after one that warms up (default: 3)"
     )
     parser.add_argument("--json", type=Path, help="write the table to this file, too")
+    parser.add_argument("--jdbc", type=Path, default=JAR, help="JAR of the JDBC driver of Postgres")
+    parser.add_argument("--storages", default="file,redis,postgres", help="storages to measure")
     options = parser.parse_args()
     config = {"spark.driver.memory": "2g", "spark.log.level": "ERROR"}
-    if JAR.exists():
-        config["spark.driver.extraClassPath"] = str(JAR)
+    if options.jdbc.exists():
+        config["spark.driver.extraClassPath"] = str(options.jdbc)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()))
         (redis, postgres), servers = stack.enter_context(private_servers())
@@ -170,7 +217,8 @@ def main() -> None:
         stack.callback(spark.stop)
         spark.dataSource.register(CopySource)
         urls = {"file": f"file:{folder}/NAME", "redis": redis, "postgres": postgres}
-        table = table_rows(measure(spark, urls, options.rows, options.rounds))
+        chosen = {name: url for name, url in urls.items() if name in options.storages.split(",")}
+        table = table_rows(measure(spark, chosen, urls["postgres"], options))
     show(table, f"{options.rows:,} rows of {PAYLOAD} bytes, {options.rounds} rounds; {servers}")
     report.write_json(options.json, table)
 

@@ -33,6 +33,7 @@ LAYERS = {
         "dibs.storage.diagnosis",
         "dibs.storage.checks",
         "dibs.storage.clock",
+        "dibs.storage.column_queries",
         "dibs.storage.monkey_patches",
         "dibs.storage.offsets",
         "dibs.storage.registry",
@@ -108,6 +109,8 @@ THIRD_PARTY = {
     "cronsim": ("model",),
     # The extra dibs[crypto]: serdes that encrypt or sign.
     "cryptography": ("client",),
+    "adbc_driver_manager": ("spark",),
+    "adbc_driver_postgresql": ("spark",),
     "asgiref": ("django",),
     "django": ("django",),
     "duckdb": ("spark",),

@@ -1,17 +1,63 @@
-"""A Spark cluster of one master and workers on this machine, and programs submitted to it."""
+"""A Spark cluster of one master and two workers on this machine, and programs submitted to it."""
 
 from __future__ import annotations
 
 import os
+import re
+import site
+import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
+import psutil
 import pyspark
+import pytest
+from attrs import frozen
 
+import dibs
 from dibs.spark.java import java_home
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
+#: Small heaps, as master, workers, executors and driver share a machine.
+SETTINGS: Final = {
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "512m",
+    "spark.cores.max": "2",
+    "spark.executor.cores": "1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+
+
+@frozen
+class Cluster:
+    """The URL of the master, and the folder for files."""
+
+    master: str
+    folder: Path
+
+    def submit(
+        self, program: str, *arguments: str, python: str, conf: Sequence[str] = (), files: Sequence[Path] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program by spark-submit, with `python` on driver and executors."""
+        settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+        words = [word for setting in (*settings, *conf) for word in ("--conf", setting)]
+        shipped = ["--py-files", ",".join(map(str, files))] if files else []
+        return subprocess.run(
+            [submit_program(), "--master", self.master, *words, *shipped, program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=400,
+            cwd=self.folder,
+            env=submit_environment(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=sys.executable),
+        )
 
 
 def submit_program() -> str:
@@ -27,5 +73,81 @@ def submit_environment(**more: str) -> dict[str, str]:
         "JAVA_HOME": str(java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "128m",
+        "PYTHONPATH": "",
         **more,
     }
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone cluster with two workers of one core."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with ExitStack() as stack:
+        master = "org.apache.spark.deploy.master.Master"
+        log = stack.enter_context(running(folder, "master", master, "--port", "0"))
+        url = found(log, r"Starting Spark master at (spark://\S+)")
+        for name in ("one", "two"):
+            options = ("--cores", "1", "--memory", "600m", "--work-dir", str(folder / name), url)
+            worker = "org.apache.spark.deploy.worker.Worker"
+            log = stack.enter_context(running(folder, name, worker, *options))
+            found(log, "Successfully registered with master")
+        yield Cluster(url, folder)
+
+
+@contextmanager
+def running(folder: Path, name: str, main: str, *options: str) -> Iterator[Path]:
+    """Run a program of Spark and yield its log; at the end, kill it and its children."""
+    log = folder / f"{name}.log"
+    command = [
+        str(SPARK_HOME / "bin" / "spark-class"),
+        main,
+        "--host",
+        "127.0.0.1",
+        "--webui-port",
+        "0",
+        *options,
+    ]
+    with log.open("wb") as output:
+        program = subprocess.Popen(command, stdout=output, stderr=output, env=submit_environment())
+        try:
+            yield log
+        finally:
+            family = [*psutil.Process(program.pid).children(recursive=True), psutil.Process(program.pid)]
+            for process in family:
+                process.kill()
+            program.wait()
+
+
+def found(log: Path, pattern: str) -> str:
+    """Wait until a log has a text, and return the last group of the pattern."""
+    end = time.monotonic() + 120
+    while (match := re.search(pattern, log.read_text())) is None:
+        if time.monotonic() > end:
+            raise TimeoutError(f"no {pattern!r} in {log.read_text()[-2000:]}")
+        time.sleep(0.1)
+    return match[match.lastindex or 0]
+
+
+def python_without_dibs(folder: Path) -> str:
+    """Write a program that runs this Python with its packages, but without the editable dibs among them."""
+    program = folder / "python-without-dibs"
+    # -S ignores the .pth files by which an editable package is found.
+    paths = os.pathsep.join(site.getsitepackages() + [p for p in sys.path if p.endswith("site-packages")])
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{paths}" exec {sys.executable} -S "$@"\n', "utf-8"
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def zipped_dibs(folder: Path) -> Path:
+    """Return a ZIP file of the packages dibs and pyspark_dibs, as --py-files takes it."""
+    source = Path(dibs.__file__).parents[1]
+    path = folder / "dibs.zip"
+    with ZipFile(path, "w") as archive:
+        for package in ("dibs", "pyspark_dibs"):
+            for file in sorted((source / package).rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    archive.write(file, file.relative_to(source))
+    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -10,13 +10,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 
+from dibs.model.job import Error
+from dibs.model.requests import Fail, SettingsPatch, Settlement
 from dibs.spark.connection import StorageConnection
 from dibs.spark.dataframes import read
-from dibs.spark.schemas import TABLES, struct_type
+from dibs.spark.schemas import TABLES, select_columns, struct_type
+from dibs.spark.source import batch_reader
 from dibs.spark.source.batch_reader import PushdownReader
 from dibs.spark.source.options import read_options
 from dibs.spark.source.partitioning import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
+from tests.spark.frames import EPOCH
 from tests.spark.source_storages import SHARED, at, fill, jobs, log, records, run_some
 from tests.storage_urls import new_url
 
@@ -271,3 +275,92 @@ def test_memory_is_read_in_the_driver(spark: SparkSession) -> None:
     assert struct_type("runs").names == read(spark, "runs", url=url).columns
     with pytest.raises(AnalysisException, match=r"dibs\.spark\.read"):
         table(spark, url, "jobs")
+
+
+# -- reads as columns --------------------------------------------------------------------------------
+
+
+async def fill_unusual(storage: Storage) -> None:
+    """Add what a conversion from SQL may get wrong: texts that need quotes, errors, origins and no data."""
+    attributes = {'a"b': b'"\\u00e9\\n"', "n": b"[1, null]"}
+    await storage.enqueue("o'\\dd {name}", jobs("it's", "back\\slash", payload=b"\xff", **attributes))
+    await storage.configure("work", SettingsPatch(fail_handler=True))
+    await storage.enqueue("work", jobs("lost", "seen", payload=b"", **attributes))
+    lease = (await storage.grant(["work"], 600_000, "x")).lease
+    claimed = (await storage.claim("work", lease, 10)).jobs
+    error = Error(type="E", message="\0 and 'quotes'", traceback="t", cause=Error(type="C"))
+    await storage.settle(
+        "work",
+        [Settlement(id=j.id, fence=j.run.fence, action=Fail(error=error)) for j in claimed if j.run],
+    )
+    await storage.enqueue("work", jobs("later", "later"))
+
+
+@pytest.mark.parametrize("name", ["jobs", "outcomes"])
+def test_columns_of_sql_are_those_of_the_rows(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    url = new_url("postgresql", request)
+    at(url, fill)
+    at(url, fill_unusual)
+
+    as_columns = rows_of(url, name)
+    monkeypatch.setattr(batch_reader, "has_arrow_driver", lambda: False)
+
+    assert len(as_columns) >= 5
+    assert rows_of(url, name) == as_columns
+
+
+@pytest.mark.parametrize("scheme", ["file", "postgresql"])
+@pytest.mark.parametrize(
+    ("name", "filters"),
+    [
+        ("jobs", [ds.EqualTo(("state",), "waiting"), ds.IsNotNull(("payload_json",))]),
+        ("jobs", [ds.EqualTo(("state",), "blocked")]),
+        ("jobs", [ds.In(("attempts",), (1, 7)), ds.GreaterThan(("claimed_at",), EPOCH)]),
+        ("jobs", [ds.LessThanOrEqual(("run_at",), EPOCH)]),
+        ("outcomes", [ds.IsNull(("claimed_at",))]),
+        ("outcomes", [ds.EqualTo(("kind",), "failed"), ds.GreaterThanOrEqual(("id",), "f")]),
+    ],
+)
+def test_filters_and_columns_of_each_way_to_read(
+    request: pytest.FixtureRequest, scheme: str, name: str, filters: list[ds.Filter]
+) -> None:
+    url = new_url(scheme, request)
+    at(url, fill)
+    whole = [row for row in rows_of(url, name) if passes(row, filters)]
+
+    found = rows_of(url, name, filters, columns=("id", "revision"))
+
+    assert [{key: row[key] for key in ("id", "revision")} for row in whole] == found
+
+
+def passes(row: Mapping[str, Any], filters: list[ds.Filter]) -> bool:
+    """Return whether a row of Arrow passes filters, by plain Python."""
+    kinds: dict[type[ds.Filter], Any] = {
+        ds.EqualTo: lambda found, value: found == value,
+        ds.In: lambda found, value: found in value,
+        ds.GreaterThan: lambda found, value: found > value,
+        ds.GreaterThanOrEqual: lambda found, value: found >= value,
+        ds.LessThanOrEqual: lambda found, value: found <= value,
+    }
+    for each in filters:
+        found = row[each.attribute[0]]  # type: ignore[attr-defined]
+        if isinstance(each, (ds.IsNull, ds.IsNotNull)):
+            if (found is None) != isinstance(each, ds.IsNull):
+                return False
+        elif found is None or not kinds[type(each)](found, each.value):  # type: ignore[attr-defined]
+            return False
+    return True
+
+
+def rows_of(
+    url: str, name: str, filters: list[ds.Filter] | None = None, columns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows that the reader yields, without Spark, sorted by queue, id and first revision."""
+    schema = select_columns(name, columns) if columns else struct_type(name)
+    reader = PushdownReader(read_options({"url": url, "table": name}), schema)
+    assert not list(reader.pushFilters(filters or []))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (row.get("queue", ""), row["id"], row["revision"]))

@@ -22,6 +22,8 @@ from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
+from dibs.spark.free_slots import warn_without_slots
+from dibs.spark.shipping import shipped
 from dibs.storage.addresses import redact_url
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ def run_workers(
     `processes` that run handlers; with `processes=0` the handlers run in the supervisor's process.
 
     On a cluster with fewer free slots than `executors`, the remaining tasks start when earlier tasks
-    end. Raise Refused for invalid arguments. An error in a task is raised as Spark's own error, with its
+    end. Without a free slot, a warning says so every 20 seconds.
+
+    Raise Refused for invalid arguments. An error in a task is raised as Spark's own error, with its
     message.
     """
     if isinstance(executors, bool) or not isinstance(executors, int) or executors < 1:
@@ -103,7 +107,8 @@ def run_workers(
     )
     encoded = msgspec.json.encode(options)
     tasks = spark.sparkContext.parallelize(range(executors), executors)
-    reports = tasks.mapPartitions(lambda _: run_worker_task(encoded)).collect()
+    with warn_without_slots(spark):
+        reports = tasks.mapPartitions(shipped(f"{__name__}:{run_worker_task.__name__}", encoded)).collect()
     return [msgspec.json.decode(report, type=ExecutorReport) for report in reports]
 
 

@@ -6,6 +6,7 @@ Unlike the data source itself, both work for a storage that exists only in the d
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from dibs.client.options.ids import new_id
 from dibs.errors import Refused
 from dibs.model.requests import OnConflict
 from dibs.spark.connection import absolute_location, is_shared, run_in_thread, shared_url
+from dibs.spark.free_slots import warn_without_slots
 from dibs.spark.java import require_pyspark, session
 from dibs.spark.write_report import WriteReport, sum_reports
 
@@ -28,7 +30,12 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def read(
-    source: SparkSession | str | Path, table: str, *, url: str | None = None, **options: str
+    source: SparkSession | str | Path,
+    table: str,
+    *,
+    url: str | None = None,
+    columns: Sequence[str] | None = None,
+    **options: str,
 ) -> DataFrame:
     """Return a table as a DataFrame: jobs, outcomes, events or runs of a storage, or one of a warehouse.
 
@@ -36,25 +43,31 @@ def read(
     warehouse, a path or a URL, it is events, runs, metrics, ids or live of its current generation, read in
     the active Spark session; the warehouse has no options.
 
-    `options` are the options of the data source. Filters are pushed down to the storage if the Spark
-    session allows it. The ids or the log of a queue are read in as many partitions as Spark runs tasks
-    at once. A storage in the memory of this process is read completely, before this function returns.
-    Raise Refused or StorageError.
+    `columns` are the columns to read, by default all. Spark tells a data source in Python no columns, so a
+    `select` on the DataFrame reads and discards the others. `options` are the options of the data source.
+    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue are
+    read in as many partitions as Spark runs tasks at once. A storage in the memory of this process is read
+    completely, before this function returns. Raise Refused or StorageError.
     """
     require_pyspark()
     if isinstance(source, (str, Path)):
-        return _read_warehouse(source, table, {**({} if url is None else {"url": url}), **options})
+        frame = _read_warehouse(source, table, {**({} if url is None else {"url": url}), **options})
+        return frame if columns is None else frame.select(*columns)
+    from dibs.spark.schemas import select_columns  # noqa: PLC0415 - with pyspark
+
+    schema = None if columns is None else select_columns(table, columns)
     spark, storage_url = source, resolve_url(url)
     if not is_shared(storage_url):
-        return spark.createDataFrame(
+        frame = spark.createDataFrame(
             run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
         )
+        return frame if schema is None else frame.select(*schema.names)
     pushdown = spark.conf.get(_PUSHDOWN, "false") or "false"
     # Make the path absolute: this process may have changed its working directory since the session started.
     storage_url = shared_url(storage_url)
     defaults = {"pushdown": pushdown, "partitions": str(spark.sparkContext.defaultParallelism)}
     reader = spark.read.format("dibs").options(**{**defaults, **options}, url=storage_url, table=table)
-    return reader.load()
+    return (reader if schema is None else reader.schema(schema)).load()
 
 
 def read_stream(
@@ -117,7 +130,8 @@ def _enqueue_in_tasks(df: DataFrame, options: dict[str, str]) -> WriteReport:
     # Spark commits a write in a process on the driver's machine, so this process can read the file.
     with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
         report = Path(folder, "report.json")
-        df.write.format("dibs").mode("append").options(**options, report=str(report)).save()
+        with warn_without_slots(df.sparkSession):
+            df.write.format("dibs").mode("append").options(**options, report=str(report)).save()
         return msgspec.json.decode(report.read_bytes(), type=WriteReport)
 
 

@@ -6,6 +6,7 @@ docs/explanation/contract.md explains offsets, ids, revision ranges and counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from dibs.errors import Refused
@@ -141,6 +142,22 @@ def struct_type(table: str) -> StructType:
         "texts": t.MapType(t.StringType(), t.StringType(), valueContainsNull=False),
     }
     return t.StructType([t.StructField(c.name, kinds[c.kind], c.nullable) for c in columns(table)])
+
+
+def select_columns(table: str, names: Sequence[str]) -> StructType:
+    """Return the Spark schema of some columns of a table, in the order of `names`.
+
+    Raise Refused for an unknown table or column.
+    """
+    from pyspark.sql import types as t  # noqa: PLC0415 - as above
+
+    fields = {field.name: field for field in struct_type(table)}
+    for name in names:
+        if name not in fields:
+            raise Refused(
+                f"table {table} has no column {name!r}; its columns are {', '.join(fields)}", field="columns"
+            )
+    return t.StructType([fields[name] for name in dict.fromkeys(names)])
 
 
 def arrow_schema(table: str) -> pa.Schema:

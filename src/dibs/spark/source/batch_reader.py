@@ -7,24 +7,30 @@ that a retried task reads the same events.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dibs.errors import Refused
+from dibs.errors import Refused, StorageError
 from dibs.model.results import State
 from dibs.spark.connection import StorageConnection
 from dibs.spark.schemas import struct_type
+from dibs.spark.shipping import Shipped
+from dibs.spark.source.arrow_rows import has_arrow_driver, read_batches, storage_columns, to_table_batch
 from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.pages import log_pages, record_pages
 from dibs.spark.source.partitioning import id_ranges, offset_ranges
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.rows import EVENT_ROWS, RECORD_ROWS, Row, to_record_batch
+from dibs.storage.column_queries import ColumnQueries, ColumnTable
+
+logger = logging.getLogger("dibs.spark")
 
 #: Table -> the column with the state of an id, and its possible values.
 STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {
@@ -57,7 +63,7 @@ class QueuePartition(ds.InputPartition):
         self.until = until
 
 
-class TableReader(ds.DataSourceReader):
+class TableReader(Shipped, ds.DataSourceReader):
     """The batch reader of one table of a storage."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -113,9 +119,47 @@ class TableReader(ds.DataSourceReader):
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with StorageConnection(self._options.url) as connection:
-            for page in self._pages(connection, part):
-                if rows := self._predicates.filter_rows(page):
-                    yield to_record_batch(self._options.table, rows, schema)
+            batches = self._read_columns(connection, part, schema)
+            yield from self._read_rows(connection, part, schema) if batches is None else batches
+
+    def _read_columns(
+        self, connection: StorageConnection, part: QueuePartition, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows as columns of a storage that runs SQL; None for other storages and tables."""
+        storage, table = connection.storage, self._options.table
+        if (
+            not isinstance(storage, ColumnQueries)
+            or not has_arrow_driver()
+            or table not in get_args(ColumnTable)
+            or part.ids is not None
+        ):
+            return None
+        predicates = self._predicates.predicates
+        names = [*schema.names, *(predicate.column.name for predicate in predicates)]
+        query = connection.run(
+            storage.column_query(
+                cast("ColumnTable", table),
+                part.queue,
+                storage_columns(names),
+                state=part.state,
+                after=part.after,
+                until=part.until,
+            )
+        )
+        try:
+            batches = read_batches(query)
+        except StorageError as error:
+            # For example behind a pooler that keeps no prepared statements.
+            logger.warning("%s; reading row by row", error)
+            return None
+        return (to_table_batch(part.queue, raw, schema, predicates) for raw in batches)
+
+    def _read_rows(
+        self, connection: StorageConnection, part: QueuePartition, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        for page in self._pages(connection, part):
+            if rows := self._predicates.filter_rows(page):
+                yield to_record_batch(self._options.table, rows, schema)
 
     def _pages(self, connection: StorageConnection, part: QueuePartition) -> Iterator[Iterable[Row]]:
         table = self._options.table

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
+from dibs.spark.shipping import Shipped
 from dibs.spark.source.batch_reader import QueuePartition, check_schema
 from dibs.spark.source.options import StreamOptions
 from dibs.spark.source.pages import PAGE, log_pages
@@ -30,7 +31,7 @@ from dibs.spark.source.rows import EVENT_ROWS, to_record_batch
 StreamOffset = dict[str, str]
 
 
-class EventStreamReader(ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
+class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream reader of the logs of some queues, or of all queues; a new queue is read from its start.
 
     Spark calls `read` in tasks. It calls the other methods in one process on the driver's machine, which

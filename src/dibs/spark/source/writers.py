@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from dibs.client.options.ids import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
+from dibs.spark.shipping import Shipped
 from dibs.spark.source.options import WriteOptions
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from dibs.spark.source.rejects import write_text
@@ -40,7 +41,7 @@ def check_write(options: WriteOptions, schema: StructType) -> None:
         pass
 
 
-class BatchWriter(ds.DataSourceArrowWriter):
+class BatchWriter(Shipped, ds.DataSourceArrowWriter):
     """The writer of a DataFrame.
 
     Spark creates it when it plans the write and pickles it to the tasks, so all attempts have the same run.
@@ -61,7 +62,7 @@ class BatchWriter(ds.DataSourceArrowWriter):
             _write_report(self._options.report, self._options.queue, self._run, messages)
 
 
-class StreamWriter(ds.DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, ds.DataSourceStreamArrowWriter):
     """The writer of a stream.
 
     A repeated micro-batch has the same query id and number, and so the same request keys.

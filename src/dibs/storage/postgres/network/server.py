@@ -41,6 +41,10 @@ class PostgresDatabase:
         self.identity = ""
         self._connections: ConnectionPool | None = None
 
+    async def connection_params(self) -> dict[str, Any]:
+        """Return the driver's parameters for a new connection, the password among them."""
+        return await self._address.connection_params()
+
     # -- open and close ------------------------------------------------------------------------------
 
     async def open(self) -> None:

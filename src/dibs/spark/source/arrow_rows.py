@@ -1,0 +1,187 @@
+"""Arrow batches of the tables `jobs` and `outcomes` from the columns of a storage that runs SQL.
+
+The rows never become Python objects, apart from the JSON texts. ADBC's driver for Postgres makes Arrow of the
+binary COPY format in C++; psycopg would make a Python object of each value first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any, Final, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Raw
+
+from dibs.errors import StorageError
+from dibs.model.job import Error as JobError
+from dibs.spark.source.pushdown import Predicate
+from dibs.spark.source.rows import json_or_none
+from dibs.storage.column_queries import ColumnQuery
+
+#: Columns of the tables -> the column of the storage that they are made of, if its name differs.
+_RAW_COLUMNS: Final = {
+    "payload_json": "payload",
+    "result_json": "result",
+    **dict.fromkeys(("error_type", "error_message", "error_traceback"), "error"),
+    **dict.fromkeys(("origin_queue", "origin_id"), "origin"),
+}
+#: Bytes of a batch, about. The driver's default of 16 MiB makes Java hold larger batches, and is no faster.
+BATCH_BYTES: Final = 4 * 1024 * 1024
+
+_attributes: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_error: Final = msgspec.json.Decoder(JobError).decode
+_origin: Final = msgspec.json.Decoder(list[Raw]).decode
+_text: Final = msgspec.json.Decoder(str).decode
+
+
+def has_arrow_driver() -> bool:
+    """Return whether the driver for reads as Arrow is installed."""
+    return all(find_spec(name) is not None for name in ("adbc_driver_manager", "adbc_driver_postgresql"))
+
+
+def storage_columns(names: Sequence[str]) -> list[str]:
+    """Return the columns of the storage that the columns `names` of a table are made of."""
+    found = dict.fromkeys(_RAW_COLUMNS.get(name, name) for name in names if name != "queue")
+    # A query has at least one column, also to count rows.
+    return list(found) or ["id"]
+
+
+def read_batches(query: ColumnQuery) -> Iterator[pa.RecordBatch]:
+    """Run a query, and return its rows as Arrow. Raise StorageError if the driver cannot run it."""
+    # The packages are optional. Their dbapi would import pandas and polars, which takes 0.6 s in each task.
+    from adbc_driver_manager import AdbcConnection, AdbcStatement, Error  # noqa: PLC0415
+    from adbc_driver_postgresql import StatementOptions, connect  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        try:
+            database = stack.enter_context(connect(query.connection))
+            statement = stack.enter_context(AdbcStatement(stack.enter_context(AdbcConnection(database))))
+            statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+            statement.set_sql_query(query.sql)
+            stream, _ = statement.execute_query()
+        except Error as error:
+            raise StorageError(f"the Arrow driver cannot run a query: {error}") from None
+        return _batches(pa.RecordBatchReader._import_from_c(stream.address), stack.pop_all())  # noqa: SLF001 - as ADBC does
+
+
+def _batches(reader: pa.RecordBatchReader, opened: ExitStack) -> Iterator[pa.RecordBatch]:
+    with opened, reader:
+        yield from reader
+
+
+def to_table_batch(
+    queue: str, raw: pa.RecordBatch, schema: pa.Schema, predicates: Sequence[Predicate]
+) -> pa.RecordBatch:
+    """Return the rows of a raw batch that pass the predicates, with the columns of `schema`."""
+    made: dict[str, pa.Array] = {}
+
+    def column(name: str, kind: pa.DataType) -> pa.Array:
+        if name not in made:
+            made[name] = _make_column(name, kind, queue, raw)
+        return made[name]
+
+    for predicate in predicates:
+        mask = _mask(predicate, column(predicate.column.name, _ARROW_TYPES[predicate.column.kind]))
+        raw = raw.filter(mask)
+        made = {name: array.filter(mask) for name, array in made.items()}
+    return pa.RecordBatch.from_arrays([column(field.name, field.type) for field in schema], schema=schema)
+
+
+def _make_column(name: str, kind: pa.DataType, queue: str, raw: pa.RecordBatch) -> pa.Array:
+    if name == "queue":
+        return pa.repeat(pa.scalar(queue, kind), raw.num_rows)
+    source = raw.column(_RAW_COLUMNS.get(name, name))
+    if name in _FROM_JSON:
+        # Most rows have no error, origin or attributes.
+        if source.null_count == len(source):
+            return pa.nulls(len(source), kind)
+        if name == "attributes" and not source.null_count and pc.all(pc.equal(source, "{}")).as_py():
+            return _empty_maps(len(source), kind)
+        convert = _FROM_JSON[name]
+        return pa.array([None if text is None else convert(text) for text in source.to_pylist()], kind)
+    if name.endswith("_json"):
+        return _json_column(source, kind)
+    if pa.types.is_timestamp(kind):
+        # The largest time of the contract, 2**53 ms, fits into 64 bits as microseconds.
+        return source.cast(pa.timestamp("ms", tz="UTC")).cast(kind)
+    return source.cast(kind)
+
+
+def _empty_maps(count: int, kind: pa.DataType) -> pa.Array:
+    starts = pa.repeat(pa.scalar(0, pa.int32()), count + 1)
+    none = pa.nulls(0, pa.string())
+    return pa.MapArray.from_arrays(starts, none, none).cast(kind)
+
+
+def _json_column(source: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return binary values as texts, and null for values that are no JSON."""
+    texts = [json_or_none(value) for value in source.to_pylist()]
+    return pa.array(texts, kind)
+
+
+def _attribute_items(text: str) -> list[tuple[str, str]] | None:
+    return [(name, bytes(raw).decode()) for name, raw in _attributes(text).items()]
+
+
+def _error_part(name: str) -> Callable[[str], Any]:
+    return lambda text: getattr(_error(text), name)
+
+
+def _origin_part(index: int) -> Callable[[str], Any]:
+    return lambda text: _text(bytes(_origin(text)[index]))
+
+
+#: Column -> the function that makes its value of a JSON text of the storage.
+_FROM_JSON: Final[dict[str, Callable[[str], Any]]] = {
+    "attributes": _attribute_items,
+    "error_type": _error_part("type"),
+    "error_message": _error_part("message"),
+    "error_traceback": _error_part("traceback"),
+    "origin_queue": _origin_part(0),
+    "origin_id": _origin_part(1),
+}
+
+# -- predicates --------------------------------------------------------------------------------------
+
+_COMPARISONS: Final = {
+    "EqualTo": pc.equal,
+    "GreaterThan": pc.greater,
+    "GreaterThanOrEqual": pc.greater_equal,
+    "LessThan": pc.less,
+    "LessThanOrEqual": pc.less_equal,
+}
+_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "flag": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
+    "texts": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
+}
+
+
+def _mask(predicate: Predicate, values: pa.Array) -> pa.Array:
+    """Return for each value whether it passes; as in SQL, a comparison with null is false."""
+    if predicate.operator_name == "IsNull":
+        return values.is_null()
+    if predicate.operator_name == "IsNotNull":
+        return values.is_valid()
+    if predicate.column.kind == "time":
+        # A literal is a number of ms, which may have a fraction.
+        values = pc.divide(values.cast(pa.int64()), 1000)
+    if predicate.operator_name == "In":
+        literals = [value for value in predicate.value if value is not None]
+        found = [pc.equal(values, literal) for literal in literals]
+        mask = found[0] if found else pa.repeat(False, len(values))  # noqa: FBT003
+        for other in found[1:]:
+            mask = pc.or_(mask, other)
+    elif predicate.value is None:
+        mask = pa.repeat(False, len(values))  # noqa: FBT003
+    else:
+        mask = _COMPARISONS[predicate.operator_name](values, predicate.value)
+    return cast("pa.Array", pc.fill_null(mask, False))  # noqa: FBT003

@@ -1,0 +1,99 @@
+"""SQL that reads whole tables of jobs or outcomes for a driver that makes columns of the rows.
+
+Each statement sees one snapshot, so an id appears exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dibs.model.results import State
+from dibs.storage.column_queries import ColumnTable
+from dibs.storage.postgres.codec.parameters import sendable_id
+
+_SAME: Final = ("id", "enqueues", "first", "revision")
+_COUNTS: Final = ("attempts", "retries", "stalls", "timeouts")
+
+#: Column -> its SQL for a row of `live`, which is a current job. `l.fence` is NULL while the job waits.
+_JOB: Final = {
+    **{name: f"l.{name}" for name in (*_SAME, *_COUNTS, "payload", "run_at", "enqueued_at", "seq")},
+    **{name: f"l.{name}" for name in ("fence", "holder", "claimed_at")},
+    **{name: f"l.{name}::text" for name in ("error", "origin", "progress")},
+    "attributes": "coalesce(l.attributes::text, '{}')",
+    "state": "CASE WHEN l.state IN ('a', 'h') THEN 'active' ELSE 'waiting' END",
+    "priority": "l.priority::integer",
+    "handed_off": "CASE WHEN l.fence IS NOT NULL THEN l.lease IS NULL END",
+    "cancel_requested": "CASE WHEN l.fence IS NOT NULL THEN coalesce(l.cancel_requested, false) END",
+}
+#: The same for the successor in a row of `live`.
+_SUCCESSOR: Final = {
+    "id": "l.id",
+    "state": "'blocked'",
+    **{name: f"(l.next).{name}" for name in (*_SAME[1:], "payload", "run_at", "enqueued_at", "seq")},
+    **dict.fromkeys(_COUNTS, "0"),
+    "attributes": "coalesce((l.next).attributes::text, '{}')",
+    "priority": "(l.next).priority::integer",
+    **dict.fromkeys(("fence", "claimed_at"), "NULL::bigint"),
+    **dict.fromkeys(("holder", "error", "origin", "progress"), "NULL::text"),
+    **dict.fromkeys(("handed_off", "cancel_requested"), "NULL::boolean"),
+}
+#: The same for a row of `ended`, which is an outcome.
+_OUTCOME: Final = {
+    **{name: f"e.{name}" for name in (*_SAME, *_COUNTS, "kind", "fence", "result", "payload")},
+    **{name: f"e.{name}" for name in ("claimed_at", "ended_at", "expires_at")},
+    **{name: f"e.{name}::text" for name in ("error", "origin")},
+    # The attributes of an outcome without data are those that it keeps, or NULL.
+    "attributes": "coalesce(e.attributes::text, CASE WHEN e.payload IS NOT NULL THEN '{}' END)",
+    **{name: f"nullif(e.{name}, 0)" for name in ("enqueued_at", "run_at")},
+    "holder": "nullif(e.holder, '')",
+    "priority": "CASE WHEN e.payload IS NOT NULL THEN e.priority::integer END",
+}
+_LIVE_FILTERS: Final = {"waiting": "l.state IN ('w', 'k')", "active": "l.state IN ('a', 'h')"}
+
+
+def column_query(
+    schema: str,
+    table: ColumnTable,
+    queue: str,
+    columns: Sequence[str],
+    *,
+    state: State | None,
+    after: str | None,
+    until: str | None,
+) -> str:
+    """Return the SELECT of some columns of a table, from a schema whose name is quoted already."""
+    name = quote_text(sendable_id(queue))
+    number = f"(SELECT k.q FROM {schema}.queues k WHERE k.name = {name})"  # noqa: S608 - quoted above
+    if table == "jobs":
+        rows = f"{schema}.live l WHERE l.q = {number}{_range('l.id', after, until)}"
+        return " UNION ALL ".join(_job_parts(rows, columns, state))
+    kind = "e.kind <> 'forgotten'" if state is None else f"e.kind = {quote_text(state)}"
+    return (
+        f"SELECT {_list(columns, _OUTCOME)} FROM {schema}.ended e "  # noqa: S608 - quoted
+        f"WHERE e.q = {number}{_range('e.id', after, until)} AND {kind} "
+        f"AND (e.expires_at IS NULL OR e.expires_at > (SELECT {schema}.tick(NULL)))"
+    )
+
+
+def quote_text(text: str) -> str:
+    """Return a text as a literal of SQL, for each value of the setting standard_conforming_strings."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _job_parts(rows: str, columns: Sequence[str], state: State | None) -> Iterator[str]:
+    """Yield the SELECT of the current jobs and that of the successors, if `state` includes them."""
+    if state != "blocked":
+        found = f"SELECT {_list(columns, _JOB)} FROM {rows}"  # noqa: S608 - quoted
+        yield found if state is None else f"{found} AND {_LIVE_FILTERS[state]}"
+    if state in (None, "blocked"):
+        yield f"SELECT {_list(columns, _SUCCESSOR)} FROM {rows} AND (l.next).seq IS NOT NULL"  # noqa: S608
+
+
+def _list(columns: Sequence[str], known: dict[str, str]) -> str:
+    return ", ".join(f'{known[name]} AS "{name}"' for name in columns)
+
+
+def _range(column: str, after: str | None, until: str | None) -> str:
+    low = "" if after is None else f" AND {column} > {quote_text(sendable_id(after))}"
+    return low if until is None else f"{low} AND {column} <= {quote_text(sendable_id(until))}"
