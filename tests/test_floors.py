@@ -45,7 +45,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dibs.storage.postgres": (
         ("queries",),
         ("codec",),
-        ("migrate",),
+        ("column_query", "migrate"),
         ("network",),
         ("diagnosis", "vacuum", "wakeups"),
         ("session",),

@@ -40,7 +40,7 @@ def test_every_block_prints_its_output(
 
         printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
         assert OUTPUT.findall(block.text) == printed
-    assert len(blocks) == 9
+    assert len(blocks) == 10
 
 
 def run(code: str, names: dict[str, Any]) -> str:

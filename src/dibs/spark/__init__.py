@@ -6,7 +6,17 @@ the install command if pyspark is missing.
 
 from dibs.spark.cluster_workers import ExecutorReport, run_workers
 from dibs.spark.dataframes import enqueue, read, read_stream
+from dibs.spark.failed_jobs import replay
 from dibs.spark.java import session
 from dibs.spark.write_report import WriteReport
 
-__all__ = ["ExecutorReport", "WriteReport", "enqueue", "read", "read_stream", "run_workers", "session"]
+__all__ = [
+    "ExecutorReport",
+    "WriteReport",
+    "enqueue",
+    "read",
+    "read_stream",
+    "replay",
+    "run_workers",
+    "session",
+]
