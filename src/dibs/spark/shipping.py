@@ -6,7 +6,6 @@ module is missing there, Spark reports an error of unpickling. A nested function
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,19 +24,25 @@ class Shipped:
     """A base class of objects that Spark pickles with cloudpickle and sends to executors."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Spark's own serializer, in which Spark sends this object, too.
+        from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415
+
         load = _loader()
 
         def restore(name: str, state: bytes) -> Any:
             kind = load(name)
             # Imported here, because this function knows only its own code on the executor.
-            import pickle  # noqa: PLC0415
+            from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415
 
             made = kind.__new__(kind)
-            made.__dict__.update(pickle.loads(state))  # noqa: S301 - pickled by this class, sent by Spark
+            made.__dict__.update(CloudPickleSerializer().loads(state))
             return made
 
         kind = type(self)
-        return restore, (f"{kind.__module__}:{kind.__qualname__}", pickle.dumps(self.__dict__))
+        return restore, (
+            f"{kind.__module__}:{kind.__qualname__}",
+            CloudPickleSerializer().dumps(self.__dict__),
+        )
 
 
 def _loader() -> Callable[[str], Any]:
