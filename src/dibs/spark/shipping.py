@@ -35,14 +35,12 @@ class Shipped:
             from pyspark.serializers import CloudPickleSerializer  # noqa: PLC0415
 
             made = kind.__new__(kind)
-            made.__dict__.update(CloudPickleSerializer().loads(state))
+            made.__dict__.update(CloudPickleSerializer().loads(state))  # type: ignore[no-untyped-call]
             return made
 
         kind = type(self)
-        return restore, (
-            f"{kind.__module__}:{kind.__qualname__}",
-            CloudPickleSerializer().dumps(self.__dict__),
-        )
+        state = CloudPickleSerializer().dumps(self.__dict__)  # type: ignore[no-untyped-call]
+        return restore, (f"{kind.__module__}:{kind.__qualname__}", state)
 
 
 def _loader() -> Callable[[str], Any]:
