@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from statistics import median
 from typing import Any, Final, Self
+from uuid import uuid4
 
 import httpx2
 import psutil
@@ -31,10 +32,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scenarios import fill, requests
-from benchmarks.storages import empty_storage, private_servers
+from benchmarks.storages import private_servers
 from dibs import Dibs
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage
+from dibs.storage.registry import open_storage, remove_storage
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
 
@@ -42,13 +44,15 @@ VIEWS: Final = 10
 
 
 @asynccontextmanager
-async def filled(url: str, queues: int, jobs: int) -> AsyncIterator[Storage]:
-    """Yield a storage with waiting jobs, spread evenly over queues."""
+async def filled(url: str, queues: int, jobs: int) -> AsyncIterator[tuple[Storage, str]]:
+    """Yield a storage with waiting jobs, spread evenly over queues, and its URL."""
     each: list[EnqueueRequest] = requests(max(1, jobs // queues))
-    async with empty_storage(url) as storage:
+    full = url.replace("NAME", f"bench_{uuid4().hex}")
+    async with open_storage(full) as storage:
         for number in range(queues):
             await fill(storage, f"queue-{number:04}", each)
-        yield storage
+        yield storage, full
+    await remove_storage(full)
 
 
 @contextmanager
@@ -117,26 +121,20 @@ async def measure_queues(urls: Sequence[str], counts: Sequence[int], jobs: int) 
     table = Table("storage", "queues", "first, ms", "kB", "again, ms", "queue, ms", "calls of the first view")
     for url in urls:
         for queues in counts:
-            async with filled(url, queues, jobs) as storage:
-                found = await asyncio.to_thread(measure_views, storage_url(storage, url))
+            async with filled(url, queues, jobs) as (storage, full):
+                found = await asyncio.to_thread(measure_views, full)
                 calls = await count_calls(storage)
             figures = (f"{found[name]:.0f}" for name in ("first", "kB", "again", "queue"))
             table.add_row(url.partition(":")[0], f"{queues:,}", *figures, calls)
     return table
 
 
-def storage_url(storage: Storage, url: str) -> str:
-    """Return the URL of a storage with its password."""
-    name = storage.url.rpartition("=")[2] if "=" in url else storage.url.partition(":")[2]
-    return url.replace("NAME", name)
-
-
 async def measure_viewers(urls: Sequence[str], viewers: Sequence[int], seconds: float) -> Table:
     table = Table("storage", "viewers", "CPU, %", "memory, MB", "updates/s to each")
     for url in urls:
-        async with filled(url, 7, 7000) as storage:
+        async with filled(url, 7, 7000) as (storage, full):
             for number in viewers:
-                with dashboard(storage_url(storage, url)) as (address, process):
+                with dashboard(full) as (address, process):
                     cpu, memory, updates = await watch(address, process, storage, number, seconds)
                 table.add_row(
                     url.partition(":")[0], f"{number}", f"{cpu:.1f}", f"{memory:.0f}", f"{updates:.2f}"
