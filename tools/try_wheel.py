@@ -157,6 +157,8 @@ ENVIRONMENTS: Final[dict[str, tuple[str, tuple[str, ...], Callable[[Place], None
     "web": ("web", (), try_web),
     "mcp": ("mcp", (), importing("dibs.cli.mcp.server")),
     "crypto": ("crypto", (), importing("dibs.client.options.protected_serdes")),
+    "history": ("history", (), importing("dibs.spark.history.duckdb_engine.engine")),
+    "history-s3": ("history-s3", (), importing("dibs.spark.history.duckdb_engine.engine", "s3fs")),
     "spark": ("spark", (), importing("dibs.spark", "dibs.spark.source", "pyspark_dibs")),
 }
 
