@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dibs.spark.history.tables import schema
+from dibs.spark.history.tables import table_schema
 from dibs.spark.history.warehouse.datasets import dataset_of
 from dibs.spark.history.warehouse.remote_store import RemoteStore
 
@@ -26,8 +26,8 @@ class WarehouseSource(ds.DataSource):
         return "dibs_warehouse"
 
     def schema(self) -> StructType:
-        """Return the columns of the table."""
-        return schema(self.options["table"])
+        """Return the columns of the table. This process has no SparkContext, which could parse DDL."""
+        return from_arrow_schema(table_schema(self.options["table"]))
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return the reader of the files."""
