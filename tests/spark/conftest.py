@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dibs.spark.java import session
-from tests.spark.s3_server import BUCKET, s3_server
+from tests.spark.s3_server import BUCKET, ENVIRONMENT, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +29,7 @@ SMALL = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     # The Python processes of Spark import the functions of tests too.
     "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
+    **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
 }
 
 
@@ -59,8 +60,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def s3_bucket() -> Iterator[str]:
     """The URL of an empty bucket on a real S3 server, which the environment of this process names."""
-    with s3_server() as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
+    with s3_server(), pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         yield f"s3://{BUCKET}"
 

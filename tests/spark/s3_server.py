@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 BUCKET = "history"
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+#: Chosen before Spark starts, because its Python processes get these variables at the start of Java.
+PORT = free_port()
+#: The environment variables by which clients find the server.
+ENVIRONMENT = {
+    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{PORT}",
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
 @contextmanager
-def s3_server() -> Iterator[dict[str, str]]:
-    """Yield the environment variables by which clients find the server, which has one bucket."""
+def s3_server() -> Iterator[None]:
+    """Run the server, with one bucket."""
     # Both take seconds to import, and few tests need them.
     import boto3
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=PORT, verbose=False)
     server.start()
-    _, port = server.get_host_and_port()
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
     try:
         client = boto3.client(
             "s3",
-            endpoint_url=environment["AWS_ENDPOINT_URL"],
+            endpoint_url=ENVIRONMENT["AWS_ENDPOINT_URL"],
             aws_access_key_id="test",
             aws_secret_access_key="test",
             region_name="us-east-1",
         )
         client.create_bucket(Bucket=BUCKET)
-        yield environment
+        yield
     finally:
         server.stop()
