@@ -85,7 +85,7 @@ MAY_IMPORT = {
     "public": (*ENGINE, "worker"),
     "spark": ABOVE,
     "testing": ABOVE,
-    "telemetry": ABOVE,
+    "telemetry": (*ABOVE, "doctor"),
     "django": (*STORAGE, "client", "postgres"),
     "web": (*STORAGE, "client", "doctor", "spark"),
     "cli": (*ABOVE, "doctor", "spark", "testing", "telemetry", "web"),

@@ -41,7 +41,11 @@ def test_without_telemetry_no_module_attribute_or_middleware_is_added() -> None:
 
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
-    [("metrics", "prometheus_client", "dibs[metrics]"), ("tracing", "opentelemetry", "dibs[otel]")],
+    [
+        ("metrics", "prometheus_client", "dibs[metrics]"),
+        ("storage_metrics", "prometheus_client", "dibs[metrics]"),
+        ("tracing", "opentelemetry", "dibs[otel]"),
+    ],
 )
 def test_the_error_for_a_missing_package_names_the_extra(module: str, package: str, extra: str) -> None:
     process = run(f"import sys; sys.modules[{package!r}] = None; import dibs.telemetry.{module}")

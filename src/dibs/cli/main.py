@@ -48,6 +48,7 @@ COMMANDS: Final = (
     CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
     CommandInfo("web", QUEUES, "Serve the dashboard: queues, jobs and failures in a browser."),
     CommandInfo("mcp", QUEUES, "Serve a storage to an assistant by the Model Context Protocol."),
+    CommandInfo("metrics", QUEUES, "Serve the metrics of a storage to Prometheus."),
     CommandInfo("workers", QUEUES, "List the workers that live, and the jobs that they hold."),
     CommandInfo("schedule", QUEUES, "List the next runs of periodic tasks."),
     CommandInfo("configure", QUEUES, "Show and change the settings of a queue."),

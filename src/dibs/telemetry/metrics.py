@@ -120,8 +120,12 @@ class Metrics(Collector):
                 await self._read_new_events(storage, queue)
             self._was_read = True
             counts = await storage.counts(queues)
+        return [_jobs_gauge(counts), *self.counted()]
+
+    def counted(self) -> list[Metric]:
+        """Return the counters and histograms as the last read left them, without a read."""
         collectors = (self._end_counter, self._run_histogram, self._wait_histogram, self._gap_counter)
-        return [_jobs_gauge(counts), *(metric for collector in collectors for metric in collector.collect())]
+        return [metric for collector in collectors for metric in collector.collect()]
 
     async def _read_new_events(self, storage: Storage, queue: str) -> None:
         # A queue that was created after the first read is read from the start of its log.
