@@ -75,7 +75,7 @@ COMMANDS = [
         ("doctor memory: --url memory:", REFUSED, "url"),
         ("doctor no-such-scheme:x", USAGE, "no-such-scheme"),
         ("metrics --port 65536", USAGE, "--port"),
-        ("metrics --url memory:", REFUSED, "url"),
+        ("metrics --url memory:", REFUSED, "memory:"),
         ("metrics --url no-such-scheme:x", USAGE, "no-such-scheme"),
         ("counts no-such-queue", REFUSED, "no-such-queue"),
         ("counts --json --format lines", USAGE, "--format"),
