@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from pathlib import Path
 
 from attrs import define, field
@@ -9,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dibs.client.app import Dibs
-from dibs.errors import ConfigurationError
+from dibs.errors import ConfigurationError, DibsError
 from dibs.web.live import Live
 from dibs.web.pages import Pages
 from dibs.web.reading.history import History
@@ -18,17 +20,38 @@ from dibs.web.routes import Routes
 from dibs.web.safety import Allow, Guard
 from dibs.web.site import Site
 
+log = logging.getLogger("dibs.web")
+
 
 @define(eq=False)
 class Dashboard:
     """The ASGI application that `dibs_web` returns."""
 
     app: Dibs
+    _pages: Pages = field(repr=False)
+    _site: Site = field(repr=False)
     _asgi: ASGIApp = field(repr=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, or the start and the end of a server."""
+        if scope["type"] == "lifespan":
+            await self.prepare()
+        elif not self._site.is_compiled:
+            # Servers do not announce their start to mounted applications.
+            await asyncio.to_thread(self._site.compile)
         await self._asgi(scope, receive, send)
+
+    async def prepare(self) -> None:
+        """Compile the templates in a thread and open the storage, so that the first page is fast.
+
+        A server does this at its start if it serves the dashboard itself. Call it in the lifespan of the
+        application in which the dashboard is mounted; else the first request does it. A storage that cannot
+        be opened is logged, and each page tries to open it again.
+        """
+        try:
+            await asyncio.gather(asyncio.to_thread(self._site.compile), self._pages.source.storage())
+        except DibsError as error:
+            log.warning("the storage cannot be opened yet: %s", error)
 
 
 def dibs_web(
@@ -41,8 +64,8 @@ def dibs_web(
     """Return the dashboard of an app, or of the storage at a URL, as an ASGI application.
 
     Mount it in Starlette or FastAPI: `api.mount("/jobs", dibs_web(app))`. The storage opens at
-    the first request. With an app it knows the tasks: it names the arguments, and builds forms from the
-    signatures.
+    the first request, or with `await dashboard.prepare()`. With an app it knows the tasks: it names the
+    arguments, and builds forms from the signatures.
 
     - `allow(request)` returns the access of a request of Starlette: "write", "read" or "none". It may be
       async. Default: "read" for each request.
@@ -66,5 +89,6 @@ def dibs_web(
         raise ConfigurationError(f"warehouse is {warehouse!r:.60}; pass the path of a folder")
     history = History(None if warehouse is None else Path(warehouse))
     pages = Pages(Source(app_or_url, redact), history)
-    routes = Routes(pages, Live(pages), Site())
-    return Dashboard(app_or_url, Guard(Starlette(routes=routes.all()), allow))
+    site = Site()
+    routes = Routes(pages, Live(pages), site)
+    return Dashboard(app_or_url, pages, site, Guard(Starlette(routes=routes.all()), allow))

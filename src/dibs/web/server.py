@@ -72,18 +72,19 @@ async def serve(app: Dibs, options: ServerOptions, ready: Callable[[str], None])
     hosts = None if not is_loopback(options.host) else _loopback_names(options.host)
     gate = TokenGate(dashboard, token, hosts, f"dibs_token_{port}")
     async with app:
-        server = uvicorn.Server(
-            uvicorn.Config(
-                gate,
-                log_level="warning",
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
+        await dashboard.prepare()
+        config = uvicorn.Config(
+            gate,
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        # Imports the parser of HTTP, for which the first request would wait.
+        config.load()
         ready(_address(options.host, port, token))
         with listener:
-            await server.serve(sockets=[listener])
+            await uvicorn.Server(config).serve(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
