@@ -1,4 +1,8 @@
-"""Charts as SVG: lines and areas over time, with the data for the tooltip in their attributes."""
+"""Charts of lines and areas over time, with the data for the tooltip in their attributes.
+
+The SVG holds shapes only and is stretched to the width of the window; the labels of the axes are HTML beside
+it. Labels inside a scaled SVG are unreadable on a phone, where a chart would be 50 pixels high.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,8 @@ from typing import Any, Final, Literal
 import msgspec
 from attrs import frozen
 
-WIDTH, WIDE = 640, 1290
-HEIGHT: Final = 210
-LEFT, MARGIN, TOP, BOTTOM = 52, 8, 8, HEIGHT - 22
+#: Size of the drawing in units of the SVG; the style sheet sets the size on the page.
+WIDTH, HEIGHT = 1000, 200
 Unit = Literal["", "ms"]
 Point = tuple[float, float]
 
@@ -42,12 +45,6 @@ class Chart:
     unit: Unit
     lines: tuple[ChartLine, ...]
     is_logarithmic: bool = False
-    width: int = WIDTH
-
-    @property
-    def right(self) -> int:
-        """The x coordinate of the end of the time axis."""
-        return self.width - MARGIN
 
 
 _HOUR: Final = 3_600_000
@@ -74,38 +71,33 @@ class Scale:
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
             part = value / self.high
-        return BOTTOM - part * (BOTTOM - TOP)
+        return HEIGHT - part * HEIGHT
 
 
 def draw_chart(
     chart: Chart, queue: str, series: dict[str, list[Any]], outages: Iterable[tuple[int, int]]
 ) -> str:
-    """Return a chart as an svg element with its title and key."""
+    """Return a chart with its title, axes and key."""
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
     sums = [_sum_columns(series, chart_line.names) for chart_line in chart.lines]
     scale = _choose_scale(chart, sums)
-    across = _time_to_x(begin, end, chart.right)
-    parts = [*_draw_grid(scale, chart), *_draw_time_axis(begin, end, across, chart.right)]
-    for since, until in outages:
-        if since < end and until > begin:
-            x, right = across(max(since, begin)), across(min(until, end))
-            size = f'width="{right - x:.1f}" height="{BOTTOM - TOP}"'
-            parts.append(f'<rect class="outage" x="{x:.1f}" y="{TOP}" {size}/>')
-    middle = [across(moment + step / 2) for moment in at]
-    parts += _draw_lines(chart, sums, middle, scale)
+    across = _time_to_x(begin, end)
+    parts = [*_draw_grid(scale), *_draw_outages(outages, begin, end)]
+    parts += _draw_lines(chart, sums, [across(moment + step / 2) for moment in at], scale)
     encoded = msgspec.json.encode(
         [
             {"label": chart_line.label, "colour": chart_line.colour, "names": chart_line.names}
             for chart_line in chart.lines
         ]
     )
-    lines = escape(encoded.decode())
     return (
-        f'<h3>{escape(chart.title)}</h3><svg viewBox="0 0 {chart.width} {HEIGHT}" role="img" '
+        f'<h3>{escape(chart.title)}</h3><div class="chart"><div class="y">{_label_values(scale, chart.unit)}'
+        f'</div><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
-        f'data-left="{LEFT}" data-right="{chart.right}" data-width="{chart.width}" data-lines="{lines}">'
-        f'{"".join(parts)}<line class="cursor" y1="{TOP}" y2="{BOTTOM}"/></svg>{_draw_legend(chart.lines)}'
+        f'data-lines="{escape(encoded.decode())}">{"".join(parts)}'
+        f'<line class="cursor" y1="0" y2="{HEIGHT}"/></svg>'
+        f'<div class="x">{_label_times(begin, end)}</div></div>{_draw_legend(chart.lines)}'
     )
 
 
@@ -181,38 +173,52 @@ def _round_step(rough: float) -> float:
     return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough)
 
 
-def _draw_grid(scale: Scale, chart: Chart) -> Iterable[str]:
+def _draw_grid(scale: Scale) -> Iterable[str]:
     for tick in scale.ticks:
-        y = scale.y(tick)
-        label = format_ms(tick) if chart.unit == "ms" else f"{tick:,.10g}"
+        y = f"{scale.y(tick):.1f}"
+        yield f'<line class="axis" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}"/>'
+
+
+def _draw_outages(outages: Iterable[tuple[int, int]], begin: int, end: int) -> Iterable[str]:
+    across = _time_to_x(begin, end)
+    for since, until in outages:
+        if since < end and until > begin:
+            x, right = across(max(since, begin)), across(min(until, end))
+            yield f'<rect class="outage" x="{x:.1f}" y="0" width="{right - x:.1f}" height="{HEIGHT}"/>'
+
+
+def _label_values(scale: Scale, unit: Unit) -> str:
+    labels = []
+    for tick in scale.ticks:
+        label = format_ms(tick) if unit == "ms" else f"{tick:,.10g}"
         if scale.has_less and tick == scale.low:
             label = f"≤ {label}"
-        yield f'<line class="axis" x1="{LEFT}" x2="{chart.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+        labels.append(f'<span style="top:{100 * scale.y(tick) / HEIGHT:.1f}%">{label}</span>')
+    return "".join(labels)
 
 
-def _time_to_x(begin: int, end: int, right: int) -> Callable[[float], float]:
-    return lambda at: LEFT + (at - begin) / (end - begin) * (right - LEFT)
+def _time_to_x(begin: int, end: int) -> Callable[[float], float]:
+    return lambda at: (at - begin) / (end - begin) * WIDTH
 
 
 #: Distances between the ticks of a time axis, ms.
 _TIME_STEPS: Final = tuple(
     round(hours * _HOUR) for hours in (1 / 12, 1 / 6, 0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 168, 720, 2160, 8760)
 )
+#: Share of the time axis behind which a centred label would leave the chart.
+_LAST_CENTRED: Final = 0.95
 
 
-#: Space that a centred label of the time axis needs to the right of its tick.
-_HALF_LABEL_WIDTH: Final = 20 - MARGIN
-
-
-def _draw_time_axis(begin: int, end: int, across: Callable[[float], float], right: int) -> Iterable[str]:
+def _label_times(begin: int, end: int) -> str:
     step = next((step for step in _TIME_STEPS if (end - begin) / step <= 8), _TIME_STEPS[-1])
     form = "%H:%M" if step < 24 * _HOUR else "%d %b"
+    labels = []
     for at in range(begin + -begin % step, end, step):
         label = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
-        x = across(at)
-        x, anchor = (x, "middle") if x < right - _HALF_LABEL_WIDTH else (right + MARGIN, "end")
-        yield f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{label}</text>'
+        share = (at - begin) / (end - begin)
+        place = f"left:{100 * share:.1f}%" if share <= _LAST_CENTRED else "right:0;transform:none"
+        labels.append(f'<span style="{place}">{label}</span>')
+    return "".join(labels)
 
 
 def _draw_legend(lines: Iterable[ChartLine]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from dibs.spark.report.banners import clip, format_minute, render_banners
 from dibs.spark.report.capacity import CapacityAdvice
-from dibs.spark.report.charts import WIDE, Chart, ChartLine, draw_chart, draw_sparkline, format_ms
-from dibs.spark.report.findings import FAILURE_ENDS, Outage, PoisonId
+from dibs.spark.report.charts import Chart, ChartLine, draw_chart, draw_sparkline, format_ms
+from dibs.spark.report.findings import FAILURE_ENDS
 from dibs.spark.report.summary import HistoryReport, IdSummary, QueueSummary, Series
 
 _ASSETS: Final = Path(__file__).parent / "assets"
@@ -23,7 +23,6 @@ _CHARTS: Final = (
     Chart(
         title="Attempts that ended, and jobs that arrived, per minute",
         unit="",
-        width=WIDE,
         lines=(
             ChartLine(label="completed", colour="green", names=("completed",), is_area=True),
             ChartLine(label="retried", colour="orange", names=("retried",), is_area=True),
@@ -90,10 +89,10 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
         # Escape `<`: an id that contains a closing script tag would end the element.
         series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
         span=(
-            f"{_format_minute(report.begin)} to {_format_minute(report.end)} UTC, "
+            f"{format_minute(report.begin)} to {format_minute(report.end)} UTC, "
             f"generation {int(report.generation)}"
         ),
-        findings="".join(_render_findings(report)),
+        findings=render_banners(report),
         tabs="".join(_render_tab(queue, series[queue.queue], report) for queue in shown) + more,
         sections="".join(sections),
     )
@@ -111,7 +110,7 @@ _FRAME: Final = """<!doctype html>
  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <title>{title}</title>
 <style>{style}</style>
-<header><h1>{title}</h1><span class="soft">{span}</span>
+<header><h1 class="clip" title="{title}">{title}</h1><span class="soft">{span}</span>
 <button id="theme" type="button">light / dark</button></header>
 {findings}
 <nav>{tabs}</nav>
@@ -121,48 +120,6 @@ _FRAME: Final = """<!doctype html>
 <script>{script}</script>
 </html>
 """
-
-
-def _render_findings(report: HistoryReport) -> Iterable[str]:
-    if not report.queues:
-        yield '<div class="finding note">No job has ended yet.</div>'
-    for outage in report.outages[:10]:
-        yield f'<div class="finding">{_describe_outage(outage)}</div>'
-    for poison in report.poisons:
-        yield f'<div class="finding">{_describe_poison_id(poison)}</div>'
-    for queue in sorted({gap.queue for gap in report.gaps}):
-        yield (
-            f'<div class="finding note"><b>{escape(queue)}</b>: some events were trimmed from the log before '
-            "an increment read them. Run increments more often, or keep the log longer (log_age, "
-            "log_bytes).</div>"
-        )
-    for charted in (queue for queue in report.queues if not queue.little.agree):
-        yield (
-            f'<div class="finding note"><b>{escape(charted.queue)}</b>: counted by the minute '
-            f"{charted.little.active:.4f} were active on average, counted by the run "
-            f"{charted.little.expected:.4f}. Part of its history is missing.</div>"
-        )
-
-
-def _describe_outage(outage: Outage) -> str:
-    names = ", ".join(f"<b>{escape(queue)}</b>" for queue in outage.queues)
-    lost = f", and {outage.stalled:,} runs stalled" if outage.stalled else ""
-    return (
-        f"No job of {names} was claimed from {_format_minute(outage.begin)} to "
-        f"{_format_minute(outage.end)[-5:]} "
-        f"({format_ms(outage.end - outage.begin)}); {outage.due:,} jobs were due at the end{lost}. "
-        "Possible causes: no worker, a paused queue, an unreachable storage."
-    )
-
-
-def _describe_poison_id(poison: PoisonId) -> str:
-    ends = ", ".join(f"{count:,} {end.replace('_', ' ')}" for end, count in poison.bad.items())
-    error = f", mostly with {escape(poison.error_type)}" if poison.error_type else ""
-    return (
-        f"The id <b>{escape(poison.id)}</b> of <b>{escape(poison.queue)}</b> fails nearly every time: "
-        f"of {poison.attempts:,} attempts {ends}{error}. It causes {poison.share:.0%} of all failures of "
-        "the queue."
-    )
 
 
 def _render_tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
@@ -176,7 +133,8 @@ def _render_tab(queue: QueueSummary, series: Series, report: HistoryReport) -> s
         f"{queue.attempts:,} attempts, {_failure_rate(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
     )
     return (
-        f'<button type="button" data-queue="{name}"><b>{name}{mark}</b>{draw_sparkline(series["claims"])}'
+        f'<button type="button" data-queue="{name}"><b>{clip(queue.queue)}{mark}</b>'
+        f"{draw_sparkline(series['claims'])}"
         f'<span class="soft">{glance}</span></button>'
     )
 
@@ -193,7 +151,7 @@ def _render_queue(queue: QueueSummary, series: Series, report: HistoryReport) ->
         for index, chart in enumerate(_CHARTS)
     )
     return (
-        f'<section data-queue="{escape(queue.queue)}"><h2>{escape(queue.queue)}</h2>{_render_tiles(queue)}'
+        f'<section data-queue="{escape(queue.queue)}"><h2>{clip(queue.queue)}</h2>{_render_tiles(queue)}'
         f'<div class="grid">{"".join(charts)}{_render_errors(queue)}{_render_capacity(queue.capacity)}'
         f"{_render_id_table('Slowest ids, by their longest run', queue.slowest)}"
         f"{_render_id_table('Most active ids, by attempts', queue.hottest)}</div>"
@@ -217,7 +175,7 @@ def _render_tiles(queue: QueueSummary) -> str:
 def _render_errors(queue: QueueSummary) -> str:
     most = max(queue.errors.values(), default=1)
     rows = (
-        f'<tr><td class="id">{escape(name)}</td><td class="n">{count:,}</td>'
+        f'<tr><td class="id">{clip(name)}</td><td class="n">{count:,}</td>'
         f'<td><div class="bar"><i style="width:{100 * count / most:.1f}%"></i></div></td></tr>'
         for name, count in list(queue.errors.items())[:12]
     )
@@ -229,7 +187,7 @@ def _render_capacity(advice: CapacityAdvice | None) -> str:
     if advice is None:
         return ""
     target = format_ms(advice.target_wait_p95_ms)
-    hour = f"{_format_minute(advice.begin)} to {_format_minute(advice.end)[-5:]}"
+    hour = f"{format_minute(advice.begin)} to {format_minute(advice.end)[-5:]}"
     answer = (
         f"With <b>{_format_count(advice.slots, 'concurrent run')}</b>, 95 of 100 waits would have been "
         f"at most {target}: {advice.units:,} capacity units at the default size of 10, "
@@ -257,7 +215,7 @@ def _format_count(number: int | None, noun: str) -> str:
 def _render_id_table(title: str, rows: Sequence[IdSummary]) -> str:
     columns = ("attempts", "failed", "merged", "longest wait", "longest run", "run in all")
     head = "".join(f'<th class="n">{name}</th>' for name in columns)
-    body = "".join(f'<tr><td class="id">{escape(row.id)}</td>{_render_cells(row)}</tr>' for row in rows)
+    body = "".join(f'<tr><td class="id">{clip(row.id)}</td>{_render_cells(row)}</tr>' for row in rows)
     return f'<div class="card wide"><h3>{title}</h3><table><tr><th>id</th>{head}</tr>{body}</table></div>'
 
 
@@ -279,7 +237,3 @@ def _render_notes(queue: QueueSummary) -> str:
         f"counted minute by minute. {queue.attempts / seconds:.3f} attempts per second, multiplied by their "
         f"mean run time and with the runs still active, give {queue.little.expected:.3f}.</p>"
     )
-
-
-def _format_minute(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -31,6 +31,8 @@ from dibs.spark.report.parquet import WarehouseReader, nearest_rank
 
 #: Number of ids listed as the slowest, and as the most active.
 TOP_IDS: Final = 10
+#: Number of ids that are listed as failing nearly every time.
+MAX_POISON_IDS: Final = 100
 #: Number of ids, those with most attempts, that are checked for failing nearly every time.
 POISON_CANDIDATES: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
@@ -139,7 +141,7 @@ def create_report(
         end=max((queue.end for queue in queues), default=0),
         queues=tuple(sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))),
         outages=tuple(merge_outages(outages)),
-        poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:TOP_IDS]),
+        poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:MAX_POISON_IDS]),
         gaps=warehouse.state.gaps,
     )
     return figures, series

@@ -28,11 +28,11 @@ function formatValue(value, unit) {
 }
 
 function show(event, svg) {
-  const { left, right, width, unit } = svg.dataset;
+  const { unit } = svg.dataset;
   const data = series[svg.dataset.queue];
   const box = svg.getBoundingClientRect();
-  const x = ((event.clientX - box.left) / box.width) * Number(width);
-  const part = (x - Number(left)) / (Number(right) - Number(left));
+  const part = (event.clientX - box.left) / box.width;
+  const x = part * svg.viewBox.baseVal.width;
   if (part < 0 || part >= 1) return hide(svg);
   const index = Math.floor(part * data.at.length);
   const cursor = svg.querySelector(".cursor");

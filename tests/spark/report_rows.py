@@ -1,0 +1,127 @@
+"""Warehouses made of given runs, without a storage and without an engine, for the tests of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from attrs import frozen
+
+from dibs.spark.history.tables import ATTEMPT_ENDS, table_schema
+from dibs.spark.history.warehouse.manifest import LogGap, WarehouseState
+from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.warehouse import Warehouse
+
+MINUTE: Final = 60_000
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+#: 2026-11-20 12:00 UTC, in ms.
+NOON: Final = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
+
+
+@frozen(kw_only=True)
+class Run:
+    """One attempt. Times are in ms since the epoch."""
+
+    id: str = "order-1"
+    queue: str = "mail"
+    end: str = "completed"
+    due: int = NOON
+    wait: int = 0
+    run: int = 100
+    holder: str = "host:1"
+    attempt: int = 1
+    error: str | None = None
+    traceback: str | None = None
+
+    @property
+    def claimed(self) -> int:
+        return self.due + self.wait
+
+    @property
+    def finished(self) -> int:
+        return self.claimed + self.run
+
+
+def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = ()) -> Path:
+    """Write a warehouse with these runs and the metrics and ids that follow from them."""
+    with Warehouse(root).open_draft() as draft:
+        ordered = sorted(runs, key=lambda run: (run.queue, run.finished))
+        for queue, group in groupby(ordered, key=lambda run: run.queue):
+            its = list(group)
+            for table, rows in (("runs", _runs(its)), ("metrics", _metrics(its)), ("ids", _ids(its))):
+                _write(draft.staging(f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}"), queue, table, rows)
+                draft.add(table, f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}")
+        draft.commit(WarehouseState(source="redis://jobs.internal", gaps=tuple(gaps)))
+    return root
+
+
+def _write(staged: Path, queue: str, table: str, rows: list[dict[str, Any]]) -> None:
+    folder = staged / f"queue={folder_name(queue)}" / "date=2026-11-20"
+    folder.mkdir(parents=True)
+    schema = pa.schema([field for field in table_schema(table) if field.name not in ("queue", "date")])
+    pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-0.parquet")
+
+
+def _time(at: int) -> datetime:
+    return datetime.fromtimestamp(at / 1000, UTC)
+
+
+def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [
+        {
+            "offset": f"{number:09d}", "id": run.id, "attempt": run.attempt, "fence": number, "end": run.end,
+            "enqueued_at": _time(run.due), "due_at": _time(run.due), "claimed_at": _time(run.claimed),
+            "finished_at": _time(run.finished), "wait_ms": run.wait, "run_ms": run.run, "holder": run.holder,
+            "error_type": run.error, "error_message": run.error and "it broke",
+            "error_traceback": run.traceback,
+        }
+        for number, run in enumerate(runs)
+    ]  # fmt: skip
+
+
+def _metrics(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    minutes = {at // MINUTE for run in runs for at in (run.due, run.claimed, run.finished)}
+    for run in runs:
+        minutes.update(range(run.due // MINUTE, run.finished // MINUTE + 1))
+    return [_minute(runs, minute * MINUTE) for minute in sorted(minutes)]
+
+
+def _minute(runs: Sequence[Run], begin: int) -> dict[str, Any]:
+    end = begin + MINUTE
+    ended = [run for run in runs if begin <= run.finished < end]
+    due = sum(run.due < end <= run.claimed for run in runs)
+    active = sum(max(0, min(run.finished, end) - max(run.claimed, begin)) for run in runs)
+    return {
+        "minute": _time(begin),
+        "arrivals": sum(begin <= run.due < end for run in runs),
+        "claims": sum(begin <= run.claimed < end for run in runs),
+        **{kind: sum(run.end == kind for run in ended) for kind in ATTEMPT_ENDS},
+        "attempts": len(ended),
+        "backlog": due,
+        "backlog_due": due,
+        "active": active / MINUTE,
+        "active_peak": max(1, round(active / MINUTE)),
+        **{f"wait_p{p}_ms": max((run.wait for run in ended), default=None) for p in (50, 95, 99)},
+        **{f"run_p{p}_ms": max((run.run for run in ended), default=None) for p in (50, 95, 99)},
+    }
+
+
+def _ids(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    by_id: dict[str, list[Run]] = {}
+    for run in runs:
+        by_id.setdefault(run.id, []).append(run)
+    return [
+        {
+            "id": id, "attempts": len(its), "merged": 0,
+            **{kind: sum(run.end == kind for run in its) for kind in ATTEMPT_ENDS},
+            "wait_ms": sum(run.wait for run in its), "longest_wait_ms": max(run.wait for run in its),
+            "run_ms": sum(run.run for run in its), "longest_run_ms": max(run.run for run in its),
+        }
+        for id, its in by_id.items()
+    ]  # fmt: skip

@@ -1,0 +1,85 @@
+"""The page of a report: its HTML, made from small tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dibs.spark.report.banners import MAX_LISTED, MAX_OPEN
+from dibs.spark.report.page import render_page
+from dibs.spark.report.summary import create_report
+from tests.spark.report_rows import HOUR, MINUTE, NOON, Run, write_history
+
+LONG = "a queue with a <long> name of more than sixty characters in all " * 2
+
+
+def page_of(root: Path, *runs: Run) -> str:
+    return render_page(*create_report(write_history(root, runs)))
+
+
+def failing_ids(queue: str, number: int) -> list[Run]:
+    return [
+        Run(queue=queue, id=f"{queue} {n}", end="failed", due=NOON + n * MINUTE, error="shop.Broken")
+        for n in range(number)
+        for _ in range(6)
+    ]
+
+
+def late_start(queue: str, at: int = NOON) -> list[Run]:
+    """Return two runs, with an hour between them in which the second is due and nothing happens."""
+    return [Run(queue=queue, id="first", due=at), Run(queue=queue, id="second", due=at + MINUTE, wait=HOUR)]
+
+
+def banners(page: str) -> list[str]:
+    return re.findall(r'<div class="finding.*?</div>', page, re.DOTALL)
+
+
+def test_failing_ids_of_a_queue_are_one_banner(tmp_path: Path) -> None:
+    (banner,) = banners(page_of(tmp_path, *failing_ids("slow", 8)))
+
+    assert '8 ids of <b class="clip" title="slow">slow</b> fail nearly every time: 48 of 48' in banner
+    assert "mostly with" in banner
+    assert 8 == banner.count("<li>")
+    assert "causes 12% of all failures" in banner
+
+
+def test_a_banner_lists_some_ids_and_counts_the_others(tmp_path: Path) -> None:
+    (banner,) = banners(page_of(tmp_path, *failing_ids("slow", MAX_LISTED + 5)))
+
+    assert MAX_LISTED + 1 == banner.count("<li>")
+    assert "<li>5 more are in the JSON.</li>" in banner
+
+
+def test_outages_of_the_same_queues_are_one_banner(tmp_path: Path) -> None:
+    (banner,) = banners(page_of(tmp_path, *late_start("mail"), *late_start("mail", NOON + 5 * HOUR)))
+
+    assert "was claimed in 2 periods" in banner
+    assert 2 == banner.count("<li>from ")
+
+
+def test_three_banners_are_open_and_the_others_are_folded(tmp_path: Path) -> None:
+    page = page_of(tmp_path, *(run for n in range(5) for run in failing_ids(f"queue {n}", 2)))
+    opened, _, folded = page.partition('<details class="more">')
+
+    assert (MAX_OPEN, 2) == (len(banners(opened)), len(banners(folded)))
+    assert "<summary>2 more findings</summary>" in folded
+
+
+def test_long_names_are_clipped_with_a_title(tmp_path: Path) -> None:
+    page = page_of(tmp_path, Run(queue=LONG, id="x" * 300, error="e" * 300, end="failed"))
+
+    for name in (LONG.replace("<", "&lt;").replace(">", "&gt;"), "x" * 300, "e" * 300):
+        places = re.findall(rf'(class="clip[^"]*" title="{name}")?>{name}<', page)
+        assert places
+        assert all(places)
+
+
+def test_the_labels_of_a_chart_are_outside_of_the_drawing(tmp_path: Path) -> None:
+    """A stretched drawing with text would be unreadable on a phone."""
+    page = page_of(tmp_path, *late_start("mail"))
+    drawings = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+
+    assert 5 < len(drawings)
+    assert not any("<text" in drawing for drawing in drawings)
+    assert all('preserveAspectRatio="none"' in drawing for drawing in drawings)
+    assert page.count('<div class="chart">') == page.count('<div class="x"><span') == 5
