@@ -12,7 +12,7 @@ import pytest
 from attrs import frozen
 
 from dibs.flow import arguments, wakeup
-from dibs.flow.running import decide, ending, evaluation, live_flow, node_reads, restarting
+from dibs.flow.running import decide, ending, evaluation, live_flow, node_enqueues, node_reads, restarting
 from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.maintenance import evaluations
 from dibs.storage.registry import open_storage
@@ -191,6 +191,14 @@ BUGS: Final = (
         wakeup,
         "if not isinstance(action, Complete | Fail) or",
         "if not isinstance(action, Complete) or",
+    ),
+    Bug(
+        "a repeated enqueue counts as a new one",
+        undisturbed(NodeSpec(), NodeSpec(after=(0,)), NodeSpec(after=(1,)), NodeSpec(after=(2,))),
+        "a flow without faults needs no timer",
+        node_enqueues,
+        "    if known:\n",
+        "    if not known:\n",
     ),
     Bug(
         "a wake-up never makes an evaluation earlier",

@@ -53,6 +53,8 @@ class World:
     is_disturbed: bool = False
     #: True after a pause: an old evaluation may enqueue a node of a flow that was cancelled meanwhile.
     was_paused: bool = False
+    #: The number of evaluations of the last sweeps, which the processes run in turn.
+    turn: int = 0
     handed_off: dict[tuple[str, str], tuple[int, Fate]] = field(factory=dict)
 
     @classmethod
@@ -265,12 +267,17 @@ class World:
         while any(
             [
                 await self.run_handler(FLOWS),
-                await self.run_handler(EVALUATIONS, len(self.processes) - 1),
+                await self.run_handler(EVALUATIONS, self._next_process()),
                 *[await self.work(queue) for queue in QUEUES],
             ]
         ):
             ran = True
         return ran
+
+    def _next_process(self) -> int:
+        """Return the processes in turn, so that the memory of each is behind the others."""
+        self.turn += 1
+        return self.turn % len(self.processes)
 
     async def drain(self) -> None:
         """Run all jobs to their end, without further faults. Fail if a flow needs too many minutes."""

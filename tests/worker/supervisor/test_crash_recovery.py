@@ -10,6 +10,7 @@ from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.client.work_report import WorkReport
 from dibs.errors import StorageUnavailable
+from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.job import Error, Overrides
 from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
@@ -40,6 +41,17 @@ def test_after_a_crash_only_started_runs_are_stalled() -> None:
         held_run, handler(), Crash([0.0, 1.5], error), 0
     )
     assert Release() == recovery_action(held_run, handler(), Crash([1.5, 0.0], error), 0)
+
+
+@pytest.mark.parametrize("queue", [FLOWS, EVALUATIONS])
+def test_flows_run_again_a_second_after_each_crash(queue: str) -> None:
+    """The stalls of an evaluation add up as long as its flow lives, and no later wake-up may come."""
+    error = Error(type="ProcessDied")
+    held_run = HeldRun(queue, "lease", replace(claimed_run(0), stalls=9))
+
+    assert RetryLater(cause="stall", delay=1000, error=error) == recovery_action(
+        held_run, handler(), Crash([1.5], error), 0
+    )
 
 
 def test_after_an_overrun_only_overrun_runs_have_timed_out() -> None:

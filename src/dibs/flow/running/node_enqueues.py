@@ -16,7 +16,7 @@ from dibs.flow.context import FlowContext
 from dibs.flow.notes import COMPLETED, FAILED, WAITING, completed_note
 from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
-from dibs.flow.running.node_reads import END_NOTES, find_result, read_slots
+from dibs.flow.running.node_reads import END_NOTES, apply_slots, find_result, read_slots
 from dibs.flow.running.shared_requests import MOST_SHARED
 from dibs.flow.wakeup import FLOW_WORKER
 from dibs.model.check_jobs import CheckedBatch, check_request
@@ -92,6 +92,11 @@ async def _send(
         worker.claim_soon(client.name)
     for (number, _), answer in zip(items, answers, strict=True):
         _apply_answer(flow, number, answer)
+    # Another process has enqueued these nodes, and they may have ended since. Their wake-up may be the one
+    # that started this evaluation, and no other would follow, so a read shows their state now.
+    known = [number for (number, _), answer in zip(items, answers, strict=True) if answer.repeated]
+    if known:
+        apply_slots(flow, await read_slots(storage, flow, known))
 
 
 def _apply_answer(flow: LiveFlow, number: int, answer: EnqueueResult) -> None:

@@ -17,7 +17,7 @@ from attrs import define, frozen
 from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
 from dibs.errors import DibsError, Refused
-from dibs.flow.wakeup import wake_flows_of
+from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_flows_of
 from dibs.model.job import Error
 from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.model.results import SettleResult
@@ -32,6 +32,9 @@ logger = logging.getLogger("dibs.worker")
 
 #: Seconds between two attempts to settle while the storage is unavailable.
 RETRY_EVERY: Final = 0.5
+#: The longest delay, in ms, before the start or the evaluation of a flow runs again after a crash. An
+#: evaluation keeps its number of stalls for the life of its flow, so its backoff would soon be a minute.
+LONGEST_FLOW_DELAY: Final = 1000
 
 
 @frozen
@@ -115,5 +118,7 @@ def recovery_action(
             action = RetryLater(cause="timeout", delay=delay, error=error)
     elif crash is not None and crash.started[run.index]:
         delay = limits.backoff.delay(run.stalls + 1, jitter_factor)
+        if held_run.queue in (FLOWS, EVALUATIONS):
+            delay = min(delay, LONGEST_FLOW_DELAY)
         action = RetryLater(cause="stall", delay=delay, error=crash.error)
     return add_next_tick(handler, run.id, action, claimed_at=run.claimed_at, received_at=held_run.received_at)
