@@ -118,10 +118,13 @@ async def test_a_claim_that_no_message_reported_is_released(
 ) -> None:
     """The process dies before it sends RunsClaimed: its lease is replaced and dropped."""
     record_runs = supervisor.Supervisor._record_runs
-    monkeypatch.setattr(supervisor.Supervisor, "_record_runs", lambda *_: None)
+    lost = asyncio.Event()
+    monkeypatch.setattr(supervisor.Supervisor, "_record_runs", lambda *_: lost.set())
     await put(app, "held", "a")
     task = asyncio.create_task(run(app, queues=["held"], processes=1))
     pid = await gate.arrived("a")
+    # The supervisor reads a message up to 20 ms after the run has started.
+    await lost.wait()
     monkeypatch.setattr(supervisor.Supervisor, "_record_runs", record_runs)
     os.kill(pid, signal.SIGKILL)
     gate.expect_again("a")
