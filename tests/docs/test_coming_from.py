@@ -65,7 +65,18 @@ def test_a_row_with_a_wrong_result_fails() -> None:
 
 
 def test_each_system_has_a_page() -> None:
-    systems = ("beequeue", "bullmq", "celery", "dramatiq", "huey", "job_queue", "procrastinate")
-    systems += ("programma", "queasy", "rq", "taskiq")
+    systems = [
+        "beequeue",
+        "bullmq",
+        "celery",
+        "dramatiq",
+        "huey",
+        "job_queue",
+        "procrastinate",
+        "programma",
+        "queasy",
+        "rq",
+        "taskiq",
+    ]
 
     assert [f"howto/coming_from_{name}.md" for name in systems] == PAGES
