@@ -196,13 +196,13 @@ class _WorkSession:
         self._grace = (await self._stop_requests.get()).grace
 
     async def _drain(self, grace: float) -> None:
-        if held := self._supervisor.held_count:
+        if held := self._supervisor.count_held_runs():
             logger.info("stopping: %d runs have %g s to end; a second signal releases them now", held, grace)
         try:
             async with asyncio.timeout(grace) as limit:
                 await self._wait_for_first(self._supervisor.drain(), self._shorten_grace(limit))
         except TimeoutError:
-            if held := self._supervisor.held_count:
+            if held := self._supervisor.count_held_runs():
                 logger.warning("%d runs have not ended within the grace: they are released", held)
 
     async def _shorten_grace(self, limit: asyncio.Timeout) -> None:
@@ -219,11 +219,11 @@ class _WorkSession:
         are scheduled for later only with `scheduled_counts`.
         """
         while True:
-            if self._supervisor.held_count:
+            if self._supervisor.count_held_runs():
                 await self._supervisor.changes.wait()
                 continue
             await asyncio.sleep(IDLE_BEFORE_COUNT)
-            if not self._supervisor.held_count:
+            if not self._supervisor.count_held_runs():
                 claimed = self._report.total("claimed")
                 # Twice: a job that changes its state during the first count may be missing in it. A claim
                 # since the first count proves that an estimated count was wrong.

@@ -93,6 +93,11 @@ class ChildProcess:
         else:
             self._poll_later()
 
+    def read_waiting(self) -> None:
+        """Read the messages that the child has written so far, also during a pause."""
+        while self.alive and self._is_readable() and self._read_once():
+            self._last_message_at = self._loop.time()
+
     def _is_readable(self) -> bool:
         return bool(select.select([self._pipe], [], [], 0)[0])
 

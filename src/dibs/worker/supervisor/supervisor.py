@@ -92,9 +92,13 @@ class Supervisor:
         #: Notified when a run begins or ends, or a worker starts or exits.
         self.changes = ChangeCounter()
 
-    @property
-    def held_count(self) -> int:
-        """The number of runs that the workers have claimed and not yet settled."""
+    def count_held_runs(self) -> int:
+        """Return the number of runs that the workers have claimed and not yet settled.
+
+        Messages of a worker process may wait for READ_PAUSE, so they are read first.
+        """
+        for worker in tuple(self._workers):
+            worker.read_waiting()
         return len(self._held_runs)
 
     @property

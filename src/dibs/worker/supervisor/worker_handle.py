@@ -71,6 +71,9 @@ class WorkerHandle:
     def send(self, message: messages.ToWorker) -> None:
         raise NotImplementedError
 
+    def read_waiting(self) -> None:
+        """Handle the messages that the worker has written so far; a local worker has none waiting."""
+
     def shut_down(self) -> None:
         """Kill the worker and expect its exit: its runs are released when the lease is dropped."""
         self.exit_expected = True
@@ -103,6 +106,9 @@ class ProcessWorkerHandle(WorkerHandle):
 
     def send(self, message: messages.ToWorker) -> None:
         self._process.send(messages.encode(message))
+
+    def read_waiting(self) -> None:
+        self._process.read_waiting()
 
     def kill(self) -> None:
         self._process.kill()
