@@ -91,6 +91,19 @@ async def test_the_whole_report_runs_its_own_script_only(reader: Browser, tmp_pa
     assert "<script>alert" not in await reader.text("/history")
 
 
+@pytest.mark.parametrize("is_redacted", [False, True])
+async def test_a_dashboard_that_redacts_shows_no_error_texts(tmp_path: Path, *, is_redacted: bool) -> None:
+    write_warehouse(tmp_path)
+    redact = (lambda _queue, _part, _value: "hidden") if is_redacted else None
+    async with Dibs("memory:") as app, browse(dibs_web(app, redact=redact, warehouse=tmp_path)) as reader:
+        await history_page(reader)
+        report = await reader.text("/report")
+
+    assert "shop.CorruptOrder" in report
+    assert is_redacted is ("the secret of the order" not in report)
+    assert is_redacted is ("the secret of the traceback" not in report)
+
+
 async def test_a_slow_report_does_not_hold_the_page(
     reader: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,9 @@ TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
 RUNS_COLUMNS: Final = {"id": "string", "due_at": "timestamp", "wait_ms": "bigint", "run_ms": "bigint"} | {
-    "error_type": "string"
-}
+    "finished_at": "timestamp", "attempt": "bigint", "end": "string", "holder": "string",
+    "error_type": "string", "error_message": "string", "error_traceback": "string",
+}  # fmt: skip
 
 
 def write_warehouse(root: Path, queue: str = "mail", bad_id: str = "order-666") -> None:
@@ -76,7 +77,13 @@ def _runs(bad_id: str) -> list[dict[str, Any]]:
             "due_at": BEGIN + timedelta(seconds=number),
             "wait_ms": 40,
             "run_ms": 120,
-            "error_type": "shop.CorruptOrder" if number % 10 == 0 else None,
+            "finished_at": BEGIN + timedelta(seconds=number),
+            "attempt": 1,
+            "end": "completed" if number % 10 else "failed",
+            "holder": "host:1",
+            "error_type": None if number % 10 else "shop.CorruptOrder",
+            "error_message": None if number % 10 else "the secret of the order",
+            "error_traceback": None if number % 10 else "the secret of the traceback",
         }
         for number in range(400)
     ]

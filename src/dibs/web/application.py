@@ -87,7 +87,7 @@ def dibs_web(
             raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
     if warehouse is not None and not isinstance(warehouse, (str, Path)):
         raise ConfigurationError(f"warehouse is {warehouse!r:.60}; pass the path of a folder")
-    history = History(None if warehouse is None else Path(warehouse))
+    history = History(None if warehouse is None else Path(warehouse), with_error_texts=redact is None)
     pages = Pages(Source(app_or_url, redact), history)
     site = Site()
     routes = Routes(pages, Live(pages), site)

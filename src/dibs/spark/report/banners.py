@@ -45,6 +45,11 @@ def format_minute(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
+def format_second(at: int) -> str:
+    """Return a time (ms since the epoch) as its second in UTC."""
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _alarms(report: HistoryReport) -> Iterable[str]:
     for outages in _groups(report.outages, lambda outage: outage.queues):
         yield _banner(_describe_outages(outages), [_period(outage) for outage in outages])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dibs.spark.report.banners import clip, format_minute, render_banners
 from dibs.spark.report.capacity import CapacityAdvice
-from dibs.spark.report.charts import Chart, ChartLine, draw_chart, draw_sparkline, format_ms
-from dibs.spark.report.findings import FAILURE_ENDS
-from dibs.spark.report.summary import HistoryReport, IdSummary, QueueSummary, Series
+from dibs.spark.report.charts import Chart, ChartLine, draw_chart, format_ms
+from dibs.spark.report.id_tables import render_ids
+from dibs.spark.report.latest_runs import RUNS_PER_ID, TRACEBACK_LENGTH
+from dibs.spark.report.overview import MAX_LISTED_QUEUES, render_overview
+from dibs.spark.report.summary import (
+    MAX_CHARTED_QUEUES,
+    MAX_POINTS,
+    TOP_IDS,
+    HistoryReport,
+    QueueSummary,
+    Series,
+)
 
 _ASSETS: Final = Path(__file__).parent / "assets"
-#: Maximum number of queues with charts, those with most attempts first. The JSON has all queues.
-MAX_CHARTED_QUEUES: Final = 12
 
 _CHARTS: Final = (
     Chart(
@@ -76,10 +82,8 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
     """Return the HTML page of a report."""
     shown = report.queues[:MAX_CHARTED_QUEUES]
     charted = {queue.queue: series[queue.queue] for queue in shown}
-    sections = (_render_queue(queue, series[queue.queue], report) for queue in shown)
-    left_out = len(report.queues) - len(shown)
-    more = (
-        f"<p class=soft>{left_out} queues with fewer attempts are in the JSON only.</p>" if left_out else ""
+    sections = (
+        _render_queue(queue, series[queue.queue], report, f"q{index}") for index, queue in enumerate(shown)
     )
     title = f"History of {report.source}"
     return _FRAME.format(
@@ -93,14 +97,22 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
             f"generation {int(report.generation)}"
         ),
         findings=render_banners(report),
-        tabs="".join(_render_tab(queue, series[queue.queue], report) for queue in shown) + more,
+        overview=render_overview(report),
         sections="".join(sections),
+        bounds=_BOUNDS,
     )
 
 
 def _read_asset(name: str) -> str:
     return (_ASSETS / name).read_text("utf-8")
 
+
+_BOUNDS: Final = (
+    f"Bounds of this page: {MAX_LISTED_QUEUES} queues in the overview; charts, ids and runs of the "
+    f"{MAX_CHARTED_QUEUES} queues with most attempts, with at most {MAX_POINTS} points a line, {TOP_IDS} ids "
+    f"a table, {RUNS_PER_ID} runs an id and the last {TRACEBACK_LENGTH:,} characters of a traceback. "
+    "dibs spark report --json has the figures of all queues."
+)
 
 _FRAME: Final = """<!doctype html>
 <html lang="en">
@@ -113,8 +125,9 @@ _FRAME: Final = """<!doctype html>
 <header><h1 class="clip" title="{title}">{title}</h1><span class="soft">{span}</span>
 <button id="theme" type="button">light / dark</button></header>
 {findings}
-<nav>{tabs}</nav>
+{overview}
 {sections}
+<p class="soft">{bounds}</p>
 <div id="tip"></div>
 <script type="application/json" id="series">{series}</script>
 <script>{script}</script>
@@ -122,40 +135,22 @@ _FRAME: Final = """<!doctype html>
 """
 
 
-def _render_tab(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
-    """Return the button that shows a queue, with its sparkline and main figures."""
-    name = escape(queue.queue)
-    is_named = any(queue.queue in outage.queues for outage in report.outages) or any(
-        queue.queue == poison.queue for poison in report.poisons
-    )
-    mark = '<i class="mark" title="has a finding"></i>' if is_named else ""
-    glance = (
-        f"{queue.attempts:,} attempts, {_failure_rate(queue)} failed, wait p95 {format_ms(queue.wait.p95)}"
-    )
-    return (
-        f'<button type="button" data-queue="{name}"><b>{clip(queue.queue)}{mark}</b>'
-        f"{draw_sparkline(series['claims'])}"
-        f'<span class="soft">{glance}</span></button>'
-    )
-
-
 def _failure_rate(queue: QueueSummary) -> str:
-    wrong = sum(queue.ends[end] for end in FAILURE_ENDS)
-    return f"{wrong / queue.attempts:.1%}" if queue.attempts else "none"
+    return f"{queue.failures / queue.attempts:.1%}" if queue.attempts else "none"
 
 
-def _render_queue(queue: QueueSummary, series: Series, report: HistoryReport) -> str:
+def _render_queue(queue: QueueSummary, series: Series, report: HistoryReport, anchor: str) -> str:
     outages = [(outage.begin, outage.end) for outage in report.outages if queue.queue in outage.queues]
     charts = (
         f'<div class="card{"" if index else " wide"}">{draw_chart(chart, queue.queue, series, outages)}</div>'
         for index, chart in enumerate(_CHARTS)
     )
     return (
-        f'<section data-queue="{escape(queue.queue)}"><h2>{clip(queue.queue)}</h2>{_render_tiles(queue)}'
+        f'<section id="{anchor}" data-queue="{escape(queue.queue)}"><h2>{clip(queue.queue)}</h2>'
+        f'<p class="soft"><a href="#overview">All queues</a> &middot; {format_minute(queue.begin)} to '
+        f"{format_minute(queue.end)} UTC</p>{_render_tiles(queue)}"
         f'<div class="grid">{"".join(charts)}{_render_errors(queue)}{_render_capacity(queue.capacity)}'
-        f"{_render_id_table('Slowest ids, by their longest run', queue.slowest)}"
-        f"{_render_id_table('Most active ids, by attempts', queue.hottest)}</div>"
-        f"{_render_notes(queue)}</section>"
+        f"{render_ids(queue, anchor)}</div>{_render_notes(queue)}</section>"
     )
 
 
@@ -210,19 +205,6 @@ def _render_capacity(advice: CapacityAdvice | None) -> str:
 def _format_count(number: int | None, noun: str) -> str:
     plural = noun if number == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {plural}"
-
-
-def _render_id_table(title: str, rows: Sequence[IdSummary]) -> str:
-    columns = ("attempts", "failed", "merged", "longest wait", "longest run", "run in all")
-    head = "".join(f'<th class="n">{name}</th>' for name in columns)
-    body = "".join(f'<tr><td class="id">{clip(row.id)}</td>{_render_cells(row)}</tr>' for row in rows)
-    return f'<div class="card wide"><h3>{title}</h3><table><tr><th>id</th>{head}</tr>{body}</table></div>'
-
-
-def _render_cells(row: IdSummary) -> str:
-    values: tuple[Any, ...] = (f"{row.attempts:,}", f"{row.failed:,}", f"{row.merged:,}")
-    times = (format_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
-    return "".join(f'<td class="n">{value}</td>' for value in (*values, *times))
 
 
 def _render_notes(queue: QueueSummary) -> str:

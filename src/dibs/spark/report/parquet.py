@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import reduce
 from operator import itemgetter
 from typing import Any, Final
 
@@ -42,7 +43,12 @@ class WarehouseReader:
         """Return the metrics of a queue in order; `minute` is in ms."""
         rows = [row for batch in self.batches("metrics", queue) for row in batch.to_pylist()]
         rows.sort(key=itemgetter("minute"))
-        return [{**row, "minute": _datetime_to_ms(row["minute"])} for row in rows]
+        return [{**row, "minute": datetime_to_ms(row["minute"])} for row in rows]
+
+    def last_minute(self, queue: str) -> int:
+        """Return the latest minute (ms) of the metrics of a queue, or 0."""
+        latest = (pc.max(batch.column(0)).as_py() for batch in self.batches("metrics", queue, ["minute"]))
+        return max(map(datetime_to_ms, latest), default=0)
 
     def count_values(self, table: str, queue: str, column: str) -> Counter[Any]:
         """Return the number of occurrences of each value of a column."""
@@ -63,17 +69,25 @@ class WarehouseReader:
         return found
 
     def top_rows(
-        self, table: str, queue: str, columns: Sequence[str], order: str, most: int, where: Any = None
+        self,
+        table: str,
+        queue: str,
+        columns: Sequence[str],
+        order: Sequence[str],
+        most: int,
+        where: Any = None,
     ) -> list[dict[str, Any]]:
-        """Return some columns of the `most` rows with the largest values of the column `order`.
+        """Return some columns of the `most` rows with the largest sums of the columns `order`.
 
-        Rows with equal values are sorted by id.
+        Rows with equal sums are sorted by id.
         """
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):
-            keys = [(order, "descending"), ("id", "ascending")]
-            indexes = pc.select_k_unstable(batch, most, sort_keys=keys)
-            best = sorted([*best, *batch.take(indexes).to_pylist()], key=lambda row: (-row[order], row["id"]))
+            sums = reduce(pc.add, (batch.column(name) for name in order))
+            keys = [("sum", "descending"), ("id", "ascending")]
+            indexes = pc.select_k_unstable(batch.append_column("sum", sums), most, sort_keys=keys)
+            best += batch.take(indexes).to_pylist()
+            best.sort(key=lambda row: (-sum(row[name] for name in order), row["id"]))
             del best[most:]
         return best
 
@@ -110,5 +124,11 @@ def _timestamps_to_ms(column: pa.Array) -> pa.Array:
     return column.cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
 
 
-def _datetime_to_ms(moment: datetime) -> int:
+def ms_to_timestamp(at: int) -> pa.Scalar:
+    """Return a time (ms since the epoch) for comparison with a timestamp column."""
+    return pa.scalar(at * 1000, pa.timestamp("us", tz="UTC"))
+
+
+def datetime_to_ms(moment: datetime) -> int:
+    """Return a time as ms since the epoch."""
     return round(moment.timestamp() * 1000)

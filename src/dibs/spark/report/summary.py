@@ -6,11 +6,10 @@ They are computed from the Parquet files of the warehouse, without Spark and wit
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,10 +26,14 @@ from dibs.spark.report.findings import (
     find_poison_ids,
     merge_outages,
 )
-from dibs.spark.report.parquet import WarehouseReader, nearest_rank
+from dibs.spark.report.latest_runs import RunSummary, latest_runs
+from dibs.spark.report.parquet import WarehouseReader, ms_to_timestamp
+from dibs.spark.report.periods import DurationPercentiles, RangeFigures, summarize_ranges, to_percentiles
 
-#: Number of ids listed as the slowest, and as the most active.
+#: Number of ids listed as the slowest, as the most active, and as those with most failures.
 TOP_IDS: Final = 10
+#: Number of queues with charts and runs on the page, those with most attempts first.
+MAX_CHARTED_QUEUES: Final = 12
 #: Number of ids that are listed as failing nearly every time.
 MAX_POISON_IDS: Final = 100
 #: Number of ids, those with most attempts, that are checked for failing nearly every time.
@@ -38,15 +41,6 @@ POISON_CANDIDATES: Final = 200
 TARGET_WAIT_P95_MS: Final = 1_000
 #: Maximum number of points of a line in a chart. In a longer history, a point stands for several minutes.
 MAX_POINTS: Final = 480
-
-
-class DurationPercentiles(Struct, frozen=True, kw_only=True):
-    """Percentiles of times in ms, by nearest rank; None without any value."""
-
-    p50: int | None
-    p95: int | None
-    p99: int | None
-    longest: int | None
 
 
 class LittlesLaw(Struct, frozen=True, kw_only=True):
@@ -62,12 +56,14 @@ class LittlesLaw(Struct, frozen=True, kw_only=True):
 
 
 class IdSummary(Struct, frozen=True, kw_only=True):
-    """An id in the table of the slowest or the most active ids. Times are ms."""
+    """An id in one of the tables of ids. Times are ms."""
 
     id: str
     attempts: int
     completed: int
     failed: int
+    #: Attempts that failed, were retried, stalled or timed out.
+    failures: int
     merged: int
     longest_wait_ms: int
     longest_run_ms: int
@@ -96,7 +92,23 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     slowest: tuple[IdSummary, ...]
     hottest: tuple[IdSummary, ...]
+    #: The ids with most failures.
+    failing: tuple[IdSummary, ...]
+    #: Figures of the last hour, day and week, and of the whole history.
+    ranges: tuple[RangeFigures, ...]
     capacity: CapacityAdvice | None
+    #: Id -> its latest runs, for the ids in the tables of ids. Empty for a queue without charts.
+    runs: dict[str, tuple[RunSummary, ...]] = {}
+
+    @property
+    def failures(self) -> int:
+        """The number of attempts that failed, were retried, stalled or timed out."""
+        return sum(self.ends[end] for end in FAILURE_ENDS)
+
+    @property
+    def listed_ids(self) -> list[str]:
+        """The ids in the tables of ids, without repetition."""
+        return list(dict.fromkeys(row.id for row in (*self.failing, *self.slowest, *self.hottest)))
 
 
 class HistoryReport(Struct, frozen=True, kw_only=True):
@@ -117,19 +129,22 @@ Series = dict[str, list[Any]]
 
 
 def create_report(
-    root: str | Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS
+    root: str | Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS, *, with_error_texts: bool = True
 ) -> tuple[HistoryReport, dict[str, Series]]:
     """Return the report of a warehouse, and queue -> the series of its charts.
 
+    Without `with_error_texts`, the runs have no messages and tracebacks, which may quote data of jobs.
     Raise Refused if the folder has no warehouse, and StorageTooNew for a warehouse that a newer dibs has
     written.
     """
     warehouse = Warehouse.existing(root)
     reader = WarehouseReader(warehouse)
+    names = reader.queues()
+    end = max(map(reader.last_minute, names), default=-MINUTE) + MINUTE
     queues, outages, poisons, series = [], [], [], {}
-    for name in reader.queues():
+    for name in names:
         minutes = reader.minutes(name)
-        summary = _summarize_queue(reader, name, minutes, target_wait_p95_ms)
+        summary = _summarize_queue(reader, name, minutes, target_wait_p95_ms, end)
         queues.append(summary)
         outages += find_outages(name, minutes, summary.run.p95 or 0)
         poisons += _poison_ids(reader, summary)
@@ -138,8 +153,8 @@ def create_report(
         source=warehouse.state.source,
         generation=warehouse.generation,
         begin=min((queue.begin for queue in queues), default=0),
-        end=max((queue.end for queue in queues), default=0),
-        queues=tuple(sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))),
+        end=end,
+        queues=tuple(_with_latest_runs(reader, queues, with_error_texts=with_error_texts)),
         outages=tuple(merge_outages(outages)),
         poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:MAX_POISON_IDS]),
         gaps=warehouse.state.gaps,
@@ -147,8 +162,19 @@ def create_report(
     return figures, series
 
 
+def _with_latest_runs(
+    reader: WarehouseReader, queues: Iterable[QueueSummary], *, with_error_texts: bool
+) -> Iterator[QueueSummary]:
+    """Yield the queues, those with most attempts first; the first MAX_CHARTED_QUEUES with runs."""
+    ordered = sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))
+    for queue in ordered[:MAX_CHARTED_QUEUES]:
+        runs = latest_runs(reader, queue.queue, queue.listed_ids, with_error_texts=with_error_texts)
+        yield replace(queue, runs=runs)
+    yield from ordered[MAX_CHARTED_QUEUES:]
+
+
 def _summarize_queue(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int
+    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, last: int
 ) -> QueueSummary:
     runs = reader.count_values("runs", queue, "run_ms")
     ends = {end: sum(row[end] for row in minutes) for end in ATTEMPT_ENDS}
@@ -163,8 +189,8 @@ def _summarize_queue(
         arrivals=sum(row["arrivals"] for row in minutes),
         attempts=sum(row["attempts"] for row in minutes),
         ends=ends,
-        wait=_to_percentiles(reader.count_values("runs", queue, "wait_ms")),
-        run=_to_percentiles(runs),
+        wait=to_percentiles(reader.count_values("runs", queue, "wait_ms")),
+        run=to_percentiles(runs),
         backlog_peak=max(row["backlog_due"] for row in minutes),
         backlog_now=minutes[-1]["backlog"],
         active=sum(row["active"] for row in minutes) * MINUTE / (end - begin),
@@ -173,16 +199,9 @@ def _summarize_queue(
         errors={name: n for name, n in errors.most_common() if name is not None},
         slowest=_top_ids(reader, queue, "longest_run_ms"),
         hottest=_top_ids(reader, queue, "attempts"),
+        failing=tuple(row for row in _top_ids(reader, queue, *FAILURE_ENDS) if row.failures),
+        ranges=summarize_ranges(reader, queue, minutes, (begin, last)),
         capacity=_advise_capacity(reader, queue, minutes, target_ms, peak),
-    )
-
-
-def _to_percentiles(counts: Counter[int | None]) -> DurationPercentiles:
-    return DurationPercentiles(
-        p50=nearest_rank(counts, 50),
-        p95=nearest_rank(counts, 95),
-        p99=nearest_rank(counts, 99),
-        longest=max((value for value in counts if value is not None), default=None),
     )
 
 
@@ -199,9 +218,13 @@ def _check_littles_law(
     return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
 
 
-def _top_ids(reader: WarehouseReader, queue: str, order: str) -> tuple[IdSummary, ...]:
+def _top_ids(reader: WarehouseReader, queue: str, *order: str) -> tuple[IdSummary, ...]:
+    """Return the ids with the largest sums of the columns `order`."""
+    own = [name for name in IdSummary.__struct_fields__ if name != "failures"]
+    rows = reader.top_rows("ids", queue, [*dict.fromkeys((*own, *FAILURE_ENDS))], order, TOP_IDS)
     return tuple(
-        IdSummary(**row) for row in reader.top_rows("ids", queue, IdSummary.__struct_fields__, order, TOP_IDS)
+        IdSummary(**{name: row[name] for name in own}, failures=sum(row[end] for end in FAILURE_ENDS))
+        for row in rows
     )
 
 
@@ -210,18 +233,14 @@ def _advise_capacity(
 ) -> CapacityAdvice | None:
     begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
-    in_hour = (due >= _ms_to_timestamp(begin)) & (due < _ms_to_timestamp(end))
+    in_hour = (due >= ms_to_timestamp(begin)) & (due < ms_to_timestamp(end))
     return advise(
         reader.column_pairs("runs", queue, ("due_at", "run_ms"), in_hour), (begin, end), target_ms, peak
     )
 
 
-def _ms_to_timestamp(at: int) -> Any:
-    return pa.scalar(at * 1000, pa.timestamp("us", tz="UTC"))
-
-
 def _poison_ids(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:
-    in_all = sum(summary.ends[end] for end in FAILURE_ENDS)
+    in_all = summary.failures
     if not in_all:
         return []
     bad = pc.field(FAILURE_ENDS[0])
@@ -229,7 +248,7 @@ def _poison_ids(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId
         bad += pc.field(end)
     columns = ("id", "attempts", "completed", *FAILURE_ENDS)
     suspects = reader.top_rows(
-        "ids", summary.queue, columns, "attempts", POISON_CANDIDATES, bad * 2 > pc.field("attempts")
+        "ids", summary.queue, columns, ("attempts",), POISON_CANDIDATES, bad * 2 > pc.field("attempts")
     )
     return [_with_error_type(reader, poison) for poison in find_poison_ids(summary.queue, suspects, in_all)]
 

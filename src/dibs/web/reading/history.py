@@ -51,6 +51,8 @@ class History:
     """The warehouse of a dashboard, and its latest report. A report is made again for each new generation."""
 
     root: Path | None = None
+    #: False for a dashboard that redacts errors: its report has no error messages and no tracebacks.
+    with_error_texts: bool = True
     _made: tuple[HistoryReport, FullReport] | None = field(default=None, init=False)
     _task: asyncio.Task[tuple[HistoryReport, FullReport]] | None = field(default=None, init=False)
 
@@ -78,7 +80,7 @@ class History:
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.get_loop() is not loop:
             # An empty context, because the report belongs to all viewers and not to the first one.
-            self._task = loop.create_task(asyncio.to_thread(_make, self.root, self._made), context=Context())
+            self._task = loop.create_task(asyncio.to_thread(self._make, self.root), context=Context())
         task = self._task
         await asyncio.wait((task,), timeout=PATIENCE)
         if not task.done():
@@ -95,18 +97,18 @@ class History:
             return "the report cannot be made; the log of the dashboard has the reason"
         return ""
 
+    def _make(self, root: Path) -> tuple[HistoryReport, FullReport]:
+        """Return the report of the current generation: the one that is made, or a new one."""
+        from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
+        from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
+        from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
 
-def _make(root: Path, made: tuple[HistoryReport, FullReport] | None) -> tuple[HistoryReport, FullReport]:
-    """Return the report of the current generation; `made` if it is of that generation."""
-    from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - the extra may be missing
-    from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
-    from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
-
-    if made is not None and made[0].generation == Warehouse.existing(root).generation:
-        return made
-    figures, series = create_report(root)
-    html = render_page(figures, series)
-    return figures, FullReport(html, _policy(html))
+        made = self._made
+        if made is not None and made[0].generation == Warehouse.existing(root).generation:
+            return made
+        figures, series = create_report(root, with_error_texts=self.with_error_texts)
+        html = render_page(figures, series)
+        return figures, FullReport(html, _policy(html))
 
 
 def _policy(html: str) -> str:

@@ -5,13 +5,23 @@
 const series = JSON.parse(document.getElementById("series").textContent);
 const tip = document.getElementById("tip");
 
-function choose(name) {
-  for (const section of document.querySelectorAll("section[data-queue]")) {
-    section.hidden = section.dataset.queue !== name;
+const sections = [...document.querySelectorAll("section[data-queue]")];
+
+function choose(chosen) {
+  for (const section of sections) section.hidden = section !== chosen;
+  for (const link of document.querySelectorAll(".overview a")) {
+    link.toggleAttribute("aria-current", chosen !== undefined && link.hash === `#${chosen.id}`);
   }
-  for (const button of document.querySelectorAll("nav button")) {
-    button.setAttribute("aria-pressed", String(button.dataset.queue === name));
-  }
+}
+
+// A link of the overview names a queue, and a link of a table of ids names the runs of an id.
+function follow() {
+  const target = document.getElementById(location.hash.slice(1));
+  const section = target?.closest("section[data-queue]");
+  if (!section) return;
+  choose(section);
+  if (target.tagName === "DETAILS") target.open = true;
+  target.scrollIntoView();
 }
 
 function isDark() {
@@ -63,9 +73,6 @@ function hide(svg) {
   svg.querySelector(".cursor").style.visibility = "hidden";
 }
 
-for (const button of document.querySelectorAll("nav button")) {
-  button.addEventListener("click", () => choose(button.dataset.queue));
-}
 for (const svg of document.querySelectorAll("svg[data-queue]")) {
   svg.addEventListener("pointermove", (event) => show(event, svg));
   svg.addEventListener("pointerleave", () => hide(svg));
@@ -73,6 +80,7 @@ for (const svg of document.querySelectorAll("svg[data-queue]")) {
 document.getElementById("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
 });
-const first = document.querySelector("nav button");
-if (first) choose(first.dataset.queue);
+addEventListener("hashchange", follow);
+choose(sections[0]);
+follow();
 document.body.dataset.ready = "yes";
