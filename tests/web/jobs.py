@@ -29,9 +29,9 @@ async def claim(queue: Queue, limit: int = 1) -> list[tuple[str, int]]:
     return [(job.id, job.run.fence if job.run else 0) for job in jobs]
 
 
-async def end(queue: Queue, id: str, action: SettleAction) -> None:
+async def end(queue: Queue, id: str, action: SettleAction, payload: Any = None) -> None:
     """Enqueue a job, run it, and end its run with an action. No other job of the queue may be due."""
-    await queue.enqueue({"of": id}, id=id)
+    await queue.enqueue({"of": id} if payload is None else payload, id=id)
     [(claimed, fence)] = await claim(queue)
 
     assert id == claimed

@@ -17,6 +17,7 @@ from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.web import dibs_web
 from dibs.web.reading import failures
+from dibs.web.text import with_code
 from tests.web import shop
 from tests.web.conftest import CSRF, HOST, Browser, browse, may
 from tests.web.jobs import claim, complete, fail, storage_of
@@ -154,7 +155,7 @@ async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> Non
         page = await reader.text("/periodic")
 
     assert "every 2 h" in page
-    assert '<td data-label="Next run"><time ' in page
+    assert '<td data-label="Next runs"><time ' in page
 
 
 async def test_workers_are_listed_by_the_jobs_that_they_hold(any_new_url: str) -> None:
@@ -336,3 +337,8 @@ async def test_links_of_a_mounted_dashboard_lead_to_its_path() -> None:
     assert [] == [each for each in links if not each.startswith(("/intern/jobs/", "#"))]
     assert "Path=/intern/jobs;" in page.headers["set-cookie"]
     assert "/intern/jobs/queue?name=q&did=pause" == written.headers["location"]
+
+
+def test_code_in_backticks_is_marked_and_escaped() -> None:
+    assert "run <code>dibs &lt;b&gt;</code>" == with_code("run `dibs <b>`")
+    assert "a ` alone" == with_code("a ` alone")

@@ -59,6 +59,8 @@ class Pages:
     history: History = field(factory=History)
     _activity: Activity = field(factory=Activity, init=False)
     _stories: Stories = field(factory=Stories, init=False)
+    #: The stories of the ticks, in a cache of their own, so that they do not replace those of other ids.
+    _ticks: Stories = field(factory=Stories, init=False)
     _readings: OrderedDict[PageKey, SharedCall[Any]] = field(factory=OrderedDict, init=False)
     kinds: dict[str, Page] = field(init=False)
 
@@ -75,13 +77,13 @@ class Pages:
             Page("queue", "Queue", ("name", "state", "after", "prefix", "attr"), 2.0, queue),
             Page("job", "Job", ("queue", "id"), 1.0, job),
             Page("failures", "Failures", ("queue", "group"), 10.0, partial(read_failures, source)),
-            Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source)),
+            Page("periodic", "Periodic tasks", (), 5.0, partial(read_periodic, source, self._ticks)),
             Page("flows", "Flows", ("state", "nested", "after"), 2.0, partial(read_flows, source)),
             Page("flow", "Flow", ("id", "nodes", "group"), 1.0, partial(read_flow, source)),
             Page("workers", "Workers", (), 5.0, partial(read_workers, source)),
             Page("place", "Storage", (), 5.0, partial(read_place, source)),
             Page("history", "History", (), 30.0, self.history.read),
-            Page("search", "Search", ("text",), None, partial(search, source)),
+            Page("search", "Search", ("text", "prefix"), None, partial(search, source)),
             Page("enqueue", "Enqueue a job", ("queue",), None, partial(read_form, source)),
         )
 

@@ -98,6 +98,7 @@ class Site:
             lstrip_blocks=True,
         )
         templates.filters.update(
+            coded=text.with_code,
             age=lambda ms: text.age(ms, _now()),
             duration=text.duration,
             iso=text.iso,

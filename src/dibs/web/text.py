@@ -62,6 +62,15 @@ def one_line(text: object) -> Markup:
     return Markup(marked)  # noqa: S704 - `visible` has escaped it
 
 
+def with_code(text: object) -> Markup:
+    """Return `visible` text in which each part between two backticks is code."""
+    parts = str(visible(text)).split("`")
+    if len(parts) % 2 == 0:
+        return visible(text)
+    marked = (f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
+    return Markup("".join(marked))  # noqa: S704 - `visible` has escaped it
+
+
 def plain(text: object) -> str:
     """Return text for a title or an attribute: invisible characters become their escapes."""
     return "".join(

@@ -11,6 +11,7 @@ import asyncio
 import io
 import logging
 import sys
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -78,8 +79,20 @@ async def take(viewer: Viewer, path: str, file: Path, *, whole: bool = False) ->
             await viewer.page.get_by_role("heading", name=part).wait_for()
     shot = await viewer.page.screenshot(full_page=whole)
     with Image.open(io.BytesIO(shot)) as image:
-        colors = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        colors.save(file, optimize=True)
+        reduce_colors(image.convert("RGB")).save(file, optimize=True)
+
+
+def reduce_colors(image: Image.Image) -> Image.Image:
+    """Return a picture with COLORS colors. The frequent ones stay as they are, such as the background.
+
+    Pillow takes averages as the colors of a palette, which gives light areas a tint.
+    """
+    reduced = image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    commonest: dict[int, tuple[int, ...]] = {}
+    for (index, color), _ in Counter(zip(reduced.getdata(), image.getdata(), strict=True)).most_common():
+        commonest.setdefault(index, color)
+    reduced.putpalette([part for index in range(COLORS) for part in commonest.get(index, (0, 0, 0))])
+    return reduced
 
 
 async def take_all(dashboard: Dashboard, folder: Path, plan: Plan, *, whole: bool) -> None:

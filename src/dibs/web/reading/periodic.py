@@ -5,15 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.model.schedule import TICK_ID, Every, Schedule
+from dibs.storage.protocol import Storage
+from dibs.web.reading.jobs.story import Stories
 from dibs.web.reading.source import Source, gather
 
 #: Most queues in which the page looks for a schedule, besides those of tasks of the app.
 MAX_QUEUES: Final = 500
+#: Ticks after the next one that a row lists, and runs.
+MAX_TICKS: Final = 2
+MAX_RUNS: Final = 5
+#: Most tasks whose logs are read for their last runs, those with the next ticks first, and the seconds of
+#: each. Eight are read at a time, so long logs add 0.3 s to a page.
+MAX_LOGS: Final = 20
+LOG_SECONDS: Final = 0.1
+
+
+@frozen
+class RunMark:
+    """A run of a task, from the log. `at` is its end in ms since the epoch, `ran` its duration in ms."""
+
+    kind: str
+    at: int
+    ran: int
+    error_type: str
 
 
 @frozen
@@ -27,11 +47,17 @@ class PeriodicRow:
     #: "waiting", "active", or "not stored" if no worker has stored the next run.
     state: str
     next_run: int | None
+    #: The ticks after `next_run`, by the schedule of the app.
+    later: tuple[int, ...]
     #: Kind, time and duration in ms of the last run whose outcome is kept; "" and None without one.
     last_kind: str
     last_at: int | None
     last_ran: int | None
     last_error: str
+    #: The last runs in the log of the queue before the kept outcome, the latest first.
+    runs: tuple[RunMark, ...] = ()
+    #: Time to which the log was read; None if it was read to its end, or not at all.
+    read_to: int | None = None
 
 
 @frozen
@@ -44,8 +70,11 @@ class PeriodicPage:
     queues: int
 
 
-async def read_periodic(source: Source, _params: Mapping[str, str]) -> PeriodicPage:
-    """Return the tasks with a schedule in the app, and the queues with a stored tick."""
+async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, str]) -> PeriodicPage:
+    """Return the tasks with a schedule in the app, and the queues with a stored tick.
+
+    `ticks` remembers how far the logs of the queues were read.
+    """
     storage = await source.storage()
     queues = await source.census.queues()
     declared = {
@@ -66,7 +95,37 @@ async def read_periodic(source: Source, _params: Mapping[str, str]) -> PeriodicP
         if name in declared or slot.current is not None
     ]
     rows.sort(key=lambda row: (row.next_run is None, row.next_run or 0, row.queue))
-    return PeriodicPage(tuple(rows), len(names), len({*names, *queues}))
+
+    async def add_runs(row: PeriodicRow) -> PeriodicRow:
+        return await _with_runs(source, storage, ticks, row)
+
+    shown = [*await gather(rows[:MAX_LOGS], add_runs), *rows[MAX_LOGS:]]
+    return PeriodicPage(tuple(shown), len(names), len({*names, *queues}))
+
+
+async def _with_runs(source: Source, storage: Storage, ticks: Stories, row: PeriodicRow) -> PeriodicRow:
+    story = await ticks.read(source, storage, row.queue, TICK_ID, LOG_SECONDS)
+    runs = [
+        RunMark(entry.kind, entry.at, entry.ran, entry.error.type if entry.error else "")
+        for entry in story.entries
+        if entry.ran is not None
+    ]
+    # The run of the outcome has its place in the row already.
+    first = 1 if runs and runs[0].at == row.last_at else 0
+    return evolve(row, runs=tuple(runs[first:MAX_RUNS]), read_to=story.read_to)
+
+
+def _later(schedule: Schedule | None, next_run: int | None) -> tuple[int, ...]:
+    """Return the ticks of a schedule after the next run."""
+    ticks: list[int] = []
+    while schedule is not None and next_run is not None and len(ticks) < MAX_TICKS:
+        try:
+            next_run = schedule.times.after(next_run)
+        except Refused:
+            # The expression matches no further day.
+            break
+        ticks.append(next_run)
+    return tuple(ticks)
 
 
 def _row(queue: str, slot: Slot, schedule: Schedule | None, settings: Settings | None) -> PeriodicRow:
@@ -80,6 +139,7 @@ def _row(queue: str, slot: Slot, schedule: Schedule | None, settings: Settings |
         paused=settings is not None and settings.paused,
         state="not stored" if job is None else "waiting" if job.run is None else "active",
         next_run=next_run,
+        later=_later(schedule, next_run),
         last_kind="" if outcome is None else outcome.kind,
         last_at=None if outcome is None else outcome.ended_at,
         last_ran=None

@@ -75,10 +75,12 @@ class Stories:
 
     _scans: OrderedDict[tuple[str, str], Scan] = field(factory=OrderedDict, init=False)
 
-    async def read(self, source: Source, storage: Storage, queue: str, id: str) -> Story:
-        """Continue the scan for an id, and return the events that were found so far."""
+    async def read(
+        self, source: Source, storage: Storage, queue: str, id: str, seconds: float = MAX_SECONDS
+    ) -> Story:
+        """Continue the scan for an id for up to `seconds`, and return the events that were found so far."""
         scan = self._of(queue, id)
-        budget = Budget(MAX_EVENTS, MAX_SECONDS)
+        budget = Budget(MAX_EVENTS, seconds)
         while not budget.is_spent:
             page = await storage.events(queue, after=scan.offset, limit=PAGE_SIZE)
             _learn(scan, [event for _, event in page.events], id)

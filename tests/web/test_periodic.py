@@ -1,0 +1,129 @@
+"""The page of periodic tasks: next and last runs, run now, and pause, on each storage."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dibs import Dibs, Queue
+from dibs.model.job import Error
+from dibs.model.requests import Complete, Fail, SettleAction
+from dibs.web import dibs_web
+from dibs.web.reading.jobs import story
+from tests.web.conftest import Browser, browse, may
+from tests.web.jobs import end, slot_of, storage_of
+
+HOUR_MS = 3_600_000
+
+
+async def clean() -> None: ...
+
+
+@pytest.fixture
+async def app(any_new_url: str) -> AsyncIterator[Dibs]:
+    """An app with one periodic task."""
+    async with Dibs(any_new_url) as app:
+        app.task(queue="clean", every="2h")(clean)
+        yield app
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("clean")
+
+
+@pytest.fixture
+async def writer(app: Dibs) -> AsyncIterator[Browser]:
+    async with browse(dibs_web(app, allow=may("write"))) as browser:
+        yield browser
+
+
+def cell(page: str, label: str) -> str:
+    """Return the cell of the only row."""
+    return page.partition(f'<td data-label="{label}"')[2].partition("</td>")[0]
+
+
+async def test_the_next_three_ticks_are_listed(writer: Browser, queue: Queue) -> None:
+    await queue.enqueue({}, id="schedule", delay=7200)
+    slot = await slot_of(queue, "schedule")
+    assert slot.current is not None
+
+    page = await writer.text("/periodic")
+    ticks = [int(ms) for ms in re.findall(r'data-age="(\d+)"', cell(page, "Next runs"))]
+
+    assert "every 2 h" in page
+    first = (slot.current.run_at // (2 * HOUR_MS) + 1) * 2 * HOUR_MS
+    assert [slot.current.run_at, first, first + 2 * HOUR_MS] == ticks
+
+
+async def test_the_last_runs_come_from_the_log(writer: Browser, queue: Queue) -> None:
+    broken = Fail(error=Error(type="shop.Broken", message="secret 42"))
+    actions: list[SettleAction] = [Complete(), broken, *[Complete()] * 5]
+    for action in actions:
+        await end(queue, "schedule", action, {})
+    await end(queue, "another-id", broken, {})
+
+    page = cell(await writer.text("/periodic"), "Last runs")
+    await end(queue, "schedule", broken, {})
+    await writer.post("pause", {"queue": "clean"})
+    later = cell(await writer.text("/periodic"), "Last runs")
+
+    # The latest run is the outcome, and a run of the list.
+    assert 5 == page.count("s-completed")
+    assert "shop.Broken" not in page
+    assert [1, 4] == [later.count(f"s-{kind}") for kind in ("failed", "completed")]
+    assert "shop.Broken" in later
+    assert "secret" not in later
+
+
+async def test_a_long_log_is_read_in_steps(
+    writer: Browser, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await end(queue, "schedule", Complete(), {})
+    for number in range(3):
+        await end(queue, f"job-{number}", Complete(), {})
+    monkeypatch.setattr(story, "MAX_EVENTS", 2)
+    monkeypatch.setattr(story, "PAGE_SIZE", 2)
+
+    pages = []
+    for _ in range(2):
+        pages.append("The log was read up to" in await writer.text("/periodic"))
+        # A write begins a new reading.
+        await writer.post("resume", {"queue": "clean"})
+    last = await writer.text("/periodic")
+
+    assert [True, True] == pages
+    assert "The log was read up to" not in last
+
+
+async def test_run_now_makes_the_next_tick_due(writer: Browser, queue: Queue) -> None:
+    await queue.enqueue({}, id="schedule", delay=7200)
+
+    before = await writer.text("/periodic")
+    answer = await writer.post("run_now", {"queue": "clean", "id": "schedule"}, {"from": "periodic"})
+    slot = await slot_of(queue, "schedule")
+
+    assert 'aria-label="Run now: clean"' in before
+    assert "/periodic?did=due" == answer.headers["location"]
+    assert slot.current is not None
+    assert slot.current.run_at <= time.time() * 1000 + 60_000
+    assert "The job is due now." in await writer.text("/periodic", did="due")
+
+
+async def test_a_paused_task_offers_to_resume(writer: Browser, queue: Queue) -> None:
+    await queue.enqueue({}, id="schedule", delay=7200)
+
+    await writer.post("pause", {"queue": "clean"}, {"from": "periodic"})
+    paused = await writer.text("/periodic")
+    stored = {info.name: info.settings.paused for info in await (await storage_of(queue)).queues()}
+    await writer.post("resume", {"queue": "clean"}, {"from": "periodic"})
+    resumed = await writer.text("/periodic")
+
+    assert stored["clean"]
+    assert 'aria-label="Resume: clean"' in paused
+    assert "Run now" not in paused
+    assert 'aria-label="Pause: clean"' in resumed
+    assert 'aria-label="Run now: clean"' in resumed
