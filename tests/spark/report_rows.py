@@ -54,7 +54,12 @@ def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = (
         ordered = sorted(runs, key=lambda run: (run.queue, run.finished))
         for queue, group in groupby(ordered, key=lambda run: run.queue):
             its = list(group)
-            for table, rows in (("runs", _runs(its)), ("metrics", _metrics(its)), ("ids", _ids(its))):
+            for table, rows in (
+                ("runs", _runs(its)),
+                ("events", _events(its)),
+                ("metrics", _metrics(its)),
+                ("ids", _ids(its)),
+            ):
                 _write(draft.staging(f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}"), queue, table, rows)
                 draft.add(table, f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}")
         draft.commit(WarehouseState(source="redis://jobs.internal", gaps=tuple(gaps)))
@@ -81,6 +86,14 @@ def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "error_type": run.error, "error_message": run.error and "it broke",
             "error_traceback": run.traceback,
         }
+        for number, run in enumerate(runs)
+    ]  # fmt: skip
+
+
+def _events(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [
+        {"offset": f"{number:09d}", "kind": run.end, "id": run.id, "at": _time(run.finished),
+         "attempt": run.attempt}
         for number, run in enumerate(runs)
     ]  # fmt: skip
 

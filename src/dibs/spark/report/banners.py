@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from dibs.spark.report.charts import format_ms
 from dibs.spark.report.findings import Outage, PoisonId
 from dibs.spark.report.summary import HistoryReport
+from dibs.spark.report.trimmed import TrimmedPeriod
 
 #: Banners that are shown; the others are folded.
 MAX_OPEN: Final = 3
@@ -60,11 +61,15 @@ def _alarms(report: HistoryReport) -> Iterable[str]:
 def _notes(report: HistoryReport) -> Iterable[str]:
     if not report.queues:
         yield _banner("No job has ended yet.", kind="note")
-    if gaps := sorted({gap.queue for gap in report.gaps}):
+    if report.gaps:
+        names = _name_queues(sorted({gap.queue for gap in report.gaps}))
         yield _banner(
-            f"{_name_queues(gaps)}: some events were trimmed from the log before an increment read them. Run "
-            "increments more often, or keep the log longer (log_age, log_bytes).",
+            f"{names}: some events were trimmed from the log before an increment read them. The log does not "
+            "count trimmed events, so their number is unknown. Run increments more often, or keep the log "
+            "longer (log_age, log_bytes).",
+            [_describe_gap(gap) for gap in report.gaps],
             kind="note",
+            is_folded=True,
         )
     if differing := [queue for queue in report.queues if not queue.little.agree]:
         details = [
@@ -79,6 +84,13 @@ def _notes(report: HistoryReport) -> Iterable[str]:
             kind="note",
             is_folded=True,
         )
+
+
+def _describe_gap(gap: TrimmedPeriod) -> str:
+    begin = f"after {format_second(gap.begin)}" if gap.begin is not None else "since the begin"
+    until = f"before {format_second(gap.end)}" if gap.end is not None else "up to the newest event"
+    length = f" ({format_ms(gap.end - gap.begin)})" if gap.begin is not None and gap.end is not None else ""
+    return f"{clip(gap.queue, 'b')}: no event is known {begin} and {until}{length}."
 
 
 def _banner(text: str, details: Sequence[str] = (), *, kind: str = "", is_folded: bool = False) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from dibs.spark.report.activity_cards import render_heat_map, render_workers
 from dibs.spark.report.banners import clip, format_minute, render_banners
 from dibs.spark.report.capacity import CapacityAdvice
 from dibs.spark.report.charts import Chart, ChartLine, draw_chart, format_ms
@@ -149,8 +150,9 @@ def _render_queue(queue: QueueSummary, series: Series, report: HistoryReport, an
         f'<section id="{anchor}" data-queue="{escape(queue.queue)}"><h2>{clip(queue.queue)}</h2>'
         f'<p class="soft"><a href="#overview">All queues</a> &middot; {format_minute(queue.begin)} to '
         f"{format_minute(queue.end)} UTC</p>{_render_tiles(queue)}"
-        f'<div class="grid">{"".join(charts)}{_render_errors(queue)}{_render_capacity(queue.capacity)}'
-        f"{render_ids(queue, anchor)}</div>{_render_notes(queue)}</section>"
+        f'<div class="grid">{"".join(charts)}{render_heat_map(queue)}{_render_errors(queue)}'
+        f"{_render_capacity(queue.capacity)}"
+        f"{render_workers(queue)}{render_ids(queue, anchor)}</div>{_render_notes(queue)}</section>"
     )
 
 

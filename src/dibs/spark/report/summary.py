@@ -15,8 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.spark.history.tables import ATTEMPT_ENDS
-from dibs.spark.history.warehouse.manifest import LogGap
 from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.report.activity import (
+    MAX_WORKERS,
+    DayStarts,
+    WorkerSummary,
+    count_starts,
+    summarize_workers,
+)
 from dibs.spark.report.capacity import MINUTE, CapacityAdvice, advise, busiest_hour
 from dibs.spark.report.findings import (
     FAILURE_ENDS,
@@ -29,6 +35,7 @@ from dibs.spark.report.findings import (
 from dibs.spark.report.latest_runs import RunSummary, latest_runs
 from dibs.spark.report.parquet import WarehouseReader, ms_to_timestamp
 from dibs.spark.report.periods import DurationPercentiles, RangeFigures, summarize_ranges, to_percentiles
+from dibs.spark.report.trimmed import TrimmedPeriod, find_trimmed_periods
 
 #: Number of ids listed as the slowest, as the most active, and as those with most failures.
 TOP_IDS: Final = 10
@@ -96,6 +103,11 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     failing: tuple[IdSummary, ...]
     #: Figures of the last hour, day and week, and of the whole history.
     ranges: tuple[RangeFigures, ...]
+    #: Starts by hour on the latest days.
+    starts: tuple[DayStarts, ...]
+    #: The workers with most attempts, and the number of all workers that had an attempt.
+    workers: tuple[WorkerSummary, ...]
+    worker_count: int
     capacity: CapacityAdvice | None
     #: Id -> its latest runs, for the ids in the tables of ids. Empty for a queue without charts.
     runs: dict[str, tuple[RunSummary, ...]] = {}
@@ -121,7 +133,7 @@ class HistoryReport(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueSummary, ...]
     outages: tuple[Outage, ...]
     poisons: tuple[PoisonId, ...]
-    gaps: tuple[LogGap, ...]
+    gaps: tuple[TrimmedPeriod, ...]
 
 
 #: Column -> one value per point of the charts; None without data.
@@ -157,7 +169,7 @@ def create_report(
         queues=tuple(_with_latest_runs(reader, queues, with_error_texts=with_error_texts)),
         outages=tuple(merge_outages(outages)),
         poisons=tuple(sorted(poisons, key=lambda poison: -sum(poison.bad.values()))[:MAX_POISON_IDS]),
-        gaps=warehouse.state.gaps,
+        gaps=tuple(find_trimmed_periods(reader, warehouse.state.gaps)),
     )
     return figures, series
 
@@ -181,6 +193,7 @@ def _summarize_queue(
     peak = max(row["active_peak"] for row in minutes)
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
     errors = reader.count_values("runs", queue, "error_type")
+    workers = summarize_workers(reader, queue)
     return QueueSummary(
         queue=queue,
         level="runs" if all(row["enqueues"] is None for row in minutes) else "all",
@@ -200,6 +213,9 @@ def _summarize_queue(
         slowest=_top_ids(reader, queue, "longest_run_ms"),
         hottest=_top_ids(reader, queue, "attempts"),
         failing=tuple(row for row in _top_ids(reader, queue, *FAILURE_ENDS) if row.failures),
+        starts=count_starts(minutes),
+        workers=workers[:MAX_WORKERS],
+        worker_count=len(workers),
         ranges=summarize_ranges(reader, queue, minutes, (begin, last)),
         capacity=_advise_capacity(reader, queue, minutes, target_ms, peak),
     )
