@@ -222,7 +222,10 @@ def test_flows_are_listed_by_state(shell: Shell, program: Program) -> None:
     assert (
         "waiting" == shell.type("flow", "list", "--state", "waiting", "--format", "lines").stdout.split()[0]
     )
-    assert "there is no flow in the state running\n" == shell.type("flow", "list").stdout
+    assert (
+        "there is no flow in the state running; 1 flow waits for a worker: dibs flow list --state waiting\n"
+        == shell.type("flow", "list").stdout
+    )
     assert 2 == shell.type("flow", "list", "--state", "asleep").exit_code
 
 

@@ -32,8 +32,11 @@ STATES: Final[Mapping[str, State]] = {
 NUMBERS: Final = ("total", "completed", "failed", "skipped", "open")
 
 
-def print_flows(state: str, page: ListPage, output: Format, *, nested: bool) -> None:
-    """Print one page of flows; with `nested` also those that are part of another flow or a batch."""
+def print_flows(state: str, page: ListPage, output: Format, *, nested: bool, waiting: int = 0) -> None:
+    """Print one page of flows; with `nested` also those that are part of another flow or a batch.
+
+    `waiting`: the number of flows that wait to start, which the text about an empty page mentions.
+    """
     items = [(id, slot) for id, slot in page.items if nested or not _is_nested(slot)]
     flows = [_flow_fields(id, state, slot) for id, slot in items]
     print_in_format(
@@ -42,12 +45,21 @@ def print_flows(state: str, page: ListPage, output: Format, *, nested: bool) -> 
         ("flow", "=kind", "part of", "=enqueued at", *(f"#{name}" for name in NUMBERS), "error"),
         map(_flow_row, flows),
         optional=("part of", *(f"#{name}" for name in NUMBERS), "error"),
-        empty=f"there is no flow in the state {state}",
+        empty=_empty_text(state, waiting),
     )
     if page.after is not None and output == "table":
         print_lines(f"there are more flows: continue with --after {page.after}")
     elif page.after is not None and output == "lines":
         print_warning(f"there are more flows: continue with --after {page.after}")
+
+
+def _empty_text(state: str, waiting: int) -> str:
+    """Return the text about a page without flows."""
+    text = f"there is no flow in the state {state}"
+    if not waiting or state != RUNNING:
+        return text
+    flows = "1 flow waits" if waiting == 1 else f"{waiting} flows wait"
+    return f"{text}; {flows} for a worker: dibs flow list --state waiting"
 
 
 def _is_nested(slot: Slot) -> bool:

@@ -161,7 +161,9 @@ async def _list_flows(
 ) -> None:
     async with connect(url) as storage:
         page = await storage.list(FLOWS, STATES[state], after=after, limit=limit)
-    print_flows(state, page, output, nested=nested)
+        counts = {} if page.items else await storage.counts([FLOWS])
+    waiting = counts[FLOWS].waiting if FLOWS in counts else 0
+    print_flows(state, page, output, nested=nested, waiting=waiting)
 
 
 @command.command("cancel")
