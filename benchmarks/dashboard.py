@@ -6,8 +6,9 @@ For each storage and number of queues:
 - `again`: the median of ten later views, and of the page of a queue.
 - `calls`: the calls of the storage for the first view, by verb, counted in this process.
 
-`--viewers N ...` instead opens that many live overviews of `dibs web` for `--seconds`, and shows the CPU time
-and the memory of its process, and the updates that each viewer got.
+`--viewers N ...` instead opens that many live overviews for `--seconds`, and shows the CPU time
+and the memory of the process that serves them, its calls of the storage, and the updates that each
+viewer got. That process counts the calls, so it is one of this program and not `dibs web`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import inspect
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -28,8 +30,13 @@ from uuid import uuid4
 
 import httpx2
 import psutil
+import uvicorn
 from rich.console import Console
 from rich.table import Table
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 
 from benchmarks.scenarios import fill, requests
 from benchmarks.storages import private_servers
@@ -37,6 +44,7 @@ from dibs import Dibs
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, remove_storage
+from dibs.web import dibs_web
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
 
@@ -56,9 +64,10 @@ async def filled(url: str, queues: int, jobs: int) -> AsyncIterator[tuple[Storag
 
 
 @contextmanager
-def dashboard(url: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Run `dibs web` on a free port; yield its address and its process."""
-    command = [sys.executable, "-m", "dibs", "web", "--port", "0", "--json", "--url", url]
+def dashboard(url: str, *, is_counted: bool = False) -> Iterator[tuple[str, psutil.Process]]:
+    """Run `dibs web`, or a server that counts calls, on a free port; yield its address and its process."""
+    words = ["dibs", "web", "--port", "0", "--json", "--url"]
+    command = [sys.executable, "-m", *(["benchmarks.dashboard", "--serve"] if is_counted else words), url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -107,6 +116,22 @@ class CountedVerbs:
         return found
 
 
+async def serve_counted(url: str) -> None:
+    """Serve a dashboard on a free port, with the number of its calls of the storage at /calls."""
+    app = Dibs("memory:")
+    async with open_storage(url) as storage:
+        counted = CountedVerbs(storage)
+
+        def calls(_: Request) -> JSONResponse:
+            return JSONResponse(counted.calls.total())
+
+        with app.override_storage(counted), socket.create_server(("127.0.0.1", 0)) as listener:
+            served = Starlette(routes=[Route("/calls", calls), Mount("/", dibs_web(app))])
+            print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/"}), flush=True)
+            config = uvicorn.Config(served, log_level="error", timeout_graceful_shutdown=1)
+            await uvicorn.Server(config).serve(sockets=[listener])
+
+
 async def count_calls(storage: Storage) -> str:
     """Return the calls of a first view of the overview, by verb."""
     app, counted = Dibs("memory:"), CountedVerbs(storage)
@@ -130,24 +155,23 @@ async def measure_queues(urls: Sequence[str], counts: Sequence[int], jobs: int) 
 
 
 async def measure_viewers(urls: Sequence[str], viewers: Sequence[int], seconds: float) -> Table:
-    table = Table("storage", "viewers", "CPU, %", "memory, MB", "updates/s to each")
+    table = Table("storage", "viewers", "CPU, %", "memory, MB", "calls/s", "updates/s to each")
     for url in urls:
         async with filled(url, 7, 7000) as (storage, full):
             for number in viewers:
-                with dashboard(full) as (address, process):
-                    cpu, memory, updates = await watch(address, process, storage, number, seconds)
-                table.add_row(
-                    url.partition(":")[0], f"{number}", f"{cpu:.1f}", f"{memory:.0f}", f"{updates:.2f}"
-                )
+                with dashboard(full, is_counted=True) as (address, process):
+                    found = await watch(address, process, storage, number, seconds)
+                figures = (f"{found[0]:.1f}", f"{found[1]:.0f}", f"{found[2]:.1f}", f"{found[3]:.2f}")
+                table.add_row(url.partition(":")[0], f"{number}", *figures)
     return table
 
 
 async def watch(
     address: str, process: psutil.Process, storage: Storage, viewers: int, seconds: float
-) -> tuple[float, float, float]:
+) -> tuple[float, float, float, float]:
     """Keep live overviews open while a queue changes.
 
-    Return the CPU in %, the memory in MB, and the updates a second to each viewer.
+    Return the CPU in %, the memory in MB, the calls of the storage and the updates to each viewer a second.
     """
     updates = 0
 
@@ -169,14 +193,16 @@ async def watch(
         tasks = [asyncio.create_task(one(client)) for _ in range(viewers)]
         tasks.append(asyncio.create_task(change()))
         await asyncio.sleep(3)
+        begun = (await client.get(f"{address}calls")).json()
         before, updates = sum(process.cpu_times()[:2]), 0
         await asyncio.sleep(seconds)
         used = sum(process.cpu_times()[:2]) - before
+        calls = (await client.get(f"{address}calls")).json() - begun
         memory, found = process.memory_info().rss / 1e6, updates
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return used / seconds * 100, memory, found / seconds / viewers
+    return used / seconds * 100, memory, calls / seconds, found / seconds / viewers
 
 
 def main() -> None:
@@ -186,8 +212,12 @@ def main() -> None:
     parser.add_argument("--queues", type=int, nargs="+", default=[1, 100, 1000])
     parser.add_argument("--jobs", type=int, default=1_000_000, help="waiting jobs of all queues together")
     parser.add_argument("--viewers", type=int, nargs="+", help="measure live viewers instead")
+    parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=20)
     given = parser.parse_args()
+    if given.serve:
+        asyncio.run(serve_counted(given.serve))
+        return
     with ExitStack() as stack:
         urls = list(given.urls)
         if given.servers:

@@ -86,11 +86,11 @@ class Viewer:
 
 
 @asynccontextmanager
-async def serving(dashboard: Any) -> AsyncIterator[str]:
+async def serving(dashboard: Any, lifespan: Any = "off") -> AsyncIterator[str]:
     """Serve an ASGI application in this event loop; yield its address, which ends with a slash."""
     server = uvicorn.Server(
         uvicorn.Config(
-            dashboard, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1, ws="none"
+            dashboard, port=0, log_level="error", lifespan=lifespan, timeout_graceful_shutdown=1, ws="none"
         )
     )
     # The server of a test handles no signals: pytest does.

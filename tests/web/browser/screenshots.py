@@ -88,8 +88,10 @@ def reduce_colors(image: Image.Image) -> Image.Image:
     Pillow takes averages as the colors of a palette, which gives light areas a tint.
     """
     reduced = image.quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    parts = image.tobytes()
+    pixels = zip(parts[0::3], parts[1::3], parts[2::3], strict=True)
     commonest: dict[int, tuple[int, ...]] = {}
-    for (index, color), _ in Counter(zip(reduced.getdata(), image.getdata(), strict=True)).most_common():
+    for (index, color), _ in Counter(zip(reduced.tobytes(), pixels, strict=True)).most_common():
         commonest.setdefault(index, color)
     reduced.putpalette([part for index in range(COLORS) for part in commonest.get(index, (0, 0, 0))])
     return reduced
