@@ -50,7 +50,7 @@ def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
     assert 0 == ran.returncode, ran.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if Page(name).python_blocks])
+@pytest.mark.parametrize("name", ["README.md", *(name for name in PAGES if Page(name).python_blocks)])
 async def test_every_block_prints_its_output(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from markdown import markdown  # type: ignore[import-untyped]  # the package has no types
 
 import dibs
@@ -38,6 +39,20 @@ def test_the_site_renders_every_fence() -> None:
     assert [] == [
         fence for fence in fences if "<pre" not in markdown(f"{fence}\nx\n```", extensions=extensions)
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "dashboard", "throttle", "debounce", "dead letter", "idempotent", "workflow", "purge", "security",
+        "systemd", "docker", "outbox", "visibility timeout", "exactly once", "how many connections",
+    ],
+)  # fmt: skip
+def test_a_search_for_the_words_of_strangers_finds_a_page(words: str) -> None:
+    """The search of the site looks for words; a decision is no answer for a stranger."""
+    pages = [page for page in DOCS.rglob("*.md") if page.parent.name not in ("decisions", "appendix")]
+
+    assert [page for page in pages if words in page.read_text("utf-8").lower()]
 
 
 def test_the_reference_has_every_public_name() -> None:
