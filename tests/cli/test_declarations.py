@@ -23,6 +23,7 @@ TYPES = {
     "float": float,
     "duration": float,
     "path": Path,
+    "directory": Path,
 }
 
 

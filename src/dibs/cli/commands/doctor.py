@@ -23,7 +23,7 @@ WIDTH: Final = 80
 
 
 @click.command("doctor")
-@click.argument("address", metavar="[URL]", required=False, default=None)
+@click.argument("address", metavar="[URL]", required=False, default=None, help="As --url.")
 @options.url
 @options.output
 def command(address: str | None, *, url: str | None, output: Format) -> ExitCode:

@@ -77,10 +77,8 @@ def command() -> None:
 )
 @click.option(
     "--conf",
-    "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    callback=lambda _context, _parameter, given: dict(_parse_setting(text) for text in given),
     help="Set a property of Spark. May be repeated.",
 )
 @click.option(
@@ -101,7 +99,7 @@ def history(
     since: str | None,
     until: str | None,
     master: str | None,
-    settings: dict[str, str],
+    conf: tuple[str, ...],
     engine: EngineName,
     url: str | None,
     json: bool,
@@ -116,6 +114,7 @@ def history(
         dibs spark history --url file:./jobs --warehouse ./history --follow
     """
     first, last = _parse_span(since, until)
+    settings = dict(map(_parse_setting, conf))
     require_pyarrow()
     from dibs.spark.history.engines import choose_engine  # noqa: PLC0415 - needs pyarrow
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
