@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dibs import Dibs
 from dibs.client.options.durations import duration_seconds
 from dibs.model.duration_text import parse_seconds
 from dibs.storage.registry import open_storage
@@ -80,12 +81,7 @@ def test_the_urls_of_the_comment_name_the_servers() -> None:
     assert all(open_storage(url) for url in urls)
 
 
-def test_the_application_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DEPLOY / "app")
-    monkeypatch.setenv("DIBS_URL", "memory:")
-    from dibs.worker.processes.app_import import import_app
-
-    assert ["shop.greet"] == list(
-        import_app(parse_command(words(SERVICES["worker"]))["application"]).handlers
-    )
-    sys.modules.pop("shop")
+def test_the_workers_run_the_application_of_the_folder(shop_app: Dibs) -> None:
+    assert "shop:app" == parse_command(words(SERVICES["worker"]))["application"]
+    assert "./app:/app:ro" in SERVICES["worker"]["volumes"]
+    assert ["shop.greet"] == list(shop_app.handlers)

@@ -19,6 +19,7 @@ from dibs import Dibs
 from dibs.telemetry.metrics import ATTEMPT_ENDS, STATES
 from dibs.telemetry.storage_metrics import WORKER_STATES, StorageMetrics
 from tests.deploy.files import DEPLOY, find_program, read_yaml
+from tests.docs.pages import Page
 from tests.docs.test_doctor import rules
 from tests.source import PROJECT
 
@@ -157,6 +158,16 @@ def test_alerts_cover_the_faults_that_stop_jobs() -> None:
 def run_promtool(*words: str | Path) -> subprocess.CompletedProcess[str]:
     promtool = find_program("promtool", "apt-get install prometheus")
     return subprocess.run([promtool, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+def test_prometheus_accepts_the_configuration_of_the_page(tmp_path: Path) -> None:
+    (block,) = (block for block in Page("howto/deploy.md").blocks if block.title == "prometheus.yml")
+    (tmp_path / "prometheus.yml").write_text(block.text)
+    shutil.copy(ALERTS, tmp_path)
+    done = run_promtool("check", "config", tmp_path / "prometheus.yml")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert f"SUCCESS: {len(RULES)} rules found" in done.stdout
 
 
 def test_prometheus_accepts_the_rules() -> None:

@@ -107,16 +107,11 @@ def test_the_configuration_of_prometheus_is_yaml_and_names_the_rules() -> None:
     assert ["alerts.yaml"] == yaml.safe_load(block.text)["rule_files"]
 
 
-async def test_the_enqueued_payload_fits_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_enqueued_payload_fits_the_task(shop_app: Dibs) -> None:
     (line,) = (line for line in TYPED if " enqueue " in line)
     *_, queue, payload = shlex.split(line)
-    monkeypatch.syspath_prepend(DEPLOY / "app")
-    monkeypatch.setenv("DIBS_URL", "memory:")
-    import shop  # type: ignore[import-not-found]
-
-    app: Dibs = shop.app
-    async with app:
-        ticket = await app.queue(queue).enqueue(yaml.safe_load(payload))
-        await app.work(until="empty", handle_signals=False)
+    async with shop_app:
+        ticket = await shop_app.queue(queue).enqueue(yaml.safe_load(payload))
+        await shop_app.work(until="empty", handle_signals=False)
 
         assert "Hello, Ada" == await ticket.result()
