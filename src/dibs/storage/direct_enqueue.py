@@ -36,8 +36,12 @@ def with_direct_enqueue(storage: Storage) -> DirectEnqueue | None:
 class BlockingEnqueue(Protocol):
     """The optional methods of a storage with which a thread without an event loop enqueues."""
 
-    def enqueue_blocking(self, queue: str, requests: CheckedBatch) -> Sequence[EnqueueResult] | None:
+    def enqueue_blocking(
+        self, queue: str, requests: CheckedBatch, seconds: float | None = None
+    ) -> Sequence[EnqueueResult] | None:
         """Enqueue on this thread, which may be any thread of the process, and wait for the results.
+
+        `seconds` is the deadline of the call; None for the storage's own limit.
 
         Return None if no connection is ready, or the server surely did not run it; the caller then uses
         `enqueue` on the event loop of the storage. The effect is that of `enqueue`. Raise the errors of

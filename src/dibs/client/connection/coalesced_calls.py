@@ -95,7 +95,7 @@ class CoalescedCalls:
             _request_size,
             timeout=timeout,
             lanes=self._lanes(limited, _request_id, timeout),
-            direct=self._direct_enqueues(queue, timeout) if limited is None else None,
+            direct=self._direct_enqueues(limited or self._storage, queue, timeout),
             is_filling=partial(self._is_starting, queue),
         )
 
@@ -109,9 +109,9 @@ class CoalescedCalls:
         return CheckedBatch.of([checked.request for checked in requests], self._limits, plain=plain)
 
     def _direct_enqueues(
-        self, queue: str, timeout: CallTimeout
+        self, limited: Storage, queue: str, timeout: CallTimeout
     ) -> DirectCalls[CheckedRequest, EnqueueResult] | None:
-        if (storage := with_direct_enqueue(self._storage)) is None:
+        if (storage := with_direct_enqueue(limited)) is None:
             return None
         start = storage.start_enqueue
         return DirectCalls(lambda requests, on_end: start(queue, self._batch(requests), on_end), timeout)

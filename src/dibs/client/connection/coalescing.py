@@ -155,6 +155,8 @@ class Coalescer(Generic[Item, Answer]):
         direct = self._direct
         if direct is None or direct.is_busy or self._flushing is not None or self._is_filling():
             return None
+        if self._lanes:
+            return None  # calls for the same id may wait in a lane
         return direct.start(item, self._size(item), expires, loop)
 
     def _end_direct(self, unsent: PendingCall[Item, Answer] | None) -> bool:

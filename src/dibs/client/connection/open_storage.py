@@ -42,6 +42,8 @@ class OpenStorage:
         seconds = call_timeout if storage.capabilities.shared else None
         self.storage = storage
         self.limits: Limits = storage_limits(storage)
+        #: Seconds until a call without an answer ends; None for no limit.
+        self.call_timeout: float | None = seconds
         #: The storage whose verbs end at the deadline of a call.
         self.bounded: Storage = BoundedStorage.of(storage, seconds)
         #: The bound on the enqueues of this event loop.

@@ -63,7 +63,8 @@ class ThreadEnqueues:
         """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
         limits = self._opened.limits
         plain = check_request(request, limits)
-        answers = self._storage.enqueue_blocking(queue, CheckedBatch.of((request,), limits, plain=plain))
+        batch = CheckedBatch.of((request,), limits, plain=plain)
+        answers = self._storage.enqueue_blocking(queue, batch, self._opened.call_timeout)
         if answers is not None:
             return answers[0]
         await move_to_loop()

@@ -136,6 +136,16 @@ class Queries:
             self._filled[limited] = self.fill_in(text).encode()
         return self._filled[limited]
 
+    def prepared_enqueue(self) -> bytes:
+        """Return the statement that prepares `enqueue_one`, with a limit for locks."""
+        now = _LIMITED_NOW.replace("%(now)s", "NULL")
+        text = read_queries()["enqueue_one"].replace("%(now)s::bigint", now)
+        for number, name in enumerate(("queue)s", "lock_ms)s", "id)s", "payload)b"), 1):
+            text = text.replace(f"%({name}", f"${number}")
+        # A statement without parameters is sent as it is, so a percent sign in it is not doubled.
+        text = self.fill_in(text).replace(self.schema, self._values["name"])
+        return f"PREPARE dibs_enqueue_one (text, text, text, bytea) AS {text}".encode()
+
     def joined(self, name: str) -> bytes:
         """Return the query of this name for the caller's transaction, with the parameter `identity`.
 

@@ -35,11 +35,13 @@ class RedisDirectEnqueue(RedisSession):
         declared, command = self._enqueue_command(queue, requests)
         return self._servers.start(declared[0], command, partial(self._end_enqueue, queue, requests, on_end))
 
-    def enqueue_blocking(self, queue: str, requests: CheckedBatch) -> Sequence[EnqueueResult] | None:
+    def enqueue_blocking(
+        self, queue: str, requests: CheckedBatch, seconds: float | None = None
+    ) -> Sequence[EnqueueResult] | None:
         servers = self._servers
         if servers is None or servers.for_threads is None or not self._is_plain_step(queue):
             return None
-        reply = servers.for_threads.call(self._enqueue_command(queue, requests)[1])
+        reply = servers.for_threads.call(self._enqueue_command(queue, requests)[1], seconds)
         result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
         if isinstance(result, Exception):
             raise result

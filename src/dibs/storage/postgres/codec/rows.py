@@ -262,6 +262,20 @@ def decode_enqueued(rows: Sequence[Row], requests: Sequence[EnqueueRequest]) -> 
     return results
 
 
+def decode_enqueued_one(columns: Sequence[bytes | None]) -> EnqueueResult:
+    """Return the result of enqueue_one from its columns in the binary format: two texts, two numbers."""
+    status, found, first, revision = columns
+    number = _to_number(revision)
+    if status is None:
+        return EnqueueResult("queued", "nothing", number, number)
+    answer: tuple[Any, ...] = (status.decode(), (found or b"").decode(), _to_number(first), number)
+    return EnqueueResult(*answer)
+
+
+def _to_number(column: bytes | None) -> int:
+    return int.from_bytes(column or b"", signed=True)
+
+
 def decode_settled(
     statuses: Sequence[Any] | None, revisions: Sequence[Any] | None, reasons: Sequence[str]
 ) -> list[SettleResult]:

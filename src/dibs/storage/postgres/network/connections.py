@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -58,6 +58,10 @@ class PooledConnection(AsyncConnection[Any]):
     finish_when_cancelled = False
     #: The statement whose caller was cancelled and whose reply must still be read; None if there is none.
     unread: PQGen[Any] | None = None
+    #: Enqueues of one job that this connection has run as an ordinary statement.
+    single_enqueues = 0
+    #: True if its session has the prepared statement of prepared_enqueue.py.
+    has_enqueue = False
 
     async def wait(self, gen: PQGen[RV], interval: float = INTERVAL, timeout: float | None = None) -> RV:
         if not self.finish_when_cancelled:
@@ -129,6 +133,30 @@ class ConnectionPool:
                 if connection is not None:
                     await self._return_connection(connection)
 
+    def take_prepared(self) -> PooledConnection | None:
+        """Return an idle connection that has the statement of an enqueue; None if this takes a wait.
+
+        The caller returns it with `give_back`.
+        """
+        if self._closed or not self._idle or not self._idle[-1].has_enqueue or self._free.locked():
+            return None
+        connection = self._idle_connection()
+        if connection is None:
+            return None
+        if not connection.has_enqueue or not _completes_at_once(self._free.acquire()):
+            self._idle.append(connection)
+            return None
+        return connection
+
+    def give_back(self, connection: PooledConnection) -> None:
+        """Return a connection of `take_prepared`. It is closed if it is broken."""
+        self._free.release()
+        usable = not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+        if usable and not self._closed:
+            self._idle.append(connection)
+        else:
+            connection.pgconn.finish()
+
     async def _wait_for_turn(self) -> None:
         try:
             await self._free.acquire()
@@ -150,7 +178,7 @@ class ConnectionPool:
         """
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed and not _has_unread_data(connection.fileno()):
+            if not connection.closed and not has_unread_data(connection.fileno()):
                 return connection
             connection.pgconn.finish()
         return None
@@ -188,7 +216,17 @@ class ConnectionPool:
             await connection.close()
 
 
-def _has_unread_data(fileno: int) -> bool:
+def _completes_at_once(call: Coroutine[Any, Any, Any]) -> bool:
+    """Run a coroutine up to its first pause. Return whether it has ended; else close it."""
+    try:
+        call.send(None)
+    except StopIteration:
+        return True
+    call.close()
+    return False
+
+
+def has_unread_data(fileno: int) -> bool:
     if not hasattr(select, "poll"):
         return bool(select.select([fileno], [], [], 0)[0])
     poll = select.poll()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import psycopg
 from psycopg import BaseConnection
 
-from dibs.errors import ConfigurationError, NotRunning, Refused, StorageUnavailable
+from dibs.errors import ConfigurationError, DibsError, NotRunning, Refused, StorageUnavailable
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
 from dibs.storage.postgres.network.connections import DEFAULTS, ConnectionPool, PooledConnection
 from dibs.storage.postgres.network.errors import ROLLED_BACK, DriverErrors, ReadLost, retry_conflicts
 from dibs.storage.postgres.network.lock_waits import busy_error
+from dibs.storage.postgres.network.prepared_enqueue import (
+    PREPARE_AFTER,
+    EnqueueInFlight,
+    OnAnswer,
+)
+from dibs.storage.postgres.network.thread_connections import ThreadConnections
 from dibs.storage.postgres.queries import Queries
 
 log: Final = logging.getLogger("dibs.storage.postgres")
@@ -40,6 +48,10 @@ class PostgresDatabase:
         #: The text that identifies the schema; set when the storage is opened.
         self.identity = ""
         self._connections: ConnectionPool | None = None
+        #: The connections for threads; None if the storage is not open, or behind a pooler.
+        self.for_threads: ThreadConnections | None = None
+        #: Enqueues of start_enqueue() that are in flight.
+        self._in_flight: set[EnqueueInFlight] = set()
 
     async def connection_params(self) -> dict[str, Any]:
         """Return the driver's parameters for a new connection, the password among them."""
@@ -67,6 +79,8 @@ class PostgresDatabase:
             await connections.close()
             raise
         self._connections = connections
+        if connections.prepares:
+            self.for_threads = ThreadConnections(self._connect_prepared)
 
     async def _check_server(self, connection: PooledConnection, connections: ConnectionPool) -> None:
         row = await (await connection.execute(self.queries["server"], {})).fetchone()
@@ -104,8 +118,17 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         connections, self._connections = self._connections, None
+        threads, self.for_threads = self.for_threads, None
+        if threads is not None:
+            await threads.close()
+        for request in tuple(self._in_flight):
+            request.abort()
         if connections is not None:
             await connections.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._connections is not None
 
     def check_open(self) -> ConnectionPool:
         """Return the pool of connections. Raise NotRunning if the storage is not open."""
@@ -157,13 +180,68 @@ class PostgresDatabase:
         async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
             try:
-                return await retry_conflicts(lambda: run_statement(connection, query, params), ROLLED_BACK)
+                rows = await retry_conflicts(lambda: run_statement(connection, query, params), ROLLED_BACK)
+                if name == "enqueue_one":
+                    await self._prepare_enqueue(connection)
+                return rows
             except psycopg.errors.LockNotAvailable:
                 raise await busy_error(
                     connection, self.url, self.queries["lock_holders"], self.queries.plain
                 ) from None
             except psycopg.Error as error:
                 raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from None
+
+    # -- the prepared statement of an enqueue ----------------------------------------------------------
+
+    async def _prepare_enqueue(self, connection: PooledConnection) -> None:
+        """Prepare the statement on a connection that is used for single enqueues, after a few of them."""
+        connection.single_enqueues += 1
+        if connection.single_enqueues == PREPARE_AFTER and self.check_open().prepares:
+            try:
+                await connection.execute(self.queries.prepared_enqueue())
+                connection.has_enqueue = True
+            except psycopg.Error:
+                # The enqueue before it is answered. The next call finds out if the connection is lost.
+                log.debug("%s: could not prepare the statement of an enqueue", self.url, exc_info=True)
+
+    async def _connect_prepared(self) -> PooledConnection:
+        connection = await self.connect()
+        try:
+            await connection.execute(self.queries.prepared_enqueue())
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        return connection
+
+    def start_enqueue(self, values: Sequence[bytes | None], on_answer: OnAnswer) -> bool:
+        """Send the statement on an idle connection, and call `on_answer` later; see EnqueueInFlight.
+
+        Return False, and send nothing, if no idle connection has it.
+        """
+        connections = self.check_open()
+        connection = connections.take_prepared()
+        if connection is None:
+            return False
+
+        def answer(found: Sequence[bytes | None] | Exception) -> None:
+            self._in_flight.discard(request)
+            if isinstance(found, psycopg.errors.ReadOnlySqlTransaction):
+                connection.pgconn.finish()  # see ConnectionPool.borrow
+            connection.has_enqueue = not isinstance(found, psycopg.errors.InvalidSqlStatementName)
+            connections.give_back(connection)
+            on_answer(found)
+
+        request = EnqueueInFlight(connection, asyncio.get_running_loop(), answer)
+        self._in_flight.add(request)
+        request.send(values)
+        return True
+
+    def to_write_error(self, error: Exception) -> DibsError:
+        """Convert the error of a statement that writes and was sent."""
+        if not isinstance(error, psycopg.Error):
+            error = psycopg.OperationalError(str(error))
+        # An error without SQLSTATE is one of the connection.
+        return self._errors.to_storage_error(error, writes=True, alive=error.sqlstate is not None)
 
     def run_blocking(self, query: bytes, params: dict[str, Any]) -> list[Any]:
         """Run one statement on a new blocking connection, on the caller's thread, and return its rows.

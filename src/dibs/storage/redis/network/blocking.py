@@ -54,8 +54,14 @@ class BlockingConnection:
         finally:
             self._socket.settimeout(REPLY_TIMEOUT)
 
-    def request(self, packed: bytes) -> Any:
-        """Send a packed command and return its reply, also an error reply. Raise one of LOST."""
+    def request(self, packed: bytes, seconds: float | None = None) -> Any:
+        """Send a packed command and return its reply, also an error reply. Raise one of LOST.
+
+        The reply may take `seconds`, REPLY_TIMEOUT at most.
+        """
+        timeout = REPLY_TIMEOUT if seconds is None else min(seconds, REPLY_TIMEOUT)
+        if timeout != self._socket.gettimeout():
+            self._socket.settimeout(timeout)
         self._socket.sendall(packed)
         while (reply := self._reader.gets()) is False:
             if not (data := self._socket.recv(_READ_BYTES)):
@@ -81,9 +87,10 @@ class BlockingConnections:
     _has_tls: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
 
-    def call(self, command: tuple[Any, ...]) -> Any:
+    def call(self, command: tuple[Any, ...], seconds: float | None = None) -> Any:
         """Send a command on this thread, and return its reply or redis-py's error for an error reply.
 
+        The reply may take `seconds`, REPLY_TIMEOUT at most.
         Return None if no connection is ready; the command was not sent. Raise OutcomeUnknown if the reply is
         lost.
         """
@@ -91,7 +98,7 @@ class BlockingConnections:
         if (connection := self._acquire()) is None:
             return None
         try:
-            reply = connection.request(packed)
+            reply = connection.request(packed, seconds)
         except LOST as error:
             self._discard(connection)
             raise OutcomeUnknown(
