@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from dibs import Fixed, Refused, Reject, Retention
+from dibs import Fixed, Refused, Reject, Retention, Update
 from dibs.client.options.job_settings import JOB_SETTINGS, build_request, check_setting_names
 from dibs.client.options.queue_settings import build_patch
 from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
@@ -104,3 +104,11 @@ def test_a_patch_of_queue_settings_is_in_ms() -> None:
     )
     with pytest.raises(Refused):
         build_patch({"max_activ": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_only_a_reject_asks_for_an_earlier_outcome() -> None:
+    rules: list[Any] = [{}, {"id": "a"}, {"on_conflict": Update()}, {"on_conflict": Reject()}]
+    wants = [build_request(b"1", rule, want_outcome=True).want_outcome for rule in rules]
+
+    assert [False, False, False, True] == wants
+    assert build_request(b"1", {"on_conflict": Reject()}).want_outcome is False

@@ -108,6 +108,19 @@ def test_a_connection_that_is_lost_during_a_call_is_an_unknown_outcome(
     assert "queued" == app.sync.queue("q").enqueue(2).verdict
 
 
+def test_the_deadline_of_the_app_ends_a_call_of_a_thread(redis_server: RedisServer) -> None:
+    app = Dibs(f"{redis_server.url}?prefix=deadline", call_timeout=0.5)
+    with app.sync:
+        warm(app)
+        redis_server.execute("CLIENT", "PAUSE", 60_000, "WRITE")
+        try:
+            with pytest.raises(OutcomeUnknown, match="TimeoutError"):
+                app.sync.queue("q").enqueue(1)
+        finally:
+            redis_server.execute("CLIENT", "UNPAUSE")
+        assert "queued" == app.sync.queue("q").enqueue(2).verdict
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signal.setitimer does not exist here")
 def test_an_exception_of_a_signal_handler_leaves_no_reply_for_another_call(
     app: Dibs, redis_server: RedisServer
