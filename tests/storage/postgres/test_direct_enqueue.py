@@ -285,7 +285,7 @@ def test_a_locked_id_is_left_to_the_event_loop(
         other.execute("SELECT * FROM live WHERE id = 'locked' FOR UPDATE")
         with ThreadPoolExecutor(1) as threads:
             call = threads.submit(sync_app.sync.queue("q").enqueue, 2, id="locked")
-            while not loop_calls:
+            while not loop_calls and not call.done():
                 time.sleep(0.01)
             other.rollback()
             assert "updated" == call.result(30).verdict
