@@ -49,7 +49,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("network",),
         ("diagnosis", "vacuum", "wakeups"),
         ("session",),
-        ("many_queues", "transactions"),
+        ("direct_enqueue", "many_queues", "transactions"),
         ("storage",),
         ("temporary",),
     ),
