@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from dibs import Dibs, DibsError, OutcomeUnknown, Queue, Refused
+from dibs import Dibs, DibsError, NotRunning, OutcomeUnknown, Queue, Refused
 from dibs.client.sync.loop_call import LoopCall
 from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.network import connections
+from dibs.storage.postgres.network.connections import PooledConnection
 from dibs.storage.postgres.network.prepared_enqueue import PREPARE_AFTER
 from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.network.thread_connections import MAX_FOR_THREADS, ThreadConnections
@@ -137,6 +141,9 @@ async def test_a_session_that_lost_the_statement_gets_it_again(
     assert ["queued"] * 3 == [ticket.verdict for ticket in tickets]
     assert 3 == (await queue.counts()).waiting
     assert [True, False] == direct[:2]
+    for n in range(PREPARE_AFTER):
+        await queue.enqueue(n)
+    assert direct[-1]
 
 
 async def test_a_connection_that_is_lost_during_a_call_is_an_unknown_outcome(
@@ -155,6 +162,25 @@ async def test_a_connection_that_is_lost_during_a_call_is_an_unknown_outcome(
     await other.rollback()
 
     assert "queued" == (await queue.enqueue(2, id="x")).verdict
+
+
+async def test_a_connection_that_is_lost_before_the_send_ends_its_call_later(
+    queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch, direct: list[bool]
+) -> None:
+    await warm(queue)
+    opened: Any = app.storage
+    (connection,) = opened._server.check_open()._idle
+    # The server closes the connection between the check of an idle connection and the send.
+    monkeypatch.setattr(connections, "has_unread_data", lambda _: False)
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.shutdown(socket.SHUT_RDWR)
+    direct.clear()
+    with pytest.raises(OutcomeUnknown, match="connection was lost"):
+        await queue.enqueue(1)
+    assert [True] == direct
+
+    assert connection.closed
+    assert "queued" == (await queue.enqueue(2)).verdict
 
 
 async def ended_sessions(connection: psycopg.AsyncConnection[Any]) -> int:
@@ -203,6 +229,22 @@ async def test_behind_a_pooler_no_statement_is_prepared(
         assert not any(direct)
         opened: Any = app.storage
         assert opened._server.for_threads is None
+
+
+async def test_a_call_that_cannot_be_sent_ends_later(storage: PostgresStorage) -> None:
+    server = storage._server
+    connection = await server._connect_prepared()
+    connection.has_enqueue = True
+    server.check_open()._idle.append(connection)
+    connection.pgconn.send_query(b"SELECT pg_sleep(60)")  # libpq sends no second statement during it
+    ends: list[Any] = []
+
+    assert server.start_enqueue((b"q", b"100", b"x", b"1"), ends.append)
+    assert [] == ends
+    while not ends:  # noqa: ASYNC110 - the end is a callback
+        await asyncio.sleep(0)
+    assert isinstance(server.to_write_error(ends[0]), OutcomeUnknown)
+    assert connection.closed
 
 
 # -- threads -----------------------------------------------------------------------------------------
@@ -381,3 +423,37 @@ def test_after_close_an_enqueue_is_refused_and_no_connection_is_left(
     assert ([], set()) == (threads._idle, threads._all)
     with pytest.raises(DibsError, match="closed"):
         app.sync.queue("q").enqueue(1)
+
+
+async def test_a_close_during_the_end_of_a_call_leaves_no_connection(storage: PostgresStorage) -> None:
+    class ClosedMeanwhile(list[PooledConnection]):
+        def append(self, connection: PooledConnection, /) -> None:
+            threads._closed = True
+            threads.close_idle()
+            super().append(connection)
+
+    threads = ThreadConnections(storage._server._connect_prepared)
+    await threads._open_one()
+    (connection,) = threads._idle
+    threads._idle = ClosedMeanwhile(threads._idle)
+    columns = threads.call((b"q", b"100", b"x", b"1"), 30)
+
+    assert columns is not None
+    assert connection.closed
+    assert ([], set()) == (threads._idle, threads._all)
+
+
+@pytest.mark.parametrize("error", [psycopg.OperationalError("too many clients"), NotRunning("is not open")])
+async def test_after_a_failed_opening_there_is_a_pause(error: Exception) -> None:
+    attempts: list[None] = []
+
+    async def connect() -> PooledConnection:
+        attempts.append(None)
+        raise error
+
+    threads = ThreadConnections(connect)
+    for _ in range(3):
+        threads.open_one()
+        await asyncio.sleep(0.01)
+    assert [None] == attempts
+    await threads.close()

@@ -84,14 +84,15 @@ class EnqueueInFlight:
     _socket: int = field(default=-1, init=False)
     #: The state of the socket that the event loop waits for, 0 for none.
     _watched: int = field(default=0, init=False)
+    _has_ended: bool = field(default=False, init=False)
 
     def send(self, values: Sequence[bytes | None]) -> None:
-        """Send the statement. `on_answer` is called later, or now if the connection is lost."""
+        """Send the statement. `on_answer` is called later, also if the connection is lost already."""
         try:
             self._socket = self._connection.pgconn.socket
             self._steps = send(self._connection.pgconn, values)
         except (psycopg.Error, OSError) as error:
-            self._on_answer(error)
+            self._loop.call_soon(self._end, error)
             return
         self._advance(None)
 
@@ -99,7 +100,13 @@ class EnqueueInFlight:
         """Close the connection, and call `on_answer` with an error: the answer would come too late."""
         self._watch(0)
         self._connection.pgconn.finish()
-        self._on_answer(psycopg.OperationalError("the storage was closed"))
+        self._end(psycopg.OperationalError("the storage was closed"))
+
+    def _end(self, answer: Sequence[bytes | None] | Exception) -> None:
+        # A statement whose connection was lost may be aborted before its end runs.
+        if not self._has_ended:
+            self._has_ended = True
+            self._on_answer(answer)
 
     def _advance(self, ready: Any) -> None:
         answer: Sequence[bytes | None] | Exception
@@ -115,7 +122,10 @@ class EnqueueInFlight:
             answer = results if isinstance(results, Exception) else read_answer(results)
         except psycopg.Error as error:
             answer = error
-        self._on_answer(answer)
+        if ready is None:
+            self._loop.call_soon(self._end, answer)  # the sender does not wait for the answer yet
+        else:
+            self._end(answer)
 
     def _watch(self, wanted: int) -> None:
         """Wait for another state of the socket than before."""

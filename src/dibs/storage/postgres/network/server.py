@@ -227,7 +227,8 @@ class PostgresDatabase:
             self._in_flight.discard(request)
             if isinstance(found, psycopg.errors.ReadOnlySqlTransaction):
                 connection.pgconn.finish()  # see ConnectionPool.borrow
-            connection.has_enqueue = not isinstance(found, psycopg.errors.InvalidSqlStatementName)
+            if isinstance(found, psycopg.errors.InvalidSqlStatementName):
+                connection.has_enqueue, connection.single_enqueues = False, 0
             connections.give_back(connection)
             on_answer(found)
 

@@ -6,6 +6,7 @@ The hand-over of a call to an event loop and back takes more CPU time than the c
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -14,13 +15,16 @@ import psycopg
 from attrs import define, field
 from psycopg.pq import TransactionStatus
 
-from dibs.errors import StorageError
+from dibs.errors import DibsError
 from dibs.storage.postgres.network import prepared_enqueue
 from dibs.storage.postgres.network.connections import PooledConnection, has_unread_data
 
 #: Most connections of one storage for threads. More threads at once share batches on the event loop. Few,
 #: because each is a process of the server, which accepts 100 by default.
 MAX_FOR_THREADS: Final = 2
+#: Seconds from a failure to open one to the next attempt. A server without free connections starts a process
+#: for each attempt.
+OPEN_PAUSE: Final = 5.0
 
 
 @define(eq=False)
@@ -34,6 +38,8 @@ class ThreadConnections:
     _idle: list[PooledConnection] = field(factory=list, init=False)
     _opening: asyncio.Task[None] | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
+    #: The time on the monotonic clock before which no connection is opened.
+    _failed_until: float = field(default=0.0, init=False)
 
     def call(self, values: Sequence[bytes | None], seconds: float) -> Sequence[bytes | None] | None:
         """Run the statement on this thread, and return the columns of its answer.
@@ -47,10 +53,13 @@ class ThreadConnections:
             return prepared_enqueue.run(connection, values, seconds)
         finally:
             # After an exception of a signal handler the reply may still arrive, so the status is not IDLE.
-            if self._closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            if connection.pgconn.transaction_status != TransactionStatus.IDLE:
                 self._discard(connection)
             else:
                 self._idle.append(connection)
+                # Only now, because another thread may close the storage at any time.
+                if self._closed:
+                    self.close_idle()
 
     def _take(self) -> PooledConnection | None:
         while True:
@@ -73,7 +82,7 @@ class ThreadConnections:
 
     def open_one(self) -> None:
         """Start to open a connection, unless one is opening or there are MAX_FOR_THREADS."""
-        if self._closed or len(self._all) >= MAX_FOR_THREADS:
+        if self._closed or len(self._all) >= MAX_FOR_THREADS or time.monotonic() < self._failed_until:
             return
         if self._opening is None or self._opening.done():
             self._opening = asyncio.get_running_loop().create_task(self._open_one(), name="dibs-open")
@@ -81,8 +90,10 @@ class ThreadConnections:
     async def _open_one(self) -> None:
         try:
             connection = await self._connect()
-        except (psycopg.Error, StorageError, OSError):
-            return  # the call on the event loop, which started this, raises the error
+        except (psycopg.Error, DibsError, OSError):
+            # The call on the event loop, which started this, raises the error if it concerns it, too.
+            self._failed_until = time.monotonic() + OPEN_PAUSE
+            return
         self._all.add(connection)
         if self._closed:
             self._discard(connection)
