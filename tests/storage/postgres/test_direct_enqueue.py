@@ -279,7 +279,7 @@ async def test_each_way_gives_the_same_answer_for_each_state_of_an_id(storage: P
     assert threads is not None
     await threads._open_one()
 
-    async def direct(queue: str) -> Sequence[EnqueueResult]:
+    async def direct(queue: str) -> Any:
         end: asyncio.Future[Any] = loop.create_future()
         assert storage.start_enqueue(queue, batch, end.set_result)
         return await end

@@ -22,8 +22,6 @@ from dibs.storage.postgres.session import PostgresSession
 
 #: The longest wait for a lock in ms. The caller then enqueues in the usual way, which can wait longer.
 LOCK_MS: Final = b"100"
-#: Seconds until the reply counts as lost, for a caller without a deadline.
-REPLY_TIMEOUT: Final = 30.0
 
 Columns = Sequence[bytes | None]
 #: Errors after which the job was surely not enqueued. The usual way repeats the statement, or waits for the
@@ -45,11 +43,11 @@ class PostgresDirectEnqueue(PostgresSession):
             return None
         threads = self._server.for_threads
         try:
-            columns = None if threads is None else threads.call(values, seconds or REPLY_TIMEOUT)
+            columns = None if threads is None else threads.call(values, seconds)
         except TimeoutError:
             raise OutcomeUnknown(
                 f"{self.url}: an enqueue to queue {queue!r} was sent and had no answer within "
-                f"{seconds or REPLY_TIMEOUT:g} s, so it may or may not take effect; read the state of the "
+                f"{seconds:g} s, so it may or may not take effect; read the state of the "
                 "job, or repeat it with the same id"
             ) from None
         except psycopg.Error as error:

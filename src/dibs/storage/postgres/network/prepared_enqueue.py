@@ -6,6 +6,7 @@ A cursor takes more CPU time than the rest of such a call: it looks up the type 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -49,13 +50,15 @@ def read_answer(results: Sequence[PGresult]) -> Sequence[bytes | None]:
 
 
 def run(
-    connection: PooledConnection, values: Sequence[bytes | None], seconds: float
+    connection: PooledConnection, values: Sequence[bytes | None], seconds: float | None
 ) -> Sequence[bytes | None]:
-    """Run the statement on this thread. Raise TimeoutError after `seconds`, and psycopg's errors."""
+    """Run the statement on this thread. Raise TimeoutError after `seconds`, and psycopg's errors.
+
+    None: wait until the server answers or the connection is lost, as the event loop does.
+    """
     pgconn = connection.pgconn
-    return read_answer(
-        waiting.wait(_until(send(pgconn, values), time.monotonic() + seconds), pgconn.socket, INTERVAL)
-    )
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    return read_answer(waiting.wait(_until(send(pgconn, values), deadline), pgconn.socket, INTERVAL))
 
 
 def _until(steps: PQGen[list[PGresult]], deadline: float) -> PQGen[list[PGresult]]:

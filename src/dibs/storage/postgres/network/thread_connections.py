@@ -41,11 +41,11 @@ class ThreadConnections:
     #: The time on the monotonic clock before which no connection is opened.
     _failed_until: float = field(default=0.0, init=False)
 
-    def call(self, values: Sequence[bytes | None], seconds: float) -> Sequence[bytes | None] | None:
+    def call(self, values: Sequence[bytes | None], seconds: float | None) -> Sequence[bytes | None] | None:
         """Run the statement on this thread, and return the columns of its answer.
 
-        Return None if no connection is ready; nothing was sent. Raise TimeoutError after `seconds`, and
-        psycopg's errors.
+        Return None if no connection is ready; nothing was sent. Raise TimeoutError after `seconds`
+        (None: never), and psycopg's errors.
         """
         if (connection := self._take()) is None:
             return None
