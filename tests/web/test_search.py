@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -52,6 +53,21 @@ async def test_a_long_queue_does_not_hide_the_others(monkeypatch: pytest.MonkeyP
     assert [("z-short", "order-1")] == ids_of(page)
     assert "1 of 2 queues to the end. The filter on the page of a queue reads on." in page
     assert 51 == storage.calls.count("list")
+
+
+async def test_a_list_that_does_not_come_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "SCAN_SECONDS", 0.5)
+    app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))
+    with app.override_storage(storage):
+        async with app, browse(dibs_web(app)) as reader:
+            await app.queue("a-long-one").enqueue_many([{}] * 2000)
+            await app.queue("z-short").enqueue({}, id="order-1")
+            storage.calls.clear()
+            storage.held["list"] = (1, asyncio.Event())
+            page = await reader.text("/search", text="order")
+
+    assert [("z-short", "order-1")] == ids_of(page)
+    assert "1 entry was read, and 1 of 2 queues to the end." in page
 
 
 async def test_an_exact_id_leads_to_its_job_and_the_scan_is_offered_with_several() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from attrs import frozen
@@ -92,8 +93,8 @@ async def scan_prefix(
 ) -> PrefixScan:
     """Read the lists of all queues in turns, a page of each, until their ends or the bounds of the scan.
 
-    In turns, because a long queue at the beginning would otherwise hide all others. States that are empty
-    by `counts` are not read.
+    Short lists come first, because a long one would otherwise hide them: on Redis, the first page of a list
+    with more than 1,000 ids copies all of them. States that are empty by `counts` are not read.
     """
     budget = Budget(MAX_SCANNED, SCAN_SECONDS)
     found: dict[tuple[str, str], str] = {}
@@ -103,13 +104,17 @@ async def scan_prefix(
         for state in SCANNED_STATES
         if name not in counts or getattr(counts[name], state)
     ]
-    while left and not budget.is_spent and len(found) < MAX_LISTED:
-        name, state, cursor = left.pop(0)
-        page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
-        budget.read += len(page.items)
-        found |= {(name, id): slot_state(slot) for id, slot in page.items if id.startswith(prefix)}
-        if page.after is not None:
-            left.append((name, state, page.after))
+    left.sort(key=lambda each: getattr(counts[each[0]], each[1]) if each[0] in counts else 0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SCAN_SECONDS):
+            while left and not budget.is_spent and len(found) < MAX_LISTED:
+                name, state, cursor = left[0]
+                page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
+                del left[0]
+                budget.read += len(page.items)
+                found |= {(name, id): slot_state(slot) for id, slot in page.items if id.startswith(prefix)}
+                if page.after is not None:
+                    left.append((name, state, page.after))
     listed = sorted(found.items())[:MAX_LISTED]
     whole = len(names) - len({name for name, _, _ in left})
     return PrefixScan(tuple((*key, state) for key, state in listed), budget.read, whole, len(names))
