@@ -16,9 +16,14 @@ from tests.flow.driver import Driver
 async def test_the_requests_of_a_batch_grow_with_its_size(
     monkeypatch: pytest.MonkeyPatch, members: int
 ) -> None:
+    """Count requests: 0.52, 0.52, 0.53, 0.54 for each of 2,000, 4,000, 8,000, 70,000 members, so O(n) in all.
+
+    Timers never fire here. The driver would make them due at once, and a process keeps 64 flows: each of 100
+    segments would be read again at each turn, which real timers do once a minute.
+    """
     monkeypatch.setattr(evaluation, "FULL_READ", 1e9)
     segments = members // MAX_MEMBERS
-    driver = Driver(rng=random.Random(1))
+    driver = Driver(rng=random.Random(1), timers=False)
     async with driver.storage:
         with driver.app.override_storage(driver.storage):
             driver.storage.is_evaluating = True  # counts the requests
