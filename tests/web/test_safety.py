@@ -14,7 +14,7 @@ from tests.web.conftest import HOST, Browser, browse, may
 
 ACTIONS = (
     *("pause", "resume", "configure", "cancel", "cancel_running", "retry", "run_now", "forget", "amend"),
-    *("enqueue", "retry_selected", "retry_matching"),
+    *("enqueue", "retry_selected", "retry_matching", "selected", "cancel_flow", "retry_flow"),
 )
 
 
@@ -172,6 +172,20 @@ def test_origins_are_compared_by_host_and_port() -> None:
     assert not is_same_origin({"origin": "https://a.example", "host": "a.example:8"})
     assert not is_same_origin({"origin": "", "host": ""})
     assert not is_same_origin({"host": "a.example"})
+
+
+@pytest.mark.parametrize("action", ["retry_selected", "retry_matching"])
+async def test_bulk_retries_are_logged_without_values(
+    jobs: Dibs, action: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dibs.web")
+    fields = {"job": "q/a", "confirmed": "1", "before": "0"}
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        await browser.post(action, {"queue": "q"}, fields)
+
+    assert f"{action} of " in caplog.text
+    assert "0 queued" in caplog.text
+    assert "swordfish" not in caplog.text
 
 
 # -- values --------------------------------------------------------------------------------------------------

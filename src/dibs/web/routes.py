@@ -147,6 +147,7 @@ class Routes:
         try:
             form = await read_form_body(request)
             state = await retry_selected(self.pages.source, form.all("job"))
+            log_write("retry_selected", state.queue, f"{state.total} jobs", _queued(state))
         except ForbiddenError as error:
             return self._forbidden(request, error)
         except DibsError as error:
@@ -193,6 +194,7 @@ class Routes:
             return self._forbidden(request, error)
         except DibsError as error:
             return self._problem(request, error)
+        log_write("retry_matching", queue, f"{state.read} failed jobs", _queued(state))
         self._changed()
         return self._progress(request, state)
 
@@ -259,6 +261,10 @@ def error_text(error: DibsError) -> str:
     if isinstance(error, BatchRefused):
         return "; ".join(str(each) for each in error.exceptions)
     return str(error)
+
+
+def _queued(state: RetryProgress) -> str:
+    return f"{state.answers.get('queued', 0)} queued"
 
 
 def _progress_from(queue: str, group: str, form: Form) -> RetryProgress:
