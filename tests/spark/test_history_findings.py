@@ -99,6 +99,19 @@ def test_the_advice_is_the_fewest_slots_that_meet_the_target() -> None:
     assert [wait for _, wait in found.curve] == sorted((wait for _, wait in found.curve), reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("size", "units", "processes"),
+    [(None, 480, 5), (10, 480, 5), (2, 96, 1), (30, 1440, 16), (100, 4800, 48)],
+)
+def test_the_advice_uses_the_declared_size(size: int | None, units: int, processes: int) -> None:
+    """A process of 100 units has room for 3 runs of 30 units, not for 3.3."""
+    found = advise([(0, 1000)] * 50, (0, 3_600_000), 1, 9, size)
+
+    assert found is not None
+    assert (48, size) == (found.slots, found.size)
+    assert (units, processes) == (found.units, found.processes)
+
+
 def test_the_busiest_hour_is_the_one_with_most_arrivals() -> None:
     minutes = [minute(n, claims=1 + 5 * (100 <= n < 160)) for n in range(300)]
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner, Result
+
+from dibs.cli.main import app
+from dibs.errors import Refused
+from dibs.spark.report import report
 from dibs.spark.report.banners import MAX_LISTED, MAX_OPEN
 from dibs.spark.report.page import render_page
 from dibs.spark.report.summary import create_report
@@ -83,3 +90,63 @@ def test_the_labels_of_a_chart_are_outside_of_the_drawing(tmp_path: Path) -> Non
     assert not any("<text" in drawing for drawing in drawings)
     assert all('preserveAspectRatio="none"' in drawing for drawing in drawings)
     assert page.count('<div class="chart">') == page.count('<div class="x"><span') == 5
+
+
+def run_report(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["spark", "report", "--warehouse", str(root), *arguments])
+
+
+def test_refresh_lets_the_page_reload_itself(tmp_path: Path) -> None:
+    root, out = write_history(tmp_path / "warehouse", [Run()]), tmp_path / "report.html"
+    plain = run_report(root, "--out", str(out))
+    before = out.read_text("utf-8")
+    done = run_report(root, "--out", str(out), "--refresh", "90")
+
+    assert (0, 0) == (plain.exit_code, done.exit_code)
+    assert 'http-equiv="refresh"' not in before
+    assert '<meta http-equiv="refresh" content="90">' in out.read_text("utf-8")
+    assert {"report.html", "warehouse"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"), [(["--json", "--refresh", "5"], "--refresh needs --out FILE"),
+                            (["--out", "x.html", "--refresh", "0.5"], "--refresh")]
+)  # fmt: skip
+def test_a_wrong_refresh_is_refused(tmp_path: Path, arguments: list[str], hint: str) -> None:
+    done = run_report(write_history(tmp_path, [Run()]), *arguments)
+
+    assert 2 == done.exit_code
+    assert hint in done.stderr
+
+
+def test_the_command_takes_the_sizes_of_an_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, out = write_history(tmp_path / "warehouse", [Run()]), tmp_path / "report.html"
+    source = "from dibs import Dibs\napp = Dibs('memory:')\n@app.task(queue='mail', size=2)\ndef f(): ...\n"
+    (tmp_path / "sized_shop.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = run_report(root, "sized_shop:app", "--out", str(out))
+
+    assert 0 == done.exit_code, done.output
+    assert "2 capacity units at the declared size of 2" in out.read_text("utf-8")
+    assert 0 == run_report(root, "--out", str(out)).exit_code
+    assert "10 capacity units at the default size of 10" in out.read_text("utf-8")
+
+
+def test_a_notebook_shows_the_page_in_a_sandbox(tmp_path: Path) -> None:
+    page = report(write_history(tmp_path, [Run(id="<b>")]), sizes={"mail": 4})
+    frame = page._repr_html_()
+
+    assert frame.startswith("<iframe ")
+    assert 'sandbox="allow-scripts"' in frame
+    assert page.html == unescape(frame.partition('srcdoc="')[2].partition('"></iframe>')[0])
+    assert page.figures.queues[0].capacity is not None
+    assert 4 == page.figures.queues[0].capacity.size
+    assert len(repr(page)) < 100
+
+
+def test_a_notebook_gets_an_error_for_a_folder_without_a_warehouse(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no warehouse"):
+        report(tmp_path)

@@ -104,6 +104,19 @@ async def test_a_dashboard_that_redacts_shows_no_error_texts(tmp_path: Path, *, 
     assert is_redacted is ("the secret of the traceback" not in report)
 
 
+async def test_the_report_has_the_sizes_of_the_handlers_of_the_app(tmp_path: Path) -> None:
+    write_warehouse(tmp_path)
+    app = Dibs("memory:")
+    app.task(queue="mail", size=4)(_sized)
+    async with app, browse(dibs_web(app, warehouse=tmp_path)) as reader:
+        await history_page(reader)
+
+        assert "at the declared size of 4" in await reader.text("/report")
+
+
+def _sized() -> None: ...
+
+
 async def test_a_slow_report_does_not_hold_the_page(
     reader: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,11 @@ def dibs_web(
             raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
     if warehouse is not None and not isinstance(warehouse, (str, Path)):
         raise ConfigurationError(f"warehouse is {warehouse!r:.60}; pass the path of a folder")
-    history = History(None if warehouse is None else Path(warehouse), with_error_texts=redact is None)
+    history = History(
+        None if warehouse is None else Path(warehouse),
+        with_error_texts=redact is None,
+        sizes=app_or_url.handlers.sizes(),
+    )
     pages = Pages(Source(app_or_url, redact), history)
     site = Site()
     routes = Routes(pages, Live(pages), site)

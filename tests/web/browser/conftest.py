@@ -45,6 +45,14 @@ def missing() -> str:
     return "" if find_chromium() else "Chromium is not installed: apt-get install chromium"
 
 
+def require_browser() -> None:
+    """Skip the test without a browser; fail it with DIBS_TEST_BROWSER=required."""
+    if reason := missing():
+        if os.environ.get("DIBS_TEST_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
 @define(eq=False)
 class Viewer:
     """A page of the browser, and the complaints that it has logged."""
@@ -126,10 +134,7 @@ async def chromium() -> AsyncIterator[Browser]:
 @asynccontextmanager
 async def viewing(app: Dibs | Dashboard, width: int = 1440, theme: Any = "light") -> AsyncIterator[Viewer]:
     """Open a dashboard, or that of an app with the right to write, in a window of a width and a theme."""
-    if reason := missing():
-        if os.environ.get("DIBS_TEST_BROWSER") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    require_browser()
     dashboard = app if isinstance(app, Dashboard) else dibs_web(app, allow=may("write"))
     async with serving(dashboard) as base, chromium() as browser:
         context = await browser.new_context(viewport={"width": width, "height": 844}, color_scheme=theme)

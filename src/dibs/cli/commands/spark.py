@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -24,6 +26,7 @@ from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import is_submitted, require_pyarrow, session
 
 if TYPE_CHECKING:
+    from dibs.client.app import Dibs
     from dibs.spark.history.increments import Increment
 
 
@@ -144,6 +147,12 @@ def history(
 
 
 @command.command("report")
+@click.argument(
+    "application",
+    metavar="[MODULE:APP]",
+    required=False,
+    help="The application, as package.module:app. The capacity advice then uses the sizes of its handlers.",
+)
 @warehouse_option
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as an HTML page."
@@ -155,8 +164,22 @@ def history(
     default=1.0,
     help="Target of the capacity advice: 95 of 100 jobs wait at most this long.",
 )
+@click.option(
+    "--refresh",
+    type=options.Seconds(min=1),
+    metavar="DURATION",
+    help="Let the page reload itself this often. The command ends; run it again to write the page again.",
+)
 @options.json
-def report(warehouse: str, *, out: Path | None, wait_p95: float, json: bool) -> None:
+def report(
+    application: str | None,
+    warehouse: str,
+    *,
+    out: Path | None,
+    wait_p95: float,
+    refresh: float | None,
+    json: bool,
+) -> None:
     """Create a report of a warehouse: throughput, latency, backlog, failures, ids and capacity.
 
     The page is one HTML file without external resources. Its top lists outages and ids that fail repeatedly.
@@ -167,13 +190,16 @@ def report(warehouse: str, *, out: Path | None, wait_p95: float, json: bool) -> 
     """
     if out is None and not json:
         raise UsageError("report needs --out FILE for a page, or --json for the numbers")
+    if refresh is not None and out is None:
+        raise UsageError("--refresh needs --out FILE: it is the page that reloads itself")
     require_pyarrow()
     from dibs.spark.report.page import render_page  # noqa: PLC0415
     from dibs.spark.report.summary import create_report  # noqa: PLC0415
 
-    figures, series = create_report(warehouse, round(wait_p95 * 1000))
+    sizes = _import_application(application).handlers.sizes() if application else {}
+    figures, series = create_report(warehouse, round(wait_p95 * 1000), sizes=sizes)
     if out is not None:
-        out.write_text(render_page(figures, series), "utf-8")
+        _replace_file(out, render_page(figures, series, refresh=refresh))
     if json:
         print_json(figures)
     else:
@@ -181,6 +207,23 @@ def report(warehouse: str, *, out: Path | None, wait_p95: float, json: bool) -> 
             f"{out}: {sum(queue.attempts for queue in figures.queues):,} attempts "
             f"of {len(figures.queues)} queues"
         )
+
+
+def _import_application(application: str) -> Dibs:
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
+
+    sys.path.insert(0, str(Path.cwd()))
+    return import_app(application)
+
+
+def _replace_file(file: Path, text: str) -> None:
+    """Write a file in one step, because a page that reloads itself must not read half of it."""
+    written = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        written.write_text(text, "utf-8")
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def _parse_setting(text: str) -> tuple[str, str]:

@@ -118,6 +118,10 @@ class HandlerRegistry(dict[str, Handler]):
                 declared[origin] = replace(declared.get(origin, SettingsPatch()), fail_handler=True)
         return declared
 
+    def sizes(self) -> dict[str, int]:
+        """Return queue -> capacity units that one run of its handler takes, 1 to 100."""
+        return {queue: handler.size for queue, handler in self.items()}
+
     def check_hints(self, queues: Iterable[str]) -> None:
         """Raise BadHandler if a type hint of a handler does not exist, or its values cannot be sent."""
         for queue in queues:

@@ -1,1 +1,55 @@
 """The report of a warehouse: its figures, computed without Spark, and the HTML page with charts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from dibs.spark.report.summary import HistoryReport
+
+
+@frozen
+class ReportPage:
+    """The report of a warehouse: its figures and its page. A notebook shows the page."""
+
+    figures: HistoryReport = field(repr=False)
+    #: The page as HTML. It needs no other file.
+    html: str = field(repr=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file."""
+        Path(path).write_text(self.html, "utf-8")
+
+    def _repr_html_(self) -> str:
+        """Return a frame with the page for a notebook, in a sandbox: its script cannot reach the notebook."""
+        style = "width:100%;height:56rem;border:0;border-radius:8px"
+        return (
+            f'<iframe title="Report of a dibs warehouse" sandbox="allow-scripts" style="{style}" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+def report(
+    warehouse: str | Path, *, target_wait_p95: float = 1.0, sizes: Mapping[str, int] | None = None
+) -> ReportPage:
+    """Return the report of a warehouse; a notebook displays it.
+
+    - `target_wait_p95` is the target of the capacity advice, in seconds: 95 of 100 jobs wait at most this
+      long.
+    - `sizes` has the capacity units of a run by queue: `app.handlers.sizes()`. Default: 10 for each queue.
+
+    Raises Refused if the folder has no warehouse.
+    """
+    from dibs.spark.java import require_pyarrow  # noqa: PLC0415 - the names here are used without pyarrow
+
+    require_pyarrow()
+    from dibs.spark.report.page import render_page  # noqa: PLC0415
+    from dibs.spark.report.summary import create_report  # noqa: PLC0415
+
+    figures, series = create_report(warehouse, round(target_wait_p95 * 1000), sizes=sizes)
+    return ReportPage(figures, render_page(figures, series))

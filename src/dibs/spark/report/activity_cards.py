@@ -13,7 +13,7 @@ _COLUMNS = ("attempts", "failures", "stalled", "mean run", "longest run", "run i
 
 
 def render_heat_map(queue: QueueSummary) -> str:
-    """Return a grid with a row for each day and a cell for each hour, darker with more starts."""
+    """Return a grid with a row for each day and a cell for each hour, with more colour for more starts."""
     most = max((count for day in queue.starts for count in day.hours), default=0) or 1
     hours = "".join(f"<span>{hour if hour % 3 == 0 else ''}</span>" for hour in range(24))
     rows = []
@@ -28,7 +28,7 @@ def render_heat_map(queue: QueueSummary) -> str:
     return (
         '<div class="card wide"><h3>Starts by hour (UTC)</h3><div class="heat" role="img" '
         f'aria-label="Starts by day and hour">{"".join(rows)}<span></span>{hours}</div>'
-        f'<p class="soft">The darkest cell has {most:,} starts.</p></div>'
+        f'<p class="soft">The fullest hour has {most:,} starts.</p></div>'
     )
 
 
@@ -45,7 +45,7 @@ def render_workers(queue: QueueSummary) -> str:
             format_ms(worker.longest_run_ms), format_ms(worker.run_ms), format_minute(worker.last_end),
         )  # fmt: skip
         cells = "".join(
-            f'<td class="n" data-label="{label}">{value}</td>'
+            f'<td class="n{" whole" if label == "latest end" else ""}" data-label="{label}">{value}</td>'
             for label, value in zip(_COLUMNS, values, strict=True)
         )
         rows.append(f'<tr><td class="id name">{clip(worker.holder)}</td>{cells}</tr>')

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 MINUTE: Final = 60_000
 WINDOW_MINUTES: Final = 60
-#: Default capacity units of a run and of a worker process.
-UNITS_PER_RUN: Final = 10
+#: Capacity units of a worker process, and of a run whose handler declares no `size`.
+DEFAULT_SIZE: Final = 10
 UNITS_PER_PROCESS: Final = 100
 #: Largest number of slots that is tried.
 MAX_SLOTS: Final = 4096
@@ -28,10 +28,13 @@ class CapacityAdvice(Struct, frozen=True, kw_only=True):
     target_wait_p95_ms: int
     #: Fewest concurrent runs that meet the target; None if MAX_SLOTS do not meet it.
     slots: int | None
-    #: `slots` in capacity units, at the default size of 10.
+    #: `slots` in capacity units.
     units: int | None
-    #: `slots` in worker processes of 100 units.
+    #: `slots` in worker processes of 100 units, of which each runs as many whole runs as fit.
     processes: int | None
+    #: Capacity units of a run: the `size` of the queue's handler; None if it is unknown. Then 10 is used,
+    #: the default of a handler.
+    size: int | None
     #: Largest number of concurrent runs in the whole history.
     seen_slots: int
     #: (slots, p95 wait) for some numbers of slots around the result.
@@ -50,9 +53,17 @@ def busiest_hour(minutes: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def advise(
-    due_and_run: Sequence[tuple[int, int]], window: tuple[int, int], target_ms: int, seen_slots: int
+    due_and_run: Sequence[tuple[int, int]],
+    window: tuple[int, int],
+    target_ms: int,
+    seen_slots: int,
+    size: int | None = None,
 ) -> CapacityAdvice | None:
-    """Return the advice for attempts, given as (due, run time) in ms; None without attempts."""
+    """Return the advice for attempts, given as (due, run time) in ms; None without attempts.
+
+    `size` is the number of capacity units of a run, 1 to 100; None if it is unknown.
+    """
+    units = DEFAULT_SIZE if size is None else size
     jobs = sorted(due_and_run)
     if not jobs:
         return None
@@ -64,8 +75,9 @@ def advise(
         attempts=len(jobs),
         target_wait_p95_ms=target_ms,
         slots=enough,
-        units=None if enough is None else enough * UNITS_PER_RUN,
-        processes=None if enough is None else -(-enough * UNITS_PER_RUN // UNITS_PER_PROCESS),
+        units=None if enough is None else enough * units,
+        processes=None if enough is None else -(-enough // (UNITS_PER_PROCESS // units)),
+        size=size,
         seen_slots=seen_slots,
         curve=tuple((slots, simulate_wait_p95(jobs, slots)) for slots in sorted(around)),
     )

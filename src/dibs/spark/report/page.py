@@ -79,8 +79,8 @@ _CHARTS: Final = (
 )
 
 
-def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
-    """Return the HTML page of a report."""
+def render_page(report: HistoryReport, series: dict[str, Series], *, refresh: float | None = None) -> str:
+    """Return the HTML page of a report. `refresh` is the number of seconds after which it reloads itself."""
     shown = report.queues[:MAX_CHARTED_QUEUES]
     charted = {queue.queue: series[queue.queue] for queue in shown}
     sections = (
@@ -101,6 +101,7 @@ def render_page(report: HistoryReport, series: dict[str, Series]) -> str:
         overview=render_overview(report),
         sections="".join(sections),
         bounds=_BOUNDS,
+        refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{max(1, round(refresh))}">',
     )
 
 
@@ -121,6 +122,7 @@ _FRAME: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+{refresh}
 <title>{title}</title>
 <style>{style}</style>
 <header><h1 class="clip" title="{title}">{title}</h1><span class="soft">{span}</span>
@@ -185,10 +187,15 @@ def _render_capacity(advice: CapacityAdvice | None) -> str:
         return ""
     target = format_ms(advice.target_wait_p95_ms)
     hour = f"{format_minute(advice.begin)} to {format_minute(advice.end)[-5:]}"
+    size = (
+        "at the default size of 10 (name the application to use the sizes of its handlers)"
+        if advice.size is None
+        else f"at the declared size of {advice.size}"
+    )
     answer = (
         f"With <b>{_format_count(advice.slots, 'concurrent run')}</b>, 95 of 100 waits would have been "
-        f"at most {target}: {advice.units:,} capacity units at the default size of 10, "
-        f"or {_format_count(advice.processes, 'worker process')}."
+        f"at most {target}: {advice.units:,} capacity units {size}, "
+        f"or {_format_count(advice.processes, 'worker process')} that serve only this queue."
         if advice.slots is not None
         else f"With no number of workers would 95 of 100 waits have been at most {target}."
     )

@@ -108,7 +108,7 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     #: The workers with most attempts, and the number of all workers that had an attempt.
     workers: tuple[WorkerSummary, ...]
     worker_count: int
-    capacity: CapacityAdvice | None
+    capacity: CapacityAdvice | None = None
     #: Id -> its latest runs, for the ids in the tables of ids. Empty for a queue without charts.
     runs: dict[str, tuple[RunSummary, ...]] = {}
 
@@ -141,10 +141,15 @@ Series = dict[str, list[Any]]
 
 
 def create_report(
-    root: str | Path, target_wait_p95_ms: int = TARGET_WAIT_P95_MS, *, with_error_texts: bool = True
+    root: str | Path,
+    target_wait_p95_ms: int = TARGET_WAIT_P95_MS,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    with_error_texts: bool = True,
 ) -> tuple[HistoryReport, dict[str, Series]]:
     """Return the report of a warehouse, and queue -> the series of its charts.
 
+    `sizes` has the capacity units of a run by queue, as handlers declare them (`app.handlers.sizes()`).
     Without `with_error_texts`, the runs have no messages and tracebacks, which may quote data of jobs.
     Raise Refused if the folder has no warehouse, and StorageTooNew for a warehouse that a newer dibs has
     written.
@@ -156,8 +161,9 @@ def create_report(
     queues, outages, poisons, series = [], [], [], {}
     for name in names:
         minutes = reader.minutes(name)
-        summary = _summarize_queue(reader, name, minutes, target_wait_p95_ms, end)
-        queues.append(summary)
+        summary = _summarize_queue(reader, name, minutes, end)
+        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (sizes or {}).get(name))
+        queues.append(replace(summary, capacity=capacity))
         outages += find_outages(name, minutes, summary.run.p95 or 0)
         poisons += _poison_ids(reader, summary)
         series[name] = _chart_series(minutes)
@@ -186,7 +192,7 @@ def _with_latest_runs(
 
 
 def _summarize_queue(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, last: int
+    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], last: int
 ) -> QueueSummary:
     runs = reader.count_values("runs", queue, "run_ms")
     ends = {end: sum(row[end] for row in minutes) for end in ATTEMPT_ENDS}
@@ -217,7 +223,6 @@ def _summarize_queue(
         workers=workers[:MAX_WORKERS],
         worker_count=len(workers),
         ranges=summarize_ranges(reader, queue, minutes, (begin, last)),
-        capacity=_advise_capacity(reader, queue, minutes, target_ms, peak),
     )
 
 
@@ -245,14 +250,17 @@ def _top_ids(reader: WarehouseReader, queue: str, *order: str) -> tuple[IdSummar
 
 
 def _advise_capacity(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], target_ms: int, peak: int
+    reader: WarehouseReader,
+    queue: QueueSummary,
+    minutes: Sequence[Mapping[str, Any]],
+    target_ms: int,
+    size: int | None,
 ) -> CapacityAdvice | None:
     begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
     in_hour = (due >= ms_to_timestamp(begin)) & (due < ms_to_timestamp(end))
-    return advise(
-        reader.column_pairs("runs", queue, ("due_at", "run_ms"), in_hour), (begin, end), target_ms, peak
-    )
+    attempts = reader.column_pairs("runs", queue.queue, ("due_at", "run_ms"), in_hour)
+    return advise(attempts, (begin, end), target_ms, queue.active_peak, size)
 
 
 def _poison_ids(reader: WarehouseReader, summary: QueueSummary) -> list[PoisonId]:

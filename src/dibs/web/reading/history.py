@@ -53,6 +53,8 @@ class History:
     root: Path | None = None
     #: False for a dashboard that redacts errors: its report has no error messages and no tracebacks.
     with_error_texts: bool = True
+    #: Queue -> capacity units of a run, of the handlers that the dashboard knows.
+    sizes: Mapping[str, int] = field(factory=dict)
     _made: tuple[HistoryReport, FullReport] | None = field(default=None, init=False)
     _task: asyncio.Task[tuple[HistoryReport, FullReport]] | None = field(default=None, init=False)
 
@@ -106,7 +108,7 @@ class History:
         made = self._made
         if made is not None and made[0].generation == Warehouse.existing(root).generation:
             return made
-        figures, series = create_report(root, with_error_texts=self.with_error_texts)
+        figures, series = create_report(root, sizes=self.sizes, with_error_texts=self.with_error_texts)
         html = render_page(figures, series)
         return figures, FullReport(html, _policy(html))
 

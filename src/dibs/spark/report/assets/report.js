@@ -17,6 +17,7 @@ function choose(chosen) {
 // A link of the overview names a queue, and a link of a table of ids names the runs of an id.
 function follow() {
   const target = document.getElementById(location.hash.slice(1));
+  if (target?.id === "overview") target.scrollIntoView();
   const section = target?.closest("section[data-queue]");
   if (!section) return;
   choose(section);
@@ -80,6 +81,14 @@ for (const svg of document.querySelectorAll("svg[data-queue]")) {
 document.getElementById("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
 });
+// In the frame of a notebook (srcdoc) a link to a fragment would load the notebook into the frame.
+for (const link of document.querySelectorAll('a[href^="#"]')) {
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    if (location.hash === link.hash) follow();
+    else location.hash = link.hash;
+  });
+}
 addEventListener("hashchange", follow);
 choose(sections[0]);
 follow();
