@@ -2,8 +2,9 @@
 
 An id that stays in the state during the whole listing is on exactly one page. For a queue with few ids, each
 page reads all of them. More ids are copied into a sorted set on the server, in bounded steps. The set is a
-cache: it expires after an hour, and a later page creates it again. All cursors of one listing, and of the
-parts of one split, have the same token, which names the set.
+cache: it expires a minute after the first page and an hour after a later one, and a page that misses it
+creates it again. All cursors of one listing, and of the parts of one split, have the same token, which names
+the set.
 """
 
 from __future__ import annotations

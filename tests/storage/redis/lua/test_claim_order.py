@@ -124,6 +124,21 @@ async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch:
     assert len(seen) == len(set(seen))
 
 
+async def test_a_listing_that_ends_after_its_first_page_leaves_its_set_for_a_minute(
+    storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MAX_UNSORTED", 100)
+    await storage.enqueue("q", [request(f"{i:03}") for i in range(400)])
+    first = await storage.list("q", "waiting", limit=100)
+    listing_prefix = f"{prefix}:{{q}}:listing:"
+    [key] = await storage._run_command(listing_prefix, "KEYS", f"{listing_prefix}*")
+    left = await storage._run_command(listing_prefix, "TTL", key)
+    await storage.list("q", "waiting", after=first.after, limit=100)
+
+    assert 0 < left <= 60
+    assert 60 < await storage._run_command(listing_prefix, "TTL", key) <= 3600
+
+
 async def test_the_parts_of_a_split_share_one_sorted_set(
     storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,5 @@
 -- List the ids of one state. Few ids are returned at once; more are copied to a sorted set, in bounded steps, and
--- returned page by page. The set expires an hour after its last use.
+-- returned page by page. The set expires an hour after its last use, and a minute after the first page.
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  token of the set
@@ -20,6 +20,9 @@ local ALL = {hash = 'HKEYS', set = 'SMEMBERS', zset = 'ZRANGE'}
 local SCAN = {hash = 'HSCAN', set = 'SSCAN', zset = 'ZSCAN'}
 -- Seconds until an unused set expires. The set is a cache: a later call makes it again.
 local EXPIRY = 3600
+-- The same after the first page. A dashboard reads only first pages, every few seconds: of a queue of 100,000 jobs
+-- it would leave 400 sets in an hour.
+local FIRST_EXPIRY = 60
 
 local function size()
   local sum = 0
@@ -58,7 +61,7 @@ if call('EXISTS', key) == 0 then
   if position == '' and size() <= tonumber(ARGV[6]) then return all_ids() end
   return scan()
 end
-call('EXPIRE', key, EXPIRY)
+call('EXPIRE', key, after == '' and ARGV[4] == '+' and FIRST_EXPIRY or EXPIRY)
 local from = after == '' and '-' or '(' .. after
 local reply = call('ZRANGEBYLEX', key, from, ARGV[4], 'LIMIT', 0, tonumber(ARGV[5]))
 table.insert(reply, 1, 'page')
