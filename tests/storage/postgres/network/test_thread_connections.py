@@ -225,6 +225,15 @@ async def test_a_close_during_the_end_of_a_call_leaves_no_connection(storage: Po
     assert ([], set()) == (threads._idle, threads._all)
 
 
+async def test_no_connection_is_opened_while_one_is_idle(storage: PostgresStorage) -> None:
+    threads = ThreadConnections(storage._server._connect_prepared)
+    await threads._open_one()
+    threads.open_one()
+
+    assert threads._opening is None
+    await threads.close()
+
+
 @pytest.mark.parametrize("error", [psycopg.OperationalError("too many clients"), NotRunning("is not open")])
 async def test_after_a_failed_opening_there_is_a_pause(error: Exception) -> None:
     attempts: list[None] = []

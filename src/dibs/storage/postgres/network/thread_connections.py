@@ -81,8 +81,10 @@ class ThreadConnections:
             self._discard(connection)
 
     def open_one(self) -> None:
-        """Start to open a connection, unless one is opening or there are MAX_FOR_THREADS."""
-        if self._closed or len(self._all) >= MAX_FOR_THREADS or time.monotonic() < self._failed_until:
+        """Start to open a connection, unless one is idle or opening or there are MAX_FOR_THREADS."""
+        if self._closed or self._idle or len(self._all) >= MAX_FOR_THREADS:
+            return
+        if time.monotonic() < self._failed_until:
             return
         if self._opening is None or self._opening.done():
             self._opening = asyncio.get_running_loop().create_task(self._open_one(), name="dibs-open")
