@@ -38,7 +38,7 @@ def split_result_id(id: str) -> tuple[str, str]:
 
 
 def enqueued_result(task: Any, id: str, data: Mapping[str, Any], at: datetime | None) -> Any:
-    """Return the result of a task that was enqueued at `at`; None for one that waits for a commit."""
+    """Return the result of a task that was enqueued at `at`, or waits for a commit if `at` is None."""
     return _build(task, id, "READY", data, enqueued_at=at)
 
 

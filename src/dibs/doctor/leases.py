@@ -1,4 +1,4 @@
-"""The check of leases: jobs whose worker is gone, and that nobody returns to their queue."""
+"""The check of leases: jobs whose worker is gone, and which no other worker returns to their queue."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class CapacityAdvice(Struct, frozen=True, kw_only=True):
     slots: int | None
     #: `slots` in capacity units.
     units: int | None
-    #: `slots` in worker processes of 100 units, of which each runs as many whole runs as fit.
+    #: `slots` in worker processes of 100 units. Each process runs as many whole runs as fit.
     processes: int | None
     #: Capacity units of a run: the `size` of the queue's handler; None if it is unknown. Then 10 is used,
     #: the default of a handler.

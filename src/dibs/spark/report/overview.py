@@ -1,4 +1,4 @@
-"""The overview of all queues: a table for each range of time, of which the page shows one."""
+"""The overview of all queues: a table for each range of time. The page shows one of them."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class History:
         return ""
 
     def _make(self, root: Path) -> tuple[HistoryReport, FullReport]:
-        """Return the report of the current generation: the one that is made, or a new one."""
+        """Return the report of the current generation; make it first if there is none."""
         from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
         from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
         from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
