@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger("dibs.spark")
+logger: Final = logging.getLogger("dibs.spark")
 
 #: Seconds without a running task until the first warning, and between two of them.
 PATIENCE: Final = 20.0

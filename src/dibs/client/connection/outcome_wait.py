@@ -90,7 +90,7 @@ class OutcomeWait(EndWaiter):
             return False
         # Later waits begin after a read: the job may have ended or changed.
         own, self._own = self._own, None
-        self.pending_at = self._revision if own is not None and await self._is_kept(own) else 0
+        self.pending_at: int = self._revision if own is not None and await self._is_kept(own) else 0
         self._group = await self._client.join_wait(self)
         if self._group.reports_all_ends:
             return True

@@ -28,7 +28,7 @@ ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
 PARTITION_COLUMNS: Final = ("queue", "date")
 MINUTE: Final = 60_000
 #: Columns with the times that count for the horizon, and by which files are skipped.
-TIME_COLUMNS: Final = {"events": ("at",), "live": ("enqueued_at", "claimed_at")}
+TIME_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"events": ("at",), "live": ("enqueued_at", "claimed_at")}
 #: Column that the rows of a table are sorted by, so that a read of a time range skips other row groups.
 SORT_COLUMN: Final = {"events": "at", "runs": "finished_at"}
 #: Percentiles of waits and run times.

@@ -30,7 +30,7 @@ from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.rows import EVENT_ROWS, RECORD_ROWS, Row, to_record_batch
 from dibs.storage.column_queries import ColumnQueries, ColumnTable
 
-logger = logging.getLogger("dibs.spark")
+logger: Final = logging.getLogger("dibs.spark")
 
 #: Table -> the column with the state of an id, and its possible values.
 STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {

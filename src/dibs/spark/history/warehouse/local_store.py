@@ -17,7 +17,7 @@ class LocalStore(Store):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.location = str(root)
+        self.location: str = str(root)
 
     def list_files(self, folder: str) -> dict[str, StoredFile]:
         """Return all files below a folder, by path."""

@@ -31,7 +31,7 @@ class RemoteStore(Store):
 
     def __init__(self, location: str) -> None:
         scheme = location.partition("://")[0]
-        self.location = location.rstrip("/")
+        self.location: str = location.rstrip("/")
         self._scheme = scheme
         self._root = self._strip(self.location)
         self._copies: dict[str, Path] = {}
