@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,24 @@ def test_the_arguments_of_spark_submit_stay_unless_the_call_sets_others(
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=submit_environment())
 
     assert f"FOUND {expected}" in ran.stdout, ran.stderr
+
+
+FIND_SOURCE = """
+from dibs.spark import session
+spark = session("dibs test", master="local[1]", config={"spark.log.level": "OFF"})
+try:
+    spark.read.format("dibs").option("url", "memory:").option("table", "job").load()
+except Exception as error:
+    print("known tables" in str(error) or "memory:" in str(error))
+"""
+
+
+def test_the_data_source_is_found_without_an_activated_environment() -> None:
+    """Java looks for data sources with a Python, and `python3` of this PATH has no pyspark."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    env["PATH"] = os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])
+    done = subprocess.run(
+        [sys.executable, "-c", FIND_SOURCE], env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert "True\n" == done.stdout, done.stderr
