@@ -109,7 +109,7 @@ class Supervisor:
             ready=can_claim and self._leases.current is not None and not self._stopping,
             stopping=self._stopping,
             processes=self._report.processes,
-            running=len(self._held_runs),
+            running=self.count_held_runs(),
         )
 
     @property
