@@ -43,7 +43,7 @@ def test_the_largest_of_all_batches_are_found(
     monkeypatch.setattr("dibs.spark.report.parquet.BATCH_ROWS", 10)
     columns, odd = ("id", "attempts"), pc.bit_wise_and(pc.field("attempts"), 1) == 1
 
-    top_rows = reader.top_rows("ids", "mail", columns, "attempts", 3, odd)
+    top_rows = reader.top_rows("ids", "mail", columns, ["attempts"], 3, odd)
 
     assert [(f"id {number}", number) for number in (69, 67, 65)] == [(*row.values(),) for row in top_rows]
     assert [(number,) * 2 for number in range(40, 43)] == reader.column_pairs(
