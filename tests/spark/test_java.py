@@ -126,7 +126,7 @@ except Exception as error:
 
 
 def test_the_data_source_is_found_without_an_activated_environment() -> None:
-    """Java looks for data sources with a Python, and `python3` of this PATH has no pyspark."""
+    """Java looks for data sources with a Python, and the python3 of this PATH has no pyspark."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
     env["PATH"] = os.pathsep.join(["/usr/local/bin", "/usr/bin", "/bin"])
     done = subprocess.run(

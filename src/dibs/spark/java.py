@@ -117,7 +117,7 @@ def _start_java(given: Mapping[str, str]) -> dict[str, str]:
     if SparkContext._gateway is None:  # noqa: SLF001 - the only place of the gateway
         if not is_submitted():
             os.environ["JAVA_HOME"] = str(java_home())
-            # Java looks for data sources with this Python. Its default is `python3` of PATH, which has no
+            # Java looks for data sources with this Python. Its default is the python3 of PATH, which has no
             # pyspark if the environment of this process is not activated.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
             if given.get("spark.master", "").startswith(_LOCAL_MASTERS):
