@@ -10,10 +10,12 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dibs import Dibs, Queue
+from dibs.client.sync.loop_call import LoopCall
 from dibs.storage.registry import BUILT_IN
 from tests.storage_urls import new_url
 
@@ -78,3 +80,17 @@ async def any_app(any_url: str) -> AsyncIterator[Dibs]:
 def any_queue(any_app: Dibs) -> Queue:
     """An empty queue on a storage of each kind."""
     return any_app.queue(f"q-{os.urandom(6).hex()}")
+
+
+@pytest.fixture
+def loop_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the calls of the blocking API that an event loop runs."""
+    calls: list[str] = []
+    start = LoopCall.start
+
+    def noted(call: LoopCall[Any], loop: Any) -> None:
+        calls.append(call.async_form)
+        start(call, loop)
+
+    monkeypatch.setattr(LoopCall, "start", noted)
+    return calls

@@ -48,7 +48,7 @@ async def move_all(source: Tasks, target: Tasks) -> None:
 
 
 async def enqueue_flow(tasks: Tasks) -> None:
-    """Enqueue a flow with a nested flow, of which an approval holds back the rest."""
+    """Enqueue a flow with a nested flow. An approval holds back the rest of the nested flow."""
     flow = tasks.app.flow(id="f")
     parts = [flow.add(tasks.load.bind(tasks.mark, number)) for number in range(5)]
     asked = flow.add(tasks.approve.bind("may it?"), after=parts)

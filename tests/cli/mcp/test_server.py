@@ -36,7 +36,7 @@ async def charge(card: str) -> None:
 
 @pytest.fixture
 async def queue(any_app: Dibs) -> str:
-    """A queue with two failed jobs and one that is scheduled."""
+    """Return the name of a queue with two failed jobs and a scheduled job."""
     name = f"charges-{os.urandom(6).hex()}"
     task = any_app.task(queue=name)(charge)
     for id in ("a", "b"):

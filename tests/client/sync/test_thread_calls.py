@@ -6,12 +6,10 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from dibs import Dibs, DibsError, OutcomeUnknown, Refused
-from dibs.client.sync.loop_call import LoopCall
 from dibs.storage.redis.network import blocking
 from dibs_conformance.servers import RedisServer
 
@@ -21,20 +19,6 @@ def app(redis_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[D
     app = Dibs(f"{redis_server.url}?prefix={request.node.name}")
     with app.sync:
         yield app
-
-
-@pytest.fixture
-def loop_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the calls that an event loop runs."""
-    calls: list[str] = []
-    start = LoopCall.start
-
-    def noted(call: LoopCall[Any], loop: Any) -> None:
-        calls.append(call.async_form)
-        start(call, loop)
-
-    monkeypatch.setattr(LoopCall, "start", noted)
-    return calls
 
 
 def warm(app: Dibs) -> None:

@@ -17,7 +17,7 @@ from dibs.web.reading.source import Source, gather
 
 #: Most queues in which the page looks for a schedule, besides those of tasks of the app.
 MAX_QUEUES: Final = 500
-#: Ticks after the next one that a row lists, and runs.
+#: The numbers of further ticks and of latest runs that a row lists.
 MAX_TICKS: Final = 2
 MAX_RUNS: Final = 5
 #: Most tasks whose logs are read for their last runs, those with the next ticks first, and the seconds of

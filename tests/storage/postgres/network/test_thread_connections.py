@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 from dibs import Dibs, DibsError, NotRunning, OutcomeUnknown, Refused, StorageReadOnly
-from dibs.client.sync.loop_call import LoopCall
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.network.connections import PooledConnection
 from dibs.storage.postgres.network.thread_connections import MAX_FOR_THREADS, ThreadConnections
@@ -26,20 +25,6 @@ def sync_app(postgres_server: PostgresServer, schema: str) -> Iterator[Dibs]:
     app = Dibs(f"{postgres_server.url}?schema={schema}", call_timeout=2.0)
     with app.sync:
         yield app
-
-
-@pytest.fixture
-def loop_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the calls that an event loop runs."""
-    calls: list[str] = []
-    start = LoopCall.start
-
-    def noted(call: LoopCall[Any], loop: Any) -> None:
-        calls.append(call.async_form)
-        start(call, loop)
-
-    monkeypatch.setattr(LoopCall, "start", noted)
-    return calls
 
 
 def connections_for_threads(app: Dibs) -> ThreadConnections:

@@ -1,4 +1,4 @@
-"""Where a warehouse is stored: the interface of a local folder and of an object store.
+"""The place of a warehouse: the interface of a local folder and of an object store.
 
 A store has one atomic operation, `create`: it writes a small file unless a file with this name exists.
 """
