@@ -167,7 +167,7 @@ def release(session: nox.Session) -> None:
 
     Two builds must give the same bytes. `-- --final` refuses what must not be uploaded.
     """
-    session.install("attrs", "build>=1.3", "twine>=6.2")
+    session.install("attrs", "build>=1.3", "check-wheel-contents>=0.6", "twine>=6.2")
     dist = Path("dist")
     shutil.rmtree(dist, ignore_errors=True)
     session.run("python", "tools/build_release.py", str(dist))

@@ -33,21 +33,30 @@ PACKAGES: Final = {
 }
 #: Names in a wheel that are no file of ours: the metadata of the wheel.
 METADATA: Final = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
-#: Files that a source distribution needs to build, test and describe dibs.
+#: Files and folders that a source distribution needs to build, test, describe and deploy dibs.
 NEEDED_IN_SDIST: Final = (
+    ".github",
     "CHANGELOG.md",
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
     "SECURITY.md",
+    "benchmarks",
+    "deploy",
+    "docs",
+    "examples",
+    "mkdocs.yml",
     "noxfile.py",
     "pyproject.toml",
-    "tests/conftest.py",
+    "tests",
+    "tools",
+    *PACKAGES,
 )
 #: What a source distribution has no use for: caches, environments, results and the files of editors.
 UNWANTED: Final = re.compile(
-    r"(^|/)(__pycache__|\.[^/]+_cache|\.venv|\.nox|\.git|dist|site)(/|$)|\.(pyc|so|log)$"
+    r"(^|/)(__pycache__|\.[^/]+_cache|\.hypothesis|\.venv|\.nox|\.git|\.bench-[^/]*|dist|site)(/|$)"
+    r"|^benchmarks/results/|\.(pyc|so|log)$"
 )
 #: Texts of files that somebody else has written, whose licence must be in the wheel, too.
 FOREIGN: Final = re.compile(rb"@licen[cs]e|copyright|MIT License|SPDX-License", re.IGNORECASE)
@@ -135,13 +144,10 @@ def check_entry_points(text: str, files: set[str]) -> Iterator[str]:
 def check_sdist(files: Mapping[str, bytes]) -> Iterator[str]:
     """Yield a line for each file that a source distribution lacks or must not have."""
     expected = {
-        *NEEDED_IN_SDIST,
-        *(
-            path.relative_to(PROJECT).as_posix()
-            for source in PACKAGES
-            for path in (PROJECT / source).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        ),
+        path.relative_to(PROJECT).as_posix()
+        for name in NEEDED_IN_SDIST
+        for path in ((PROJECT / name).rglob("*") if (PROJECT / name).is_dir() else [PROJECT / name])
+        if path.is_file() and not UNWANTED.search(path.relative_to(PROJECT).as_posix())
     }
     yield from (f"the sdist lacks {name}" for name in sorted(expected - files.keys()))
     yield from (f"the sdist has {name}" for name in sorted(files) if UNWANTED.search(name))

@@ -1,4 +1,4 @@
-"""A wheel of this source has all files of the source and no others, and metadata that an index can show.
+"""The wheel and the sdist of this source have all files of the source and no others, and correct metadata.
 
 `nox -s release` also builds twice, compares the bytes, and tries the wheel in new environments.
 """
@@ -27,13 +27,22 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return import_module("check_artifacts")
 
 
+def build(target: str, folder: Path) -> Path:
+    """Build the wheel or the sdist in an empty folder, and return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    subprocess.run(command, check=True, cwd=PROJECT, capture_output=True)
+    (built,) = folder.iterdir()
+    return built
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    subprocess.run(command, check=True, cwd=PROJECT, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", tmp_path_factory.mktemp("sdist"))
 
 
 def test_the_wheel_has_no_fault(tool: ModuleType, wheel: Path) -> None:
@@ -45,6 +54,20 @@ def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Pat
 
     assert faults, "the addresses are chosen: remove this test, and --final from tools/check_artifacts.py"
     assert all("leads nowhere" in fault for fault in faults)
+
+
+def test_the_sdist_has_no_fault(tool: ModuleType, sdist: Path) -> None:
+    assert [] == list(tool.check_sdist(tool.read_sdist(sdist)))
+
+
+def test_an_sdist_without_the_files_of_deploy_is_found(tool: ModuleType, sdist: Path) -> None:
+    files = tool.read_sdist(sdist)
+    del files["deploy/compose.yaml"]
+    files["site/index.html"] = b""
+
+    assert ["the sdist lacks deploy/compose.yaml", "the sdist has site/index.html"] == list(
+        tool.check_sdist(files)
+    )
 
 
 def rename(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
