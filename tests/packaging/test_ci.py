@@ -21,6 +21,19 @@ PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+")
 NOXFILE = (PROJECT / "noxfile.py").read_text("utf-8")
 
 
+#: Programs that tests look for, and the package of Ubuntu that contains each. Runners have the others.
+PROGRAMS = {
+    "pgbouncer": "pgbouncer",
+    "promtool": "prometheus",
+    "redis-server": "redis-server",
+    "strace": "strace",
+}
+OF_THE_RUNNER = {"bash", "kubectl", "postgres", "systemd-analyze", "unshare"}
+#: Programs that a package of `.[dev]` contains.
+OF_PIP = {"hadolint"}
+SEARCHED = re.compile(r"(?:find_program|shutil\.which)\(\"([\w-]+)\"")
+
+
 def jobs(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))["jobs"]
     return found
@@ -65,9 +78,26 @@ def test_the_matrix_has_every_source_of_servers() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_every_named_session_exists(path: Path) -> None:
-    named = {name for job in jobs(path).values() for name in job["strategy"]["matrix"].get("session", ())}
+    matrices = [job["strategy"]["matrix"] for job in jobs(path).values() if "strategy" in job]
+    named = {name for matrix in matrices for name in matrix.get("session", ())}
 
     assert named <= sessions()
+
+
+def test_every_program_of_the_tests_is_installed() -> None:
+    """A test that does not find its program is skipped, in the CI for ever."""
+    folders = (PROJECT / "tests", PROJECT / "conformance")
+    searched = {
+        name
+        for folder in folders
+        for path in folder.rglob("*.py")
+        for name in SEARCHED.findall(path.read_text("utf-8"))
+    }
+    steps = jobs(PROJECT / ".github/workflows/tests.yml")["tests"]["steps"]
+    (installing,) = (step["run"] for step in steps if "apt-get" in step.get("run", ""))
+
+    assert searched <= PROGRAMS.keys() | OF_THE_RUNNER | OF_PIP
+    assert [] == [package for package in PROGRAMS.values() if f" {package}" not in installing]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
