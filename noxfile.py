@@ -5,13 +5,16 @@ The CI adds the session `browser` where it finds Chromium or can install it.
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import nox
+from packaging.requirements import Requirement
 
 nox.needs_version = ">=2026.10"
 nox.options.sessions = ["tests", "types", "lint", "layers", "docs"]
-nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
@@ -55,14 +58,47 @@ EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependenci
 USER_EXTRAS = ",".join(sorted(EXTRAS.keys() - {"bench", "dev", "docs"}))
 
 
+def expand(extra: str) -> Iterator[Requirement]:
+    """Yield the requirements of an extra, with those of the extras of dibs that it names."""
+    for need in map(Requirement, EXTRAS[extra]):
+        if need.name == "dibs":
+            for named in need.extras:
+                yield from expand(named)
+        elif need.marker is None or need.marker.evaluate():
+            yield need
+
+
+def has_dev_environment() -> bool:
+    """Return whether the environment of nox has this source of dibs with all packages of the extra `dev`."""
+    try:
+        origin = distribution("dibs").read_text("direct_url.json") or ""
+        return f'"{Path(__file__).parent.as_uri()}"' in origin and all(
+            need.specifier.contains(distribution(need.name).version, prereleases=True)
+            for need in expand("dev")
+        )
+    except PackageNotFoundError:
+        return False
+
+
+#: An environment with all packages takes minutes and two gigabytes. So the sessions run in the environment
+#: of nox if that has them, as after `pip install -e '.[dev]'`, and otherwise in environments of their own.
+HAS_DEV_ENVIRONMENT = has_dev_environment()
+nox.options.default_venv_backend = "none" if HAS_DEV_ENVIRONMENT else "venv"
+if HAS_DEV_ENVIRONMENT:
+    # `.venv/bin/nox` also runs in a shell that has not activated the environment.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
 def install(session: nox.Session) -> None:
-    """Install the project with all tools of contributors."""
-    session.install("-e", ".[dev]")
+    """Install the project with all tools of contributors, unless the session runs where they are."""
+    if session.venv_backend != "none":
+        session.install("-e", ".[dev]")
 
 
 def install_tools(session: nox.Session, *names: str) -> None:
     """Install some tools without the project, in the versions that the project requires."""
-    session.install(*(need for need in EXTRAS["dev"] if need.partition(">")[0] in names))
+    if session.venv_backend != "none":
+        session.install(*(need for need in EXTRAS["dev"] if need.partition(">")[0] in names))
 
 
 def has_python(path: str) -> bool:
@@ -100,7 +136,9 @@ def tests_on(session: nox.Session) -> None:
 
 
 for version in (*TESTED_PYTHONS, *NEXT_PYTHONS):
-    nox.session(name=f"tests-{version}", python=find_python(version), tags=["pythons"])(tests_on)
+    nox.session(name=f"tests-{version}", python=find_python(version), tags=["pythons"], venv_backend="venv")(
+        tests_on
+    )
 
 
 @nox.session
@@ -144,7 +182,8 @@ def layers(session: nox.Session) -> None:
     """Check which package imports which, and the other rules of the source."""
     # These tests only read source. Without Spark and the servers, the installation takes a fifth of the time.
     install_tools(session, "pytest", "pytest-asyncio")
-    session.install("-e", ".[conformance]")
+    if session.venv_backend != "none":
+        session.install("-e", ".[conformance]")
     session.run(
         "pytest",
         "tests/test_layers.py",
@@ -157,11 +196,12 @@ def layers(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site with the reference from the docstrings; a broken link or name is an error."""
-    session.install(*EXTRAS["docs"])
+    if session.venv_backend != "none":
+        session.install(*EXTRAS["docs"])
     session.run("zensical", "build", "--strict", "--clean", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="venv")
 def release(session: nox.Session) -> None:
     """Build the sdist and the wheel in dist/, check them, and use the wheel in new environments.
 
@@ -201,7 +241,7 @@ def changelog(session: nox.Session) -> None:
     session.run("towncrier", "build", "--name", "dibs", *what)
 
 
-@nox.session
+@nox.session(venv_backend="venv")
 def audit(session: nox.Session) -> None:
     """Ask the database of known vulnerabilities about each installed package. Needs the internet."""
     session.install("-e", f".[{USER_EXTRAS}]", "pip-audit>=2.9")
