@@ -22,7 +22,8 @@ ROLES = ("app", "billing", "reports")
 
 
 def sql_blocks(name: str) -> list[Block]:
-    return [block for block in Page(name).blocks if block.language == "sql"]
+    """Return the blocks for Postgres; a block with a title is a file for another program."""
+    return [block for block in Page(name).blocks if block.language == "sql" and not block.title]
 
 
 PAGES = sorted(

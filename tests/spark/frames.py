@@ -21,6 +21,9 @@ LIVE = pa.schema(
         *((name, pa.string()) for name in ("queue", "id", "state")),
         *((name, pa.int64()) for name in ("first", "fence")),
         *((name, pa.timestamp("us", tz="UTC")) for name in ("enqueued_at", "due_at", "claimed_at")),
+        ("key", pa.string()),
+        ("flow", pa.string()),
+        ("memo_bytes", pa.int64()),
     ]
 )
 

@@ -148,8 +148,10 @@ def test_the_last_record_of_a_live_id_and_its_later_events_count(spark: SparkSes
     frame = spark.createDataFrame(read, "id string, state string, first long, fence long, seen long")
     never = f.timestamp_millis(f.lit(None).cast("long"))
     whole = dict.fromkeys(("enqueued_at", "due_at", "claimed_at"), never)
+    data = dict.fromkeys(("key", "flow", "memo_bytes"), f.lit(None))
     live = without_ended(
-        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole}), events_frame(spark, events)
+        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole, **data}),
+        events_frame(spark, events),
     )
 
     assert {

@@ -10,11 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import duckdb
 import pytest
+from jinja2 import Environment
 from pyspark.errors import PySparkException
 
+from dibs.spark.history.increments import update
 from dibs.spark.schemas import COLUMNS, Column, ColumnType
 from tests.docs.pages import DOCS, OUTPUT, Page
+from tests.spark.source_storages import at, run_some
 from tests.spark.source_stream import is_starved
 
 if TYPE_CHECKING:
@@ -41,6 +45,48 @@ def test_every_block_prints_its_output(
         printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
         assert OUTPUT.findall(block.text) == printed
     assert len(blocks) == 10
+
+
+def test_the_recipes_for_pipelines_print_their_output(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks without Spark run in tests/docs, and the block with Kafka does not run."""
+    page = Page("howto/data_pipelines.md")
+    page.save(tmp_path, **{"./": f"{tmp_path}/"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
+    names: dict[str, Any] = {"spark": spark}
+    blocks = [block for block in page.blocks if block.language == "python" and not block.runs]
+    for block in blocks:
+        if "kafka" in block.text:
+            continue
+        text = run(block.text.replace("./", f"{tmp_path}/"), names)
+
+        printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
+        assert OUTPUT.findall(block.text) == printed
+    assert len(blocks) == 6
+    page.unload()
+
+
+def test_the_model_of_dbt_makes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statements of the model run in DuckDB, as dbt sends them."""
+    monkeypatch.chdir(tmp_path)
+    at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
+    update(f"file:{tmp_path}/jobs", tmp_path / "history", engine="duckdb")
+    [model] = (block.text for block in Page("howto/data_pipelines.md").files if "models/" in block.title
+               and block.language == "sql")  # fmt: skip
+    hooks: list[str] = []
+
+    def config(*, pre_hook: str, **_: str) -> str:
+        hooks.append(pre_hook)
+        return ""
+
+    select = Environment().from_string(model).render(config=config)
+    with duckdb.connect() as database:
+        database.execute(hooks[0])
+        rows = database.sql(select).fetchall()
+
+    assert [("mail", 3, 0)] == [(queue, runs, failed) for queue, _, runs, failed, _ in rows]
 
 
 def run(code: str, names: dict[str, Any]) -> str:

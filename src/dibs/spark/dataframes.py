@@ -19,11 +19,15 @@ from dibs.model.requests import OnConflict
 from dibs.spark.connection import absolute_location, is_shared, run_in_thread, shared_url
 from dibs.spark.free_slots import warn_without_slots
 from dibs.spark.java import require_pyspark, session
+from dibs.spark.schemas import columns as table_columns
+from dibs.spark.typed_columns.columns import AttributeForm, TypedColumns
 from dibs.spark.write_report import WriteReport, sum_reports
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from dibs.spark.typed_columns.columns import Schema
 
 
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -35,6 +39,9 @@ def read(
     *,
     url: str | None = None,
     columns: Sequence[str] | None = None,
+    payload_schema: Schema | None = None,
+    result_schema: Schema | None = None,
+    attributes: AttributeForm = "json",
     **options: str,
 ) -> DataFrame:
     """Return a table as a DataFrame: jobs, outcomes, events or runs of a storage, or one of a warehouse.
@@ -44,19 +51,45 @@ def read(
     the active Spark session; the warehouse has no options.
 
     `columns` are the columns to read, by default all. Spark tells a data source in Python no columns, so a
-    `select` on the DataFrame reads and discards the others. `options` are the options of the data source.
-    Filters are pushed down to the storage if the Spark session allows it. The ids or the log of a queue are
-    read in as many partitions as Spark runs tasks at once. A storage in the memory of this process is read
-    completely, before this function returns. Raise Refused or StorageError.
+    `select` on the DataFrame reads and discards the others.
+
+    These parameters add typed columns behind the others. A value that does not fit its type is null.
+
+    - `payload_schema`: a schema as DDL or as a type of Spark adds `data`, the payload with this type. A task
+      adds `arguments`: a struct with a field for each parameter of the task, by its type hint. An argument
+      that the call left to its default is null.
+    - `result_schema`: the same for the results in `outcomes` and `events`, as `result_data`. A task stands
+      for the type hint of its result.
+    - `attributes`: "json" keeps the JSON text of each attribute, which `enqueue` takes back; "text" gives
+      strings without quotes, and the JSON text of other values.
+
+    `options` are the options of the data source. Filters are pushed down to the storage if the Spark session
+    allows it. The ids or the log of a queue are read in as many partitions as Spark runs tasks at once. A
+    storage in the memory of this process is read completely, before this function returns. Raise Refused or
+    StorageError.
     """
     require_pyspark()
+    typed = TypedColumns(payload_schema=payload_schema, result_schema=result_schema, attributes=attributes)
     if isinstance(source, (str, Path)):
         frame = _read_warehouse(source, table, {**({} if url is None else {"url": url}), **options})
-        return frame if columns is None else frame.select(*columns)
+        typed.check(table, frame.columns)
+    else:
+        typed.check(table, [column.name for column in table_columns(table)])
+        names = None if columns is None else [*columns, *typed.sources()]
+        frame = _read_storage(source, table, resolve_url(url), names, options)
+    return typed.add(frame, columns)
+
+
+def _read_storage(
+    spark: SparkSession,
+    table: str,
+    storage_url: str,
+    columns: Sequence[str] | None,
+    options: dict[str, str],
+) -> DataFrame:
     from dibs.spark.schemas import select_columns  # noqa: PLC0415 - with pyspark
 
     schema = None if columns is None else select_columns(table, columns)
-    spark, storage_url = source, resolve_url(url)
     if not is_shared(storage_url):
         frame = spark.createDataFrame(
             run_in_thread(lambda: _read_in_driver(storage_url, {"table": table, **options}))
@@ -71,20 +104,28 @@ def read(
 
 
 def read_stream(
-    spark: SparkSession, table: str = "events", *, url: str | None = None, **options: str
+    spark: SparkSession,
+    table: str = "events",
+    *,
+    url: str | None = None,
+    result_schema: Schema | None = None,
+    **options: str,
 ) -> DataFrame:
     """Return the table events or runs as a streaming DataFrame, which follows the logs of the queues.
 
-    `options` are the options of a stream. Raise Refused for an invalid option and for a table that cannot be
-    streamed; `spark.readStream.format("dibs")` raises the same error only when the query starts, because
-    Spark does not tell a data source whether `load` is for a stream.
+    `result_schema` adds the typed results of events, as in `read`. `options` are the options of a stream.
+    Raise Refused for an invalid option and for a table that cannot be streamed;
+    `spark.readStream.format("dibs")` raises the same error only when the query starts, because Spark does not
+    tell a data source whether `load` is for a stream.
     """
     require_pyspark()
     from dibs.spark.source.options import stream_options  # noqa: PLC0415 - these modules import pyspark
 
     raw = {**options, "table": table, "url": shared_url(url)}
     stream_options(raw)
-    return spark.readStream.format("dibs").options(**raw).load()
+    typed = TypedColumns(result_schema=result_schema)
+    typed.check(table, [column.name for column in table_columns(table)])
+    return typed.add(spark.readStream.format("dibs").options(**raw).load(), None)
 
 
 def _read_warehouse(warehouse: str | Path, table: str, options: dict[str, str]) -> DataFrame:

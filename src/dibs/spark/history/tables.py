@@ -79,6 +79,9 @@ LIVE_COLUMNS: Final = {
     "enqueued_at": "timestamp",
     "due_at": "timestamp",
     "claimed_at": "timestamp",
+    "key": "string",
+    "flow": "string",
+    "memo_bytes": "bigint",
 }
 #: Columns of the live jobs while they are read. An id may be read twice; the row with the highest `seen`
 #: counts.

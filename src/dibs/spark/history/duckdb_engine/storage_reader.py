@@ -49,7 +49,7 @@ def read_live(url: str, queues: Sequence[str], folder: Path) -> None:
 
 def _live_batch(rows: Iterable[Row]) -> pa.RecordBatch:
     names = ("queue", *LIVE_READ_COLUMNS)
-    kinds = {"queue": pa.string(), "id": pa.string(), "state": pa.string()}
+    kinds = dict.fromkeys(("queue", "id", "state", "key", "flow"), pa.string())
     columns = [
         pa.array(values, kinds.get(name, pa.int64()))
         for name, values in zip(names, zip(*rows, strict=True), strict=True)

@@ -14,6 +14,9 @@ SELECT
     latest.enqueued_at,
     latest.due_at,
     CASE WHEN back.fence IS NULL THEN latest.claimed_at END AS claimed_at,
+    latest.key,
+    latest.flow,
+    latest.memo_bytes,
     latest.queue,
     latest.date
 FROM latest

@@ -1,0 +1,154 @@
+"""The typed columns that `read` adds to a table, as expressions of Spark.
+
+They are computed by Spark, so they also work for streams and for warehouses. A value that does not fit its
+type is null, as in `from_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from attrs import frozen
+
+from dibs.client.task import Task
+from dibs.errors import Refused
+from dibs.spark.typed_columns.hint_types import parameter_types, result_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+    #: A schema as DDL such as "to string, lines array<int>", as a type of Spark, or of a task's signature.
+    Schema = str | DataType | Task[..., Any]
+
+AttributeForm = Literal["json", "text"]
+
+#: A task's payload: the arguments by position and by name, each a text or the JSON of another value.
+_CALL: Final = "struct<args: array<string>, kwargs: map<string,string>>"
+
+
+@frozen(kw_only=True)
+class TypedColumns:
+    """The columns to add to a table."""
+
+    payload_schema: Schema | None = None
+    result_schema: Schema | None = None
+    attributes: AttributeForm = "json"
+
+    def check(self, table: str, names: Collection[str]) -> None:
+        """Raise Refused for an invalid schema, and for a table without the column that it is about.
+
+        `names` are the columns of the table.
+        """
+        for option, schema, needed in (
+            ("payload_schema", self.payload_schema, "payload"),
+            ("result_schema", self.result_schema, "result"),
+        ):
+            if schema is None:
+                continue
+            if needed not in names:
+                raise Refused(f"table {table} has no {needed}, so it takes no {option}", field=option)
+            if not isinstance(schema, Task):
+                _data_type(option, schema)
+        if self.attributes not in ("json", "text"):
+            raise Refused(f"attributes is {self.attributes!r}; it must be json or text", field="attributes")
+        if self.attributes == "text" and "attributes" not in names:
+            raise Refused(f"table {table} has no attributes", field="attributes")
+
+    def sources(self) -> Iterator[str]:
+        """Yield the columns that the added columns are made of."""
+        if self.payload_schema is not None:
+            yield "payload"
+        if self.result_schema is not None:
+            yield "result"
+
+    def add(self, frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+        """Return a frame with `columns`, by default all, and the added columns behind them."""
+        from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+        added: dict[str, Column] = {}
+        if self.payload_schema is not None:
+            text = _text_of("payload")
+            if isinstance(self.payload_schema, Task):
+                added["arguments"] = _arguments(text, self.payload_schema)
+            else:
+                added["data"] = _parse(text, _data_type("payload_schema", self.payload_schema))
+        if self.result_schema is not None:
+            schema = self.result_schema
+            kind = result_type(schema.function) if isinstance(schema, Task) else schema
+            added["result_data"] = _parse(_text_of("result"), _data_type("result_schema", kind))
+        kept = frame.columns if columns is None else [*columns]
+        if self.attributes == "text" and "attributes" in kept:
+            frame = frame.withColumn("attributes", f.transform_values("attributes", _plain_text))
+        return frame.withColumns(added).select(*kept, *added)
+
+
+def _data_type(option: str, schema: str | DataType) -> DataType:
+    from pyspark.errors import ParseException  # noqa: PLC0415 - takes a second
+    from pyspark.sql.types import DataType  # noqa: PLC0415
+
+    if isinstance(schema, DataType):
+        return schema
+    try:
+        return DataType.fromDDL(schema)
+    except ParseException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise Refused(
+            f'{option} is {schema!r:.80}; write it as DDL such as "to string, lines array<int>": {reason}',
+            field=option,
+        ) from None
+
+
+def _text_of(column: str) -> Column:
+    """Return a column of bytes as text; null for bytes that are not UTF-8."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    return f.when(f.is_valid_utf8(f.col(column).cast("string")), f.col(column).cast("string"))
+
+
+def _parse(text: Column, kind: DataType | str) -> Column:
+    """Return a JSON text as a value of any type. `from_json` itself takes only structs, arrays and maps."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
+
+    schema = f"value {kind}" if isinstance(kind, str) else StructType([StructField("value", kind)])
+    return f.from_json(f.concat(f.lit('{"value":'), text, f.lit("}")), schema)["value"]
+
+
+def _arguments(text: Column, task: Task[..., Any]) -> Column:
+    """Return a struct with the argument of each parameter; null for a payload that is no call."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    call = _parse(text, _CALL)
+    parameters = parameter_types(task.function)
+    if not parameters:
+        raise Refused(f"task {task.function.__name__} has no parameters", field="payload_schema")
+    fields = []
+    for name, (position, kind) in parameters.items():
+        value = f.try_element_at(call["kwargs"], f.lit(name))
+        if position is not None:
+            value = f.coalesce(f.get(call["args"], f.lit(position)), value)
+        fields.append(_convert(value, kind).alias(name))
+    return f.when(call.isNotNull(), f.struct(*fields))
+
+
+def _convert(text: Column, kind: str) -> Column:
+    """Return an argument: a text, or the JSON of another value, converted to the type of its parameter."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    if kind == "binary":
+        return f.try_to_binary(text, f.lit("base64"))
+    if kind == "timestamp":
+        return f.try_to_timestamp(text)
+    if kind.startswith(("struct<", "array<", "map<")):
+        return _parse(text, kind)
+    return text.try_cast(kind)
+
+
+def _plain_text(_name: Column, json: Column) -> Column:
+    """Return the text of a JSON string, and the JSON text of any other value."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    unquoted = f.get_json_object(f.concat(f.lit("["), json, f.lit("]")), "$[0]")
+    return f.when(json.startswith('"'), f.coalesce(unquoted, json)).otherwise(json)
