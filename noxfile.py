@@ -274,6 +274,23 @@ def mutants(session: nox.Session) -> None:
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
+@nox.session(venv_backend="venv")
+def django(session: nox.Session) -> None:
+    """Run Django's own tests of task backends on the backend of dibs. Needs Python 3.12 and the internet."""
+    folder = Path(session.create_tmp())
+    shutil.rmtree(folder / "source", ignore_errors=True)
+    # The tests are in the source distribution only, and must be those of the installed Django.
+    session.run(
+        "python", "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "django",
+        "--dest", str(folder / "source"), *(session.posargs or ["django>=6.0"]),
+    )  # fmt: skip
+    (archive,) = (folder / "source").glob("*.tar.gz")
+    shutil.unpack_archive(archive, folder / "source", filter="data")
+    session.install("-e", ".", str(archive))
+    source = next(path for path in (folder / "source").iterdir() if path.is_dir())
+    session.run("python", "tests/frameworks/apps/run_django_suite.py", str(source))
+
+
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Run the long tests with killed processes and lost replies."""

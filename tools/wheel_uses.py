@@ -234,7 +234,7 @@ def try_base(place: Place) -> None:
 
 
 def try_conformance(place: Place) -> None:
-    place.import_modules("dibs_conformance", "dibs_conformance.plugin")
+    place.import_modules("dibs_conformance")
     print(place.run("dibs", "certify", "memory:", "--budget", "10").strip().splitlines()[-1])
 
 

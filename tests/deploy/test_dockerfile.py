@@ -1,6 +1,6 @@
 """The Dockerfile: hadolint has no complaint, and its options and extras exist.
 
-No test builds the image, because the machines of the tests have no container engine.
+No test builds the image, as that needs an image registry; .github/workflows/tests.yml has a job for it.
 """
 
 from __future__ import annotations

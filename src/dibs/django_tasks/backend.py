@@ -48,14 +48,19 @@ class DibsBackend(api.BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         self._retention = Retention(
             completed=options.pop("retention", RESULT_AGE), keep_payload=("completed", "failed", "cancelled")
         )
-        self._check_mode()
+        self._check_settings()
         try:
             # Django's API has no retries, so a task fails at its first error unless the project sets them.
             self.app: Dibs = task_app(alias, url, self.queues, {"max_retries": 0, **options})
         except DibsError as error:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS']: {error}") from error
 
-    def _check_mode(self) -> None:
+    def _check_settings(self) -> None:
+        if not self.queues:
+            raise ImproperlyConfigured(
+                f"TASKS[{self.alias!r}]['QUEUES'] is empty; name the queues of the tasks, because a worker "
+                "must know them before it starts"
+            )
         if self._mode not in ENQUEUE_MODES:
             raise ImproperlyConfigured(
                 f"TASKS[{self.alias!r}]['OPTIONS']['enqueue'] is {self._mode!r}; it must be one of "

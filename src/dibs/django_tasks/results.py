@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from dibs.client.calls.current_job import CurrentJob
 from dibs.client.calls.handler import Ending
 from dibs.client.status import Status
 from dibs.django_tasks import api
+from dibs.errors import JobFailed
 from dibs.model.job import Error
 
 _STATES: Final = {
@@ -22,6 +24,8 @@ _STATES: Final = {
     "failed": "FAILED",
     "cancelled": "FAILED",
 }
+#: Names that dibs gives to ends without an exception of the handler, and Django's class for the same.
+_CLASSES: Final = {"ResultNotSerializable": "builtins.TypeError", "StartTimeout": "builtins.TimeoutError"}
 
 
 def result_id(queue: str, id: str) -> str:
@@ -117,9 +121,21 @@ def _errors(error: Error | None) -> list[Any]:
     """Return an error as the list that Django expects, with the full path of its class."""
     if error is None:
         return []
-    path = error.type if "." in error.type else f"builtins.{error.type}"
     return [
         api.TaskError(
-            exception_class_path=path, traceback=f"{error.traceback}{error.type}: {error.message}\n"
+            exception_class_path=_class_path(error.type),
+            traceback=f"{error.traceback}{error.type}: {error.message}\n",
         )
     ]
+
+
+def _class_path(name: str) -> str:
+    """Return the path of an exception class, which `TaskError.exception_class` imports.
+
+    A name of dibs without a class, as of a process that died, gives JobFailed.
+    """
+    if "." in name:
+        return name
+    return _CLASSES.get(name) or (
+        f"builtins.{name}" if hasattr(builtins, name) else f"{JobFailed.__module__}.{JobFailed.__name__}"
+    )

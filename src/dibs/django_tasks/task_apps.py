@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from dibs.client.app import Dibs
@@ -17,6 +18,7 @@ from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.django import close_old_connections
 from dibs.django_tasks import api
 from dibs.django_tasks.results import ended_result, running_result
+from dibs.errors import JobFailed
 
 #: The declared tasks by module path, such as "shop.tasks.send". Django's `@task` validates each of them.
 TASKS: Final[dict[str, Any]] = {}
@@ -74,4 +76,16 @@ def finish_task(ending: Ending) -> None:
     """Send Django's signal at the end of a task. A retried run sends none."""
     data = ending.data
     if isinstance(data, dict) and (task := TASKS.get(data.get("task", ""))) is not None:
-        api.task_finished.send(type(task.get_backend()), task_result=ended_result(task, ending, data))
+        result = ended_result(task, ending, data)
+        send = partial(api.task_finished.send, type(task.get_backend()), task_result=result)
+        if not result.errors:
+            send()
+            return
+        # Django's receiver logs the exception that is being handled. The one of the handler may have been
+        # raised in another process, so its traceback is text.
+        try:
+            raise JobFailed(  # noqa: TRY301 - raised here to be the current exception
+                result.errors[0].traceback, queue=ending.queue, id=ending.id, error=ending.error
+            )
+        except JobFailed:
+            send()

@@ -14,7 +14,7 @@ from dibs.django_tasks import api
 from dibs.django_tasks.backend import DibsBackend
 from dibs.django_tasks.task_apps import TASKS, find_task
 from shop.models import Order
-from shop.tasks import describe, send, write_invoice
+from shop.tasks import describe, send, unwritable, write_invoice
 
 BACKEND = api.task_backends["default"]
 QUEUES = ["default", "mail"]
@@ -50,15 +50,24 @@ class BackendCases(TransactionTestCase):
 
     def test_a_failed_task_has_its_error(self) -> None:
         result = write_invoice.enqueue(12345)
-        work()
+        with self.assertLogs(api.PACKAGE, "ERROR") as logs:
+            work()
         result.refresh()
 
         self.assertEqual(STATUS.FAILED, result.status)
         [error] = result.errors
         self.assertIs(LookupError, error.exception_class)
         self.assertIn("there is no order 12345", error.traceback)
+        self.assertIn("there is no order 12345", logs.output[0])
         with self.assertRaises(ValueError):
             _ = result.return_value
+
+    def test_an_error_of_dibs_has_a_class(self) -> None:
+        result = unwritable.enqueue()
+        work()
+        result.refresh()
+
+        self.assertEqual([TypeError], [error.exception_class for error in result.errors])
 
     def test_async_tasks_and_other_queues(self) -> None:
         async def enqueue():
@@ -150,3 +159,5 @@ class BackendCases(TransactionTestCase):
         ):
             with self.assertRaisesRegex(ImproperlyConfigured, message):
                 DibsBackend("default", {"OPTIONS": options})
+        with self.assertRaisesRegex(ImproperlyConfigured, "'QUEUES'. is empty"):
+            DibsBackend("default", {"QUEUES": []})

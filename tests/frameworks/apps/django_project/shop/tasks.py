@@ -27,3 +27,8 @@ async def send(address: str, *, copies: int = 1) -> list[str]:
 def describe(context: Any) -> list[Any]:
     result = context.task_result
     return [result.id, str(result.status), context.attempt]
+
+
+@task
+def unwritable() -> Any:
+    return print
