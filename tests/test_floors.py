@@ -38,6 +38,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("diagnosis", "wakeups"),
         ("session",),
         ("claims", "direct_enqueue", "listing"),
+        ("scanned_listing",),
         ("many_queues",),
         ("storage",),
         ("temporary",),

@@ -1,8 +1,9 @@
 """Test of `split`: a listing or an export is read in parts while the queue changes.
 
 Each id that exists all the time must be in exactly one part, once. There are more ids than fit on a page. The
-parts are read from last to first, and then once more. Before each page the queue changes: one job is removed,
-one is added, and one runs and ends.
+parts are read from last to first, and then once more; one part is a listing from its start to its end. Before
+each page the queue changes: one job is removed, one is added, and one runs and ends. In the second read, each
+page is read twice, as by a client that has lost the first reply.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HOUR = 3_600_000
 #: Numbers of ids: those that wait all the time, those that end before the reads, those removed during them.
 WAITING, ENDED, GOING = 1020, 30, 60
 PAGE = 250
-PARTS = (2, 7)
+PARTS = (1, 2, 7)
 
 
 class BusyQueue:
@@ -61,15 +62,19 @@ class BusyQueue:
         await self._enqueue([f"urgent {self._changes}"], priority=9)
         await self._end(1)
 
-    async def read(self, state: State | None, after: str | None, until: str | None) -> list[str]:
+    async def read(
+        self, state: State | None, after: str | None, until: str | None, *, repeat: bool
+    ) -> list[str]:
         """Return the ids of one part of a listing, or of an export if `state` is None.
 
-        Change the queue before each page.
+        Change the queue before each page. With `repeat`, read each page twice.
         """
         found: list[str] = []
         # A storage with a bug may return pages without end, so the number of ids is limited.
         while len(found) < 2 * (WAITING + ENDED + GOING):
             await self.change()
+            if repeat:
+                await self._page(state, after, until)
             ids, after = await self._page(state, after, until)
             found += ids
             if after is None:
@@ -87,7 +92,7 @@ class BusyQueue:
 
 
 async def check_partitioned_reads(storage: Storage) -> tuple[int, list[str]]:
-    """Read an export and a listing, each in 2 and in 7 parts.
+    """Read an export and a listing, each in 1, 2 and 7 parts.
 
     Return the number of reads, and a description of each wrong result.
     """
@@ -114,7 +119,9 @@ async def find_differences(busy: BusyQueue, state: State | None, staying: set[st
     if len(cuts) >= parts:
         return [f"{len(cuts)} cursors, expected at most {parts - 1}"]
     bounds = list(zip((None, *cuts), (*cuts, None), strict=True))[::-1]
-    first, again = [[await busy.read(state, *part) for part in bounds] for _ in range(2)]
+    first, again = [
+        [await busy.read(state, *part, repeat=repeat) for part in bounds] for repeat in (False, True)
+    ]
     times = Counter(id for part in first for id in part if id in staying)
     missing, doubled = staying - times.keys(), [id for id, count in times.items() if count > 1]
     moved = [one for one, other in zip(first, again, strict=True) if staying & {*one} != staying & {*other}]

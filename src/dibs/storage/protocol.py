@@ -275,8 +275,9 @@ class Storage(Protocol):
     ) -> ListPage:
         """Return a page of the ids in a state, in any order, after the cursor `after` and up to `until`.
 
-        An id that stays in the state during the whole listing appears exactly once. `until` is a cursor of
-        `split`.
+        An id that stays in the state during the whole listing appears exactly once. A page before the last
+        may have fewer ids than `limit`, also none. A cursor that was not used for an hour may be refused.
+        `until` is a cursor of `split`.
         """
         ...
 

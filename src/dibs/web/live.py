@@ -95,7 +95,7 @@ class Live:
 
     def join(self, key: PageKey) -> Watch:
         """Add a viewer of a page; call `leave` for each `join`. Raises TooManyViewersError."""
-        period = self.pages.kinds[key[0]].period
+        period = self.pages.period(key)
         if period is None or self.is_full(key):
             raise TooManyViewersError
         watch = self._watches.setdefault(key, Watch(key, period))

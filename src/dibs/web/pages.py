@@ -30,6 +30,8 @@ from dibs.web.reading.workers import read_workers
 
 #: Seconds for which a reading serves further viewers of its page.
 MAX_AGE: Final = 0.5
+#: Seconds between two readings of a page with a filter: each of them is a scan.
+FILTERED_PERIOD: Final = 30.0
 #: Most readings that are remembered.
 MAX_READINGS: Final = 100
 
@@ -91,6 +93,12 @@ class Pages:
         """Return the key of a page. Other parameters than those of the page do not count."""
         used = ((param, params[param]) for param in self.kinds[name].params if params.get(param))
         return name, tuple(used)
+
+    def period(self, key: PageKey) -> float | None:
+        """Return the seconds between two readings of a watched page; None for a page without live updates."""
+        name, params = key
+        filtered = name == "queue" and any(param in ("prefix", "attr") for param, _ in params)
+        return FILTERED_PERIOD if filtered else self.kinds[name].period
 
     async def read(self, key: PageKey) -> Any:
         """Return the model of a page. Concurrent and later calls, up to MAX_AGE seconds, share a reading.

@@ -173,7 +173,7 @@ async def test_a_merged_retention_fails() -> None:
 @pytest.mark.parametrize("wrap", [Wrapped, NoParts])
 async def test_complete_parts_pass(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
-        assert (4, []) == await check_partitioned_reads(storage)
+        assert (6, []) == await check_partitioned_reads(storage)
 
 
 @pytest.mark.parametrize(

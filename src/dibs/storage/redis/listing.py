@@ -1,10 +1,11 @@
-"""Listings of the ids in a state, page by page, in the order of their bytes.
+"""Exports and listings of the ids in a state, page by page, in the order of their bytes.
 
 An id that stays in the state during the whole listing is on exactly one page. For a queue with few ids, each
 page reads all of them. More ids are copied into a sorted set on the server, in bounded steps. The set is a
-cache: it expires a minute after the first page and an hour after a later one, and a page that misses it
-creates it again. All cursors of one listing, and of the parts of one split, have the same token, which names
-the set.
+cache: it expires an hour after its last use, and a page that misses it creates it again. All cursors of one
+listing, and of the parts of one split, have the same token, which names the set.
+
+The copy takes 20 us an id. So a listing of many ids that is not a part of a split is a `ScannedListing`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ ReadSlots = Callable[[list[str]], Awaitable[tuple[Sequence[Slot], int]]]
 Includes = Callable[[Slot, int], bool]
 
 
+class TooLongError(Exception):
+    """The queue has more than MAX_UNSORTED ids, and the listing may not copy them."""
+
+
 class Listing:
     """One listing of one queue: the cursors between which it reads, and the token of its sorted set."""
 
@@ -49,18 +54,24 @@ class Listing:
         sources: Sequence[str],
         after: str | None = None,
         until: str | None = None,
+        *,
+        may_copy: bool = True,
     ) -> None:
         self._token = (after or until or "").partition(":")[0] or secrets.token_hex(8)
         self._run_script, self._sources = run_script, sources
         self._last_id = (after or "").partition(":")[2].encode()
         self._until = None if until is None else until.partition(":")[2].encode()
         #: Position in the copy of the ids to the sorted set, from the last reply of list_ids; "" to begin.
-        self._copy_position = ""
+        #: With "ask" the script does not begin a copy.
+        self._copy_position = "" if may_copy else "ask"
 
     async def page(
         self, limit: int, read_slots: ReadSlots, includes: Includes
     ) -> tuple[list[tuple[str, Slot]], str | None]:
-        """Return up to `limit` ids with their slots, and the cursor of the next page (None at the end)."""
+        """Return up to `limit` ids with their slots, and the cursor of the next page (None at the end).
+
+        Raise TooLongError if the page needs a copy of the ids and may not make one.
+        """
         page: list[tuple[str, Slot]] = []
         while True:
             ids = await self._next_ids(limit + 1)
@@ -96,6 +107,8 @@ class Listing:
                 self._token, self._copy_position, self._last_id, end, count, MAX_UNSORTED, *self._sources
             ]  # fmt: skip
             kind, *found = await self._run_script("list_ids", arguments)
+            if kind == b"long":
+                raise TooLongError
             if kind != b"scan":
                 return kind, found
             self._copy_position = found[0].decode()

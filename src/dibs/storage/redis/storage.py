@@ -48,6 +48,7 @@ from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript,
 from dibs.storage.redis.many_queues import RedisManyQueues
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.opening import split_options
+from dibs.storage.redis.scanned_listing import StateListing
 from dibs.storage.redis.session import SMALL_STEP, STEP
 
 
@@ -216,9 +217,13 @@ class RedisStorage(RedisDirectEnqueue, RedisManyQueues):
         now: int | None = None,
     ) -> ListPage:
         checks.check_list(queue, state, limit, self.limits, after=after, until=until)
-        listing = Listing(self._script_runner(queue), SOURCES[state], after, until)
-        read_slots = partial(self._read_slots, queue, now=now)
-        items, after_page = await listing.page(limit, read_slots, partial(is_in_state, state))
+        listing = StateListing(
+            self._script_runner(queue),
+            SOURCES[state],
+            partial(self._read_slots, queue, now=now),
+            partial(is_in_state, state),
+        )
+        items, after_page = await listing.page(after, until, limit)
         return ListPage(items=tuple(items), after=after_page)
 
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:

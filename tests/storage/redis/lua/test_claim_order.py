@@ -104,41 +104,6 @@ async def test_a_claim_of_thousands_is_made_in_steps(storage: RedisStorage) -> N
     assert [f"{i:05}" for i in range(2200)] == [job.id for job in jobs]
 
 
-async def test_many_ids_are_listed_once_each(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing of more than MAX_UNSORTED ids copies them into a sorted set, in steps."""
-    monkeypatch.setattr(listing, "MAX_UNSORTED", 100)
-    ids = sorted(f"é{i}" for i in range(1700))
-    for start in range(0, len(ids), 850):
-        await storage.enqueue("q", [request(id) for id in ids[start : start + 850]])
-    seen, after = [], None
-    while True:
-        page = await storage.list("q", "waiting", after=after, limit=333)
-        seen += [id for id, _ in page.items]
-        after = page.after
-        await storage.cancel("q", [seen[-1]])
-        await storage.enqueue("q", [request(f"new{len(seen)}")])
-        if after is None:
-            break
-
-    assert [len(ids), ids] == [len(set(seen) & set(ids)), sorted(set(seen) & set(ids))]
-    assert len(seen) == len(set(seen))
-
-
-async def test_a_listing_that_ends_after_its_first_page_leaves_its_set_for_a_minute(
-    storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listing, "MAX_UNSORTED", 100)
-    await storage.enqueue("q", [request(f"{i:03}") for i in range(400)])
-    first = await storage.list("q", "waiting", limit=100)
-    listing_prefix = f"{prefix}:{{q}}:listing:"
-    [key] = await storage._run_command(listing_prefix, "KEYS", f"{listing_prefix}*")
-    left = await storage._run_command(listing_prefix, "TTL", key)
-    await storage.list("q", "waiting", after=first.after, limit=100)
-
-    assert 0 < left <= 60
-    assert 60 < await storage._run_command(listing_prefix, "TTL", key) <= 3600
-
-
 async def test_the_parts_of_a_split_share_one_sorted_set(
     storage: RedisStorage, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,15 +1,16 @@
 -- List the ids of one state. Few ids are returned at once; more are copied to a sorted set, in bounded steps, and
--- returned page by page. The set expires an hour after its last use, and a minute after the first page.
+-- returned page by page. The set expires an hour after its last use.
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  token of the set
--- ARGV[2]  position of the scan, from the previous reply; '' to begin
+-- ARGV[2]  position of the scan, from the previous reply; '' to begin; 'ask' to begin without a copy
 -- ARGV[3]  last id of the previous page, '' for the first page
 -- ARGV[4]  end of the listing: '[' and the last id, or '+' for no end
 -- ARGV[5]  number of wanted ids
 -- ARGV[6]  the most ids that are returned at once
 -- ARGV[7…] Redis type (hash, set or zset) and name of a source, type, name, ...
--- Returns  {'all', id…} in no order; {'page', id…} in order; or {'scan', position} if the copy needs another call
+-- Returns  {'all', id…} in no order; {'page', id…} in order; {'scan', position} if the copy needs another call;
+--          or {'long'} instead of a copy
 
 local call, prefix = redis.call, KEYS[1]
 local key, position, after = prefix .. 'listing:' .. ARGV[1], ARGV[2], ARGV[3]
@@ -20,9 +21,6 @@ local ALL = {hash = 'HKEYS', set = 'SMEMBERS', zset = 'ZRANGE'}
 local SCAN = {hash = 'HSCAN', set = 'SSCAN', zset = 'ZSCAN'}
 -- Seconds until an unused set expires. The set is a cache: a later call makes it again.
 local EXPIRY = 3600
--- The same after the first page. A dashboard reads only first pages, every few seconds: of a queue of 100,000 jobs
--- it would leave 400 sets in an hour.
-local FIRST_EXPIRY = 60
 
 local function size()
   local sum = 0
@@ -58,10 +56,11 @@ local function scan()
 end
 
 if call('EXISTS', key) == 0 then
-  if position == '' and size() <= tonumber(ARGV[6]) then return all_ids() end
-  return scan()
+  local is_first = position == '' or position == 'ask'
+  if is_first and size() <= tonumber(ARGV[6]) then return all_ids() end
+  return position == 'ask' and {'long'} or scan()
 end
-call('EXPIRE', key, after == '' and ARGV[4] == '+' and FIRST_EXPIRY or EXPIRY)
+call('EXPIRE', key, EXPIRY)
 local from = after == '' and '-' or '(' .. after
 local reply = call('ZRANGEBYLEX', key, from, ARGV[4], 'LIMIT', 0, tonumber(ARGV[5]))
 table.insert(reply, 1, 'page')

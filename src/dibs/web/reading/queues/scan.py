@@ -91,12 +91,11 @@ async def find_jobs(
 ) -> Found:
     """Return at least `limit` selected jobs after the cursor `after`, if the scan finds so many."""
     storage = await source.storage()
-    if wanted.is_empty:
-        page = await storage.list(queue, state, after=after, limit=limit)
-        return Found(page.items, page.after, len(page.items))
     budget, found = Budget(MAX_SCANNED, MAX_SECONDS), list[tuple[str, Slot]]()
     while True:
-        page = await storage.list(queue, state, after=after, limit=PAGE_SIZE)
+        # A page of a storage may be short, also without a filter.
+        size = limit - len(found) if wanted.is_empty else PAGE_SIZE
+        page = await storage.list(queue, state, after=after, limit=size)
         budget.read += len(page.items)
         found += [(id, slot) for id, slot in page.items if wanted.selects(source, queue, id, slot, state)]
         after = page.after
