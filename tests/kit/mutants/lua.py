@@ -108,18 +108,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "if limit > 0 then claimed = claim_after(prefix,",
         "if limit > 0 then claimed = claim_after(KEYS[1],",
     ),
-    "lua_a_page_that_is_read_again_skips_ids": (
-        "list: a page may be read again",
-        "scan_ids",
-        "    call('ZREMRANGEBYSCORE', key, '(' .. number, '+inf')\n",
-        "",
-    ),
-    "lua_the_second_page_forgets_the_first": (
-        "list: an id that stays appears exactly once",
-        "scan_ids",
-        "if here ~= process then source, position = 1, '0' end",
-        "source, position = 1, '0'\nif process ~= '' then token = '' end",
-    ),
     "lua_keys_are_remembered_for_ever": (
         "a request_key acts once: within its time",
         "enqueue",
