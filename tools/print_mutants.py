@@ -104,7 +104,7 @@ Every single call is correct with these bugs. Each has a test of its own, and mu
 | time follows the clock of the calling process | L2 | processes with skewed clocks | `concurrent` |
 | a page without a limit has more than 100 entries | L0 | 101 jobs and their events | `sequential` |
 | a long log is pruned in part, without `more` | L0 | 1,100 old log entries | `sequential` |
-| a scan repeats ids, or skips those of a page that is read again | L0 | a busy queue of 1,110 ids | `sequential` |
+| a scan repeats ids, or skips those of a repeated page | L0 | a busy queue of 1,110 ids | `sequential` |
 | one verb accepts bad input, or raises another error | L0 | 1,992 bad calls of all verbs | `sequential` |
 | one verb writes an item before it refuses the next | L0 | the state after these calls | `sequential` |
 | a text is stored as `str(text)`, or a subclass refused | L0 | values of subclasses | `sequential` |
