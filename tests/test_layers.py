@@ -112,6 +112,7 @@ THIRD_PARTY = {
     "adbc_driver_manager": ("spark",),
     "adbc_driver_postgresql": ("spark",),
     "asgiref": ("django",),
+    "deltalake": ("spark",),
     "django": ("django",),
     "duckdb": ("spark",),
     "filelock": ("file", "spark"),
@@ -139,6 +140,7 @@ THIRD_PARTY = {
     # Not a dependency: imported only for a type that dibs and msgspec do not know, or if the program has it.
     "pydantic": ("client",),
     "pydantic_core": ("client",),
+    "pyiceberg": ("spark",),
     "pyspark": ("spark",),
     "pytest": ("kit", "fixtures"),
     "redis": ("redis",),

@@ -209,6 +209,48 @@ def report(
         )
 
 
+@command.command("export")
+@warehouse_option
+@click.option("--delta", metavar="LOCATION", help="Folder or URL of a table of Delta Lake.")
+@click.option("--iceberg", metavar="NAMESPACE.TABLE", help="Name of a table of Iceberg.")
+@click.option(
+    "--catalog",
+    metavar="NAME",
+    default="default",
+    help="With --iceberg: name of the catalogue in the configuration of pyiceberg.",
+)
+@click.option(
+    "--table", type=click.Choice(("events", "runs")), default="events", help="Table of the warehouse."
+)
+@options.json
+def export(
+    warehouse: str, *, delta: str | None, iceberg: str | None, catalog: str, table: str, json: bool
+) -> None:
+    """Add the new rows of a warehouse to a table of Delta Lake or Iceberg, which other programs share.
+
+    The first call creates the table. You may stop the command at any time and run it at the same time as
+    others: each row is added once.
+
+    Example:
+        dibs spark export --warehouse ./history --delta ./lake/events
+    """
+    if (delta is None) == (iceberg is None):
+        raise UsageError("export needs either --delta LOCATION or --iceberg NAMESPACE.TABLE")
+    require_pyarrow()
+    if delta is not None:
+        from dibs.spark.history.export.delta import export_delta  # noqa: PLC0415 - needs deltalake
+
+        target, done = delta, export_delta(warehouse, delta, table)
+    else:
+        from dibs.spark.history.export.iceberg import export_iceberg  # noqa: PLC0415 - needs pyiceberg
+
+        target, done = str(iceberg), export_iceberg(warehouse, str(iceberg), table, catalog=catalog)
+    if json:
+        print_json({"rows": done.rows, "generation": done.generation})
+    else:
+        print_lines(f"{target}: {done.rows:,} new rows of {table}, generation {done.generation}")
+
+
 def _import_application(application: str) -> Dibs:
     from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
 

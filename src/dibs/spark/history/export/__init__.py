@@ -1,0 +1,1 @@
+"""Exports of a warehouse to table formats: Delta Lake and Iceberg."""

@@ -1,0 +1,130 @@
+"""The export to a table of Iceberg. Each export that finds new rows is one commit of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from dibs.errors import ConfigurationError, Refused
+from dibs.spark.history.export.position import (
+    POSITION_KEY,
+    Export,
+    ExportSource,
+    Position,
+    decode_position,
+    encode_position,
+    open_source,
+)
+from dibs.spark.history.warehouse.draft import WarehouseBusy
+
+if find_spec("pyiceberg") is None:
+    raise ConfigurationError("an export to Iceberg needs pyiceberg: pip install 'dibs[iceberg]'")
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import Table
+
+#: Rows of one snapshot, in memory at once. All snapshots of an export are committed together.
+SNAPSHOT_ROWS: Final = 1 << 20
+#: pyiceberg repeats a commit behind the one of another writer, and would add the same rows twice.
+_RETRIES: Final = "commit.retry.num-retries"
+
+
+def export_iceberg(
+    warehouse: str | Path, identifier: str, table: str = "events", *, catalog: Catalog | str = "default"
+) -> Export:
+    """Add the new rows of `events` or `runs` to a table of Iceberg, and return their number.
+
+    `identifier` is the name of the table with its namespace, as `jobs.events`. `catalog` is a catalogue of
+    pyiceberg, or its name in the configuration of pyiceberg. The first export creates the table and its
+    namespace, partitioned by `date`. Each commit also sets the property `dibs-position`, so each row is added
+    once, also if exports are killed or run at the same time.
+
+    Raise Refused for a table with rows of another warehouse, and WarehouseBusy if another writer has
+    committed at the same time. Then nothing is changed.
+    """
+    source = open_source(warehouse, table)
+    iceberg = _open(source, _open_catalog(catalog), identifier)
+    text = iceberg.properties.get(POSITION_KEY)
+    done = None if text is None else decode_position(text)
+    source.check(done)
+    position = source.position
+    # In this process only: the property in the catalogue stays as it is.
+    iceberg.metadata.properties[_RETRIES] = "0"
+    rows = 0
+    try:
+        with iceberg.transaction() as transaction:
+            for chunk in _chunks(source, done):
+                transaction.append(chunk)
+                rows += chunk.num_rows
+            # Only with rows, because a commit of properties alone never conflicts: a slow export would take
+            # the position back.
+            if rows:
+                transaction.set_properties({POSITION_KEY: encode_position(position)})
+    except CommitFailedException as error:
+        raise WarehouseBusy(
+            f"another writer has changed {identifier} at the same time ({error}); repeat this export",
+            field="identifier",
+        ) from error
+    return Export(rows=rows, generation=position.generation)
+
+
+def _chunks(source: ExportSource, done: Position | None) -> Iterator[pa.Table]:
+    """Yield the rows behind a position as tables of about SNAPSHOT_ROWS rows."""
+    batches: list[pa.RecordBatch] = []
+    held = 0
+    for batch in source.batches(done):
+        batches.append(batch)
+        held += batch.num_rows
+        if held >= SNAPSHOT_ROWS:
+            yield pa.Table.from_batches(batches)
+            batches, held = [], 0
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def _open_catalog(catalog: Catalog | str) -> Catalog:
+    if not isinstance(catalog, str):
+        return catalog
+    try:
+        return load_catalog(catalog)
+    except ValueError as error:
+        raise Refused(
+            f"the catalogue {catalog!r:.80} is not configured ({error}); set it in ~/.pyiceberg.yaml or by "
+            f"PYICEBERG_CATALOG__{catalog.upper()}__URI",
+            field="catalog",
+        ) from error
+
+
+def _open(source: ExportSource, catalog: Catalog, identifier: str) -> Table:
+    if "." not in identifier:
+        raise Refused(f"{identifier!r:.80} has no namespace; write it as jobs.events", field="identifier")
+    try:
+        found = catalog.load_table(identifier)
+    except NoSuchTableError:
+        return _create(source, catalog, identifier)
+    names = found.schema().column_names
+    if missing := [name for name in source.schema.names if name not in names]:
+        raise Refused(
+            f"the table {identifier} has no column {', '.join(missing)}, so it is no table of "
+            f"{source.table}; choose another name",
+            field="identifier",
+        )
+    return found
+
+
+def _create(source: ExportSource, catalog: Catalog, identifier: str) -> Table:
+    catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
+    try:
+        with (
+            catalog.create_table_transaction(identifier, schema=source.schema) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            spec.add_identity("date")
+    except (TableAlreadyExistsError, CommitFailedException):
+        pass  # another export has created it
+    return catalog.load_table(identifier)

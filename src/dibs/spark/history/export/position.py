@@ -1,0 +1,150 @@
+"""The position of an export: the offsets up to which a table has the rows of a warehouse.
+
+The commit that adds rows also holds the position behind them. So a kill leaves both or none of them, and the
+next export continues at the position that it finds in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from attrs import frozen
+from msgspec import Struct
+
+from dibs.errors import Refused, StorageDamaged
+from dibs.spark.history.tables import table_schema
+from dibs.spark.history.warehouse.manifest import DATA, DataFile, TablePartition
+from dibs.spark.history.warehouse.warehouse import Warehouse
+
+#: Tables whose rows never change, so that an export only adds rows. Each row has an offset.
+ExportedTable = Literal["events", "runs"]
+EXPORTED_TABLES: Final[tuple[ExportedTable, ...]] = ("events", "runs")
+#: Name of the position in the metadata of a commit, or in the properties of a table.
+POSITION_KEY: Final = "dibs-position"
+#: Rows in memory at once.
+BATCH_ROWS: Final = 1 << 16
+
+
+class Position(Struct, frozen=True, kw_only=True):
+    """The part of a warehouse that a table has."""
+
+    #: URL of the storage, without secrets.
+    source: str
+    #: Generation of the warehouse.
+    generation: int
+    #: Queue -> offset of the last event.
+    offsets: dict[str, str]
+
+
+@frozen(kw_only=True)
+class Export:
+    """The result of one export."""
+
+    #: Number of rows that it added.
+    rows: int
+    #: Generation of the warehouse whose rows the table has now.
+    generation: int
+
+
+@frozen
+class ExportSource:
+    """A table of the current generation of a warehouse, to be exported."""
+
+    warehouse: Warehouse
+    table: ExportedTable
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the exported table."""
+        return table_schema(self.table)
+
+    @property
+    def position(self) -> Position:
+        """The position of a table that has all rows of this generation."""
+        manifest = self.warehouse.manifest
+        return Position(
+            source=manifest.source, generation=manifest.generation, offsets=dict(manifest.offsets)
+        )
+
+    def check(self, done: Position | None) -> None:
+        """Raise Refused if a table at this position has rows of another warehouse."""
+        if done is None:
+            return
+        if done.source and done.source != self.position.source:
+            raise Refused(
+                f"the table has the {self.table} of {done.source}, and the warehouse those of "
+                f"{self.position.source}; choose another table",
+                field="table",
+            )
+        if done.generation > self.position.generation:
+            raise Refused(
+                f"the table has generation {done.generation}, and the warehouse only has "
+                f"{self.position.generation}: it was made again. Choose another table",
+                field="table",
+            )
+
+    def batches(self, done: Position | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows behind a position, queue by queue and at most BATCH_ROWS at once."""
+        generation = 0 if done is None else done.generation
+        for part, files in sorted(self.warehouse.files(self.table).items()):
+            queue = self.warehouse.state.names.get(part.queue, part.queue)
+            after = "" if done is None else done.offsets.get(queue, "")
+            for file in files:
+                # A file holds events of its own generation and earlier ones.
+                if (_generation_of(file) or generation + 1) > generation:
+                    yield from self._rows(file, part, queue, after)
+
+    def _rows(self, file: DataFile, part: TablePartition, queue: str, after: str) -> Iterator[pa.RecordBatch]:
+        inner = [field.name for field in self.schema if field.name not in TablePartition._fields]
+        with pq.ParquetFile(self.warehouse.store.open_file(file.path), pre_buffer=False) as opened:
+            for batch in opened.iter_batches(BATCH_ROWS, columns=inner):
+                new = batch.filter(pc.field("offset") > after)
+                if new.num_rows:
+                    yield _with_partition(new, queue, part.date, self.schema)
+
+
+def _generation_of(file: DataFile) -> int | None:
+    """Return the generation that added a file, or None for a file of a warehouse that was carried over."""
+    number = file.path.rpartition("/")[2].partition("-")[0]
+    return int(number) if file.path.startswith(f"{DATA}/") and number.isdigit() else None
+
+
+def _with_partition(rows: pa.RecordBatch, queue: str, date: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns of the partition, which the names of its folders hold."""
+    columns = {
+        **{name: rows.column(name) for name in rows.schema.names},
+        "queue": pa.repeat(pa.scalar(queue), rows.num_rows),
+        "date": pa.repeat(pa.scalar(date).cast(pa.date32()), rows.num_rows),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def open_source(warehouse: str | Path, table: str) -> ExportSource:
+    """Open a table of a warehouse. Raise Refused if its rows may change, and without a warehouse."""
+    for name in EXPORTED_TABLES:
+        if name == table:
+            return ExportSource(Warehouse.existing(warehouse), name)
+    raise Refused(
+        f"table {table!r:.80} cannot be exported; the tables that can are {', '.join(EXPORTED_TABLES)}",
+        field="table",
+    )
+
+
+def encode_position(position: Position) -> str:
+    """Return a position as JSON."""
+    return msgspec.json.encode(position).decode()
+
+
+def decode_position(text: str) -> Position:
+    """Return the position in a JSON text. Raise StorageDamaged if it is invalid."""
+    try:
+        return msgspec.json.decode(text, type=Position)
+    except msgspec.MsgspecError as error:
+        raise StorageDamaged(f"{POSITION_KEY} of the table is no position: {error}") from error
