@@ -14,7 +14,8 @@ import nox
 from packaging.requirements import Requirement
 
 nox.needs_version = ">=2026.10"
-nox.options.sessions = ["tests", "types", "lint", "layers", "docs"]
+# The session `layers` runs a part of the tests.
+nox.options.sessions = ["tests", "types", "lint", "docs"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +55,13 @@ class Text(NamedTuple):
     text: str
 
 
-def texts(root: Path) -> Iterator[Text]:
+@cache
+def texts(root: Path) -> tuple[Text, ...]:
+    """Return all texts below a folder. Each of the rules reads all of them, which takes seconds once."""
+    return tuple(each_text(root))
+
+
+def each_text(root: Path) -> Iterator[Text]:
     for path in sources(root):
         if path.suffix == ".py":
             yield from python_texts(path)
@@ -71,12 +77,32 @@ def sources(root: Path) -> list[Path]:
     return [path for top in SOURCES for path in sorted((root / top).rglob("*")) if path.suffix in SUFFIXES]
 
 
-def python_texts(path: Path) -> Iterator[Text]:
+class PythonFile(NamedTuple):
+    """What the rules read of a file, which is tokenized and parsed once."""
+
+    #: The comments with their lines.
+    comments: list[tuple[int, str]]
+    names: set[str]
+    nodes: list[ast.AST]
+
+
+@cache
+def read_python(path: Path) -> PythonFile:
     source = path.read_text("utf-8")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield Text(path, token.start[0], token.string)
-    for node in ast.walk(ast.parse(source)):
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    comments = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    names = {token.string for token in tokens if token.type == tokenize.NAME}
+    return PythonFile(comments, names, [node for node in ast.walk(ast.parse(source)) if is_text(node)])
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def python_texts(path: Path) -> Iterator[Text]:
+    file = read_python(path)
+    yield from (Text(path, line, comment) for line, comment in file.comments)
+    for node in file.nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield Text(path, node.lineno, text)
@@ -110,17 +136,23 @@ def written_files(root: Path) -> set[str]:
 
 
 def missing_files(root: Path) -> list[str]:
-    known = tracked(root)
+    known = endings(root)
     theirs = THEIRS | written_files(root)
     return [
         f"{text.path.relative_to(root)}:{text.line} names {name}, and no such file exists"
         for text in texts(root)
         for name in FILE.findall(text.text)
-        if name not in theirs and not any(f"/{file}".endswith(f"/{name}") for file in known)
+        if name not in theirs and name not in known
     ]
 
 
 @cache
+def endings(root: Path) -> frozenset[str]:
+    """Return the paths of the files of the project, also without their first folders."""
+    parts = (file.split("/") for file in tracked(root))
+    return frozenset("/".join(path[at:]) for path in parts for at in range(len(path)))
+
+
 def tracked(root: Path) -> tuple[str, ...]:
     """Return the files of the project; in a folder that git does not know, every file."""
     asked = subprocess.run(
@@ -149,7 +181,11 @@ def is_known(name: str, modules: Mapping[str, Module]) -> bool:
     if module in modules:
         return last in names_of(modules[module])
     outer, _, owner = module.rpartition(".")
-    return outer in modules and owner in names_of(modules[outer]) and last in identifiers_of(modules.values())
+    return (
+        outer in modules
+        and owner in names_of(modules[outer])
+        and any(last in words_of(module.path) for module in modules.values())
+    )
 
 
 def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -181,20 +217,15 @@ def names_of(module: Module) -> frozenset[str]:
     return frozenset(found)
 
 
-def identifiers_of(modules: Iterable[Module]) -> frozenset[str]:
-    return frozenset().union(*(words_of(module.path) for module in modules))
-
-
 @cache
 def words_of(path: Path) -> frozenset[str]:
     """Return the identifiers of a source, and the words of its strings that hold no sentence."""
-    source = path.read_text("utf-8")
     if path.suffix != ".py":
-        return frozenset(WORD.findall(re.sub(r"--.*", "", source)))
-    names = {token.string for token in tokenize.generate_tokens(io.StringIO(source).readline)}
-    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+        return frozenset(WORD.findall(re.sub(r"--.*", "", path.read_text("utf-8"))))
+    file = read_python(path)
+    strings = (node.value for node in file.nodes if isinstance(node, ast.Constant))
     keys = (text for text in strings if isinstance(text, str) and " " not in text)
-    return frozenset(names).union(*map(WORD.findall, keys))
+    return frozenset(file.names).union(*map(WORD.findall, keys))
 
 
 def missing_symbols(root: Path) -> list[str]:
