@@ -38,20 +38,30 @@ ENVIRONMENTS: Final[dict[str, tuple[str, tuple[str, ...], uses.Use]]] = {
 }
 
 
-def main(dist: Path, names: list[str]) -> None:
+def try_environment(wheel: Path, name: str) -> None:
+    extra, packages, use = ENVIRONMENTS[name]
+    with tempfile.TemporaryDirectory(prefix=f"dibs-{name}-") as folder:
+        place = uses.Place(Path(folder).resolve())
+        venv.create(place.folder / "env", with_pip=True)
+        what = f"{wheel}[{extra}]" if extra else str(wheel)
+        print(f"--- {name}", flush=True)
+        place.run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what, *packages)
+        use(place)
+
+
+def main(dist: Path, names: list[str]) -> int:
+    """Try the environments, also those after a failure. Return 1 if one failed, else 0."""
     (wheel,) = dist.resolve().glob("*.whl")
+    failed = []
     for name in names or ENVIRONMENTS:
-        extra, packages, use = ENVIRONMENTS[name]
-        with tempfile.TemporaryDirectory(prefix=f"dibs-{name}-") as folder:
-            place = uses.Place(Path(folder).resolve())
-            venv.create(place.folder / "env", with_pip=True)
-            what = f"{wheel}[{extra}]" if extra else str(wheel)
-            place.run(
-                "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", what, *packages
-            )
-            print(f"--- {name}", flush=True)
-            use(place)
+        try:
+            try_environment(wheel, name)
+        except (SystemExit, OSError) as error:
+            print(error, flush=True)
+            failed.append(name)
+    print("failed:" if failed else "all environments work", *failed)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,8 +1,8 @@
 """The pages of the docs, with their code blocks and tables, for tests that run them.
 
 Blocks with a title are saved as files, other Python blocks run as if typed at a prompt, and rows of tables
-run in order. A block marked `{.no-run}` does not run: it cannot, or another test runs its code. The site
-reads the mark as a CSS class, and GitHub ignores it.
+run in order. A block marked `{.no-run}` does not run. One marked `{.in-spark}` runs with a Spark session, in
+tests/spark/test_source_howto.py. The site reads a mark as a CSS class, and GitHub ignores it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        return "{.no-run}" not in self.options
+        """Whether the block runs without Spark."""
+        return "{.no-run}" not in self.options and not self.runs_in_spark
+
+    @property
+    def runs_in_spark(self) -> bool:
+        return "{.in-spark}" in self.options
 
 
 class Row(NamedTuple):

@@ -114,9 +114,12 @@ async def test_the_log_line_of_the_page_is_current(project: Path) -> None:
     assert wanted | changing == line
 
 
-def test_programs_on_the_pages_can_be_imported(project: Path) -> None:
-    page = Page("howto/observability.md")
-    modules = [file.removesuffix(".py") for file in page.save(project)]
+@pytest.mark.parametrize("name", ["howto/observability.md", "howto/run_workers.md", "reference/cli.md"])
+def test_programs_on_the_pages_can_be_imported(name: str, project: Path) -> None:
+    page = Page(name)
+    modules = [
+        file.removesuffix(".py").replace("/", ".") for file in page.save(project) if file.endswith(".py")
+    ]
     ran = subprocess.run(
         [sys.executable, "-c", f"import {', '.join(modules)}"], capture_output=True, text=True, check=False
     )

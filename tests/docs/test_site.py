@@ -55,6 +55,19 @@ def test_a_search_for_the_words_of_strangers_finds_a_page(words: str) -> None:
     assert [page for page in pages if words in page.read_text("utf-8").lower()]
 
 
+def test_only_pages_of_the_tests_of_spark_have_blocks_for_spark() -> None:
+    """On another page no test would run them."""
+    marked = {
+        page.relative_to(DOCS).as_posix()
+        for page in DOCS.rglob("*.md")
+        if "{.in-spark}" in page.read_text("utf-8")
+    }
+    tests = (PROJECT / "tests/spark/test_source_howto.py").read_text("utf-8")
+
+    assert marked
+    assert [] == [name for name in marked if f'Page("{name}")' not in tests]
+
+
 def test_the_reference_has_every_public_name() -> None:
     public = {f"dibs.{name}" for name in dibs.__all__} | {
         f"dibs.testing.{name}" for name in dibs.testing.__all__

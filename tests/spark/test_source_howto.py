@@ -36,15 +36,13 @@ def test_every_block_prints_its_output(
 ) -> None:
     """Spark's processes keep their working directory, so relative paths are made absolute."""
     names: dict[str, Any] = {"spark": spark}
-    blocks = [block for block in Page("howto/spark.md").blocks if block.language == "python"]
+    blocks = [block for block in Page("howto/spark.md").blocks if block.runs_in_spark]
     for block in blocks:
-        if "session()" in block.text or "run_workers" in block.text:
-            continue
         text = run(block.text.replace("./", f"{tmp_path}/"), names)
 
         printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
         assert OUTPUT.findall(block.text) == printed
-    assert len(blocks) == 10
+    assert len(blocks) == 8
 
 
 def test_the_recipes_for_pipelines_print_their_output(
@@ -56,15 +54,13 @@ def test_the_recipes_for_pipelines_print_their_output(
     monkeypatch.syspath_prepend(str(tmp_path))
     at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
     names: dict[str, Any] = {"spark": spark}
-    blocks = [block for block in page.blocks if block.language == "python" and not block.runs]
+    blocks = [block for block in page.blocks if block.runs_in_spark]
     for block in blocks:
-        if "kafka" in block.text:
-            continue
         text = run(block.text.replace("./", f"{tmp_path}/"), names)
 
         printed = [line for line in text.splitlines() if line and line[0] not in "+|"]
         assert OUTPUT.findall(block.text) == printed
-    assert len(blocks) == 6
+    assert len(blocks) == 5
     page.unload()
 
 

@@ -1,4 +1,4 @@
-"""The programs of the reference pages of flows and batches run, and print the output that the pages show."""
+"""The programs of the reference pages run, and print the output that the pages show."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import OUTPUT, Page
+from tests.docs.pages import OUTPUT, Block, Page
+
+PROGRAMS = [
+    pytest.param(block, id=f"{name}-{number}")
+    for name in ("app", "batches", "flows", "handlers")
+    for number, block in enumerate(Page(f"reference/{name}.md").python_blocks)
+]
 
 
-@pytest.mark.parametrize("name", ["reference/flows.md", "reference/batches.md"])
-async def test_the_program_of_the_page_prints_its_output(name: str, tmp_path: Path) -> None:
-    (program,) = Page(name).python_blocks
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_a_program_of_the_page_prints_its_output(program: Block, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program.text)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "program.py"),
