@@ -8,7 +8,7 @@ import pytest
 
 from dibs.spark.history import increments
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.parquet import WarehouseReader
+from dibs.spark.report.figures.parquet import WarehouseReader
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
 from tests.spark.frames import moment

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dibs.spark.report.capacity import advise, busiest_hour, simulate_wait_p95
-from dibs.spark.report.findings import Outage, find_outages, find_poison_ids, merge_outages
+from dibs.spark.report.figures.capacity import advise, busiest_hour, simulate_wait_p95
+from dibs.spark.report.figures.findings import Outage, find_outages, find_poison_ids, merge_outages
 
 MINUTE = 60_000
 

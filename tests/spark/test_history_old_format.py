@@ -15,7 +15,7 @@ from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse import cleanup
 from dibs.spark.history.warehouse.manifest import TABLES, WarehouseState
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.summary import create_report
+from dibs.spark.report.figures.create import create_report
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
 from tests.spark.random_day import RandomDay

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.parquet import WarehouseReader
+from dibs.spark.report.figures.parquet import WarehouseReader
 
 ROWS = 35
 
@@ -32,7 +32,7 @@ def reader(tmp_path: Path) -> WarehouseReader:
 
 
 def test_few_rows_are_held_at_once(reader: WarehouseReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.spark.report.parquet.BATCH_ROWS", 10)
+    monkeypatch.setattr("dibs.spark.report.figures.parquet.BATCH_ROWS", 10)
 
     assert [10, 10, 10, 5] * 2 == [batch.num_rows for batch in reader.batches("ids", "mail")]
 
@@ -40,7 +40,7 @@ def test_few_rows_are_held_at_once(reader: WarehouseReader, monkeypatch: pytest.
 def test_the_largest_of_all_batches_are_found(
     reader: WarehouseReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.spark.report.parquet.BATCH_ROWS", 10)
+    monkeypatch.setattr("dibs.spark.report.figures.parquet.BATCH_ROWS", 10)
     columns, odd = ("id", "attempts"), pc.bit_wise_and(pc.field("attempts"), 1) == 1
 
     top_rows = reader.top_rows("ids", "mail", columns, ["attempts"], 3, odd)

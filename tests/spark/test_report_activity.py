@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dibs.spark.history.warehouse.manifest import LogGap
-from dibs.spark.report.activity import MAX_DAYS, MAX_WORKERS
-from dibs.spark.report.page import render_page
-from dibs.spark.report.summary import QueueSummary, create_report
-from dibs.spark.report.trimmed import TrimmedPeriod
+from dibs.spark.report.figures.activity import MAX_DAYS, MAX_WORKERS
+from dibs.spark.report.figures.create import create_report
+from dibs.spark.report.figures.summary import QueueSummary
+from dibs.spark.report.figures.trimmed import TrimmedPeriod
+from dibs.spark.report.page.render import render_page
 from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
 
 
@@ -33,7 +34,8 @@ def test_the_heat_map_has_the_latest_days(tmp_path: Path) -> None:
 
     assert (MAX_DAYS, NOON - 12 * HOUR + 40 * DAY) == (len(starts), starts[-1].day)
     page = render_page(*create_report(tmp_path))
-    assert 24 * MAX_DAYS == page.count('<i style="--part:')
+    # The ranges with different figures are the hour and the day, the week, and all.
+    assert 24 * (1 + 2 + 8 + MAX_DAYS) == page.count('<i style="--part:')
     assert 'style="--part:100%" title="2026-12-30 12:00: 1 starts"' in page
 
 
@@ -64,10 +66,14 @@ def test_a_trimmed_period_lies_between_the_events_around_it(tmp_path: Path) -> N
     gap = LogGap(queue="mail", at=NOON + 2 * HOUR)
     report, series = create_report(write_history(tmp_path, [*runs, other], gaps=[gap]))
 
-    assert (TrimmedPeriod(queue="mail", at=gap.at, begin=NOON, end=NOON + 5 * HOUR),) == report.gaps
+    assert (
+        TrimmedPeriod(queue="mail", at=gap.at, begin=NOON, end=NOON + 5 * HOUR, estimated_attempts=10),
+    ) == report.gaps
     page = render_page(report, series)
     assert "after 2026-11-20 12:00:00 and before 2026-11-20 17:00:00 (5 h)" in page
-    assert "their number is unknown" in page
+    # The minute before the gap and the hour after it have one attempt each.
+    assert "the events of about 10 attempts in 5 h (by the rate of the hours around) were trimmed" in page
+    assert "and before 2026-11-20 17:00:00 (5 h), about 10 attempts." in page
 
 
 def test_a_gap_without_events_around_it_has_an_open_period(tmp_path: Path) -> None:
@@ -75,4 +81,6 @@ def test_a_gap_without_events_around_it_has_an_open_period(tmp_path: Path) -> No
     report, series = create_report(write_history(tmp_path, [Run(run=0)], gaps=gaps))
 
     assert [(None, NOON), (NOON, None)] == [(gap.begin, gap.end) for gap in report.gaps]
-    assert "up to the newest event" in render_page(report, series)
+    page = render_page(report, series)
+    assert "up to the newest event" in page
+    assert "an unknown number of events was trimmed" in page

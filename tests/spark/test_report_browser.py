@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,16 @@ async def test_the_page_fits_its_window_with_all_folds_open(page: ReportPage, wi
         view = await opened(browser, page.html, viewport={"width": width, "height": 844})
         await view.evaluate(
             "document.querySelectorAll('section').forEach(s => { s.hidden = false });"
-            "document.querySelectorAll('details').forEach(d => { d.open = true })"
+            "document.querySelectorAll('details').forEach(d => { d.open = true });"
+            "document.querySelectorAll('.only').forEach(d => { d.style.display = 'block' })"
         )
         heights = await view.evaluate(
             "[...document.querySelectorAll('.chart svg')].map(svg => svg.getBoundingClientRect().height)"
         )
 
         assert width == await view.evaluate("document.documentElement.scrollWidth")
-        assert 15 == len(heights)
+        # Charts of the last hour and of all; one queue has no run in the last hour.
+        assert 25 == len(heights)
         assert min(heights) >= LEAST_HEIGHT
 
 
@@ -93,11 +96,13 @@ async def test_the_frame_of_a_notebook_has_the_whole_page(page: ReportPage) -> N
 
 
 async def walk_to_the_traceback(view: Any) -> None:
-    await view.get_by_text("last hour").click()
-    await view.locator(".range.hour").get_by_role("link", name="images").click()
+    await view.locator(".overview").get_by_text("last hour").click()
+    await view.locator(".overview").get_by_role("link", name="images").click()
     shown = view.locator("section:not([hidden])")
     assert 1 == await shown.count()
     assert "images" == await shown.get_attribute("data-queue")
+    await shown.get_by_text("No job was due, claimed or ended in this period.").wait_for(state="visible")
+    await shown.get_by_text("last week").click()
     await shown.get_by_role("link", name=LONG).first.click()
-    await shown.get_by_text("traceback").click()
+    await shown.locator("summary").filter(has_text=re.compile("^traceback$")).click()
     await shown.locator("pre").wait_for(state="visible")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.parquet import WarehouseReader
+from dibs.spark.report.figures.parquet import WarehouseReader
 from tests.spark.frames import ms
 
 KEYS = {

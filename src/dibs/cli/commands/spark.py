@@ -193,8 +193,8 @@ def report(
     if refresh is not None and out is None:
         raise UsageError("--refresh needs --out FILE: it is the page that reloads itself")
     require_pyarrow()
-    from dibs.spark.report.page import render_page  # noqa: PLC0415
-    from dibs.spark.report.summary import create_report  # noqa: PLC0415
+    from dibs.spark.report.figures.create import create_report  # noqa: PLC0415
+    from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
     sizes = _import_application(application).handlers.sizes() if application else {}
     figures, series = create_report(warehouse, round(wait_p95 * 1000), sizes=sizes)

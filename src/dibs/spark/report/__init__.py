@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from dibs.spark.report.summary import HistoryReport
+    from dibs.spark.report.figures.summary import HistoryReport
 
 
 @frozen
@@ -48,8 +48,8 @@ def report(
     from dibs.spark.java import require_pyarrow  # noqa: PLC0415 - the names here are used without pyarrow
 
     require_pyarrow()
-    from dibs.spark.report.page import render_page  # noqa: PLC0415
-    from dibs.spark.report.summary import create_report  # noqa: PLC0415
+    from dibs.spark.report.figures.create import create_report  # noqa: PLC0415
+    from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
     figures, series = create_report(warehouse, round(target_wait_p95 * 1000), sizes=sizes)
     return ReportPage(figures, render_page(figures, series))

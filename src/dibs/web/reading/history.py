@@ -16,7 +16,7 @@ from attrs import define, field, frozen
 from dibs.errors import DibsError
 
 if TYPE_CHECKING:
-    from dibs.spark.report.summary import HistoryReport
+    from dibs.spark.report.figures.summary import HistoryReport
 
 #: Seconds that a view of the page waits for a report. A longer one appears by a live update.
 PATIENCE: Final = 1.0
@@ -102,8 +102,8 @@ class History:
     def _make(self, root: Path) -> tuple[HistoryReport, FullReport]:
         """Return the report of the current generation; make it first if there is none."""
         from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
-        from dibs.spark.report.page import render_page  # noqa: PLC0415 - the same
-        from dibs.spark.report.summary import create_report  # noqa: PLC0415 - the same
+        from dibs.spark.report.figures.create import create_report  # noqa: PLC0415 - the same
+        from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made
         if made is not None and made[0].generation == Warehouse.existing(root).generation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import reduce
 from operator import itemgetter
 from typing import Any, Final
@@ -83,27 +83,43 @@ class WarehouseReader:
         """
         best: list[dict[str, Any]] = []
         for batch in self.batches(table, queue, columns, where):
-            sums = reduce(pc.add, (batch.column(name) for name in order))
-            keys = [("sum", "descending"), ("id", "ascending")]
-            indexes = pc.select_k_unstable(batch.append_column("sum", sums), most, sort_keys=keys)
-            best += batch.take(indexes).to_pylist()
-            best.sort(key=lambda row: (-sum(row[name] for name in order), row["id"]))
-            del best[most:]
+            best_rows(best, batch, order, most)
         return best
 
     def batches(
-        self, table: str, queue: str, columns: Sequence[str] | None = None, where: Any = None
+        self,
+        table: str,
+        queue: str,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        *,
+        since: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a queue in batches of BATCH_ROWS: the given columns, filtered by `where`."""
-        folder = folder_name(queue)
+        """Yield the rows of a queue in batches of BATCH_ROWS: the given columns, filtered by `where`.
+
+        Partitions of the days before `since` (ms) are left out.
+        """
+        folder, first = folder_name(queue), datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
         for part, files in self._warehouse.files(table).items():
-            for file in files if part.queue == folder else ():
+            for file in files if part.queue == folder and part.date >= first else ():
                 source = self._warehouse.store.open_file(file.path)
                 with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
                     for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
                         filtered = batch if where is None else batch.filter(where)
                         if filtered.num_rows:
                             yield filtered
+
+
+def best_rows(
+    best: list[dict[str, Any]], rows: pa.RecordBatch | pa.Table, order: Sequence[str], most: int
+) -> None:
+    """Keep in `best` the `most` rows with the largest sums of the columns `order`, of `best` and `rows`."""
+    sums = reduce(pc.add, (rows.column(name) for name in order))
+    keys = [("sum", "descending"), ("id", "ascending")]
+    indexes = pc.select_k_unstable(rows.append_column("sum", sums), most, sort_keys=keys)
+    best += rows.take(indexes).to_pylist()
+    best.sort(key=lambda row: (-sum(row[name] for name in order), row["id"]))
+    del best[most:]
 
 
 def nearest_rank(counts: Mapping[int | None, int], percent: int) -> int | None:

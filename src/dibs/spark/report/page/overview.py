@@ -5,30 +5,24 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from dibs.spark.report.banners import clip, format_minute
-from dibs.spark.report.charts import draw_sparkline, format_ms
-from dibs.spark.report.periods import PeriodFigures, RangeFigures
-from dibs.spark.report.summary import MAX_CHARTED_QUEUES, HistoryReport, QueueSummary
+from dibs.spark.report.figures.periods import PeriodFigures, RangeFigures
+from dibs.spark.report.figures.summary import MAX_CHARTED_QUEUES, HistoryReport, QueueSummary
+from dibs.spark.report.page.banners import clip, format_minute
+from dibs.spark.report.page.charts import draw_sparkline, format_ms
+from dibs.spark.report.page.ranges import LABELS, render_choice
 
 #: Maximum number of queues in the overview, those with most attempts first. The JSON has all queues.
 MAX_LISTED_QUEUES: Final = 200
-_LABELS: Final = {"hour": "last hour", "day": "last day", "week": "last week", "all": "all"}
 _COLUMNS: Final = (
     "runs", "failures", "wait p50", "wait p95", "run p50", "run p95", "backlog",
 )  # fmt: skip
 
 
 def render_overview(report: HistoryReport) -> str:
-    """Return the overview. Radio buttons choose the range, without a script."""
+    """Return the overview, with the radio buttons that choose the range of the whole page."""
     if not report.queues:
         return ""
-    chosen = "day" if report.end - report.begin > 24 * 3_600_000 else "all"
-    buttons = "".join(
-        f'<input type="radio" name="range" id="range-{name}"{" checked" if name == chosen else ""}>'
-        f'<label for="range-{name}">{label}</label>'
-        for name, label in _LABELS.items()
-    )
-    tables = "".join(_render_range(report, index) for index, _ in enumerate(_LABELS))
+    tables = "".join(_render_range(report, index) for index, _ in enumerate(LABELS))
     left_out = len(report.queues) - MAX_LISTED_QUEUES
     more = (
         f'<p class="soft">{left_out:,} queues with fewer attempts are in the JSON only.</p>'
@@ -36,7 +30,8 @@ def render_overview(report: HistoryReport) -> str:
         else ""
     )
     return (
-        f'<div class="overview" id="overview"><h2>All queues</h2><div class="ranges">{buttons}{tables}</div>'
+        f'<div class="overview" id="overview"><h2>All queues</h2>'
+        f'<div class="choice">{render_choice(report)}</div>{tables}'
         f"{more}</div>"
     )
 
@@ -52,7 +47,7 @@ def _render_range(report: HistoryReport, index: int) -> str:
     since = report.begin if first.name == "all" else first.last.begin
     was = "" if first.name == "all" else " The small figures are those of the period before."
     return (
-        f'<div class="card range {first.name}"><p class="soft">{format_minute(since)} to '
+        f'<div class="card only {first.name}"><p class="soft">{format_minute(since)} to '
         f"{format_minute(report.end)} UTC.{was}</p>"
         f'<table class="cards"><thead><tr><th>queue</th><th>starts</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"

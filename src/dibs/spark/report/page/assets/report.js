@@ -21,7 +21,7 @@ function follow() {
   const section = target?.closest("section[data-queue]");
   if (!section) return;
   choose(section);
-  if (target.tagName === "DETAILS") target.open = true;
+  for (let fold = target; (fold = fold?.closest("details")); fold = fold.parentElement) fold.open = true;
   target.scrollIntoView();
 }
 
@@ -40,7 +40,7 @@ function formatValue(value, unit) {
 
 function show(event, svg) {
   const { unit } = svg.dataset;
-  const data = series[svg.dataset.queue];
+  const data = series[svg.dataset.queue][svg.dataset.range];
   const box = svg.getBoundingClientRect();
   const part = (event.clientX - box.left) / box.width;
   const x = part * svg.viewBox.baseVal.width;

@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dibs.spark.report.banners import clip, format_second
-from dibs.spark.report.charts import format_ms
-from dibs.spark.report.latest_runs import RUNS_PER_ID, RunSummary
-from dibs.spark.report.summary import IdSummary, QueueSummary
+from dibs.spark.report.figures.ids import IdSummary, TopIds
+from dibs.spark.report.figures.latest_runs import RUNS_PER_ID, RunSummary
+from dibs.spark.report.figures.summary import QueueSummary
+from dibs.spark.report.page.banners import clip, format_second
+from dibs.spark.report.page.charts import format_ms
 
 _COLUMNS = ("attempts", "failures", "merged", "longest wait", "longest run", "run in all")
 
 
-def render_ids(queue: QueueSummary, anchor: str) -> str:
-    """Return the tables of ids, and a fold with the latest runs of each of these ids.
-
-    `anchor` is the id of the queue's element; the folds are `{anchor}-0`, `{anchor}-1` and so on.
-    """
-    links = {id: f"{anchor}-{index}" for index, id in enumerate(queue.runs)}
-    failing = _render_table("Ids with most failures", queue.failing, links) if queue.failing else ""
-    runs = "".join(_render_fold(id, links[id], runs) for id, runs in queue.runs.items() if runs)
+def render_ids(ids: TopIds, links: Mapping[str, str]) -> str:
+    """Return the tables of ids of one range. `links` has the fold of each id with runs."""
+    failing = _render_table("Ids with most failures", ids.failing, links) if ids.failing else ""
     return (
-        f"{failing}{_render_table('Slowest ids, by their longest run', queue.slowest, links)}"
-        f"{_render_table('Most active ids, by attempts', queue.hottest, links)}"
-        f'<div class="card wide runs"><h3>Latest {RUNS_PER_ID} runs of each of these ids</h3>{runs}</div>'
+        f"{failing}{_render_table('Slowest ids, by their longest run', ids.slowest, links)}"
+        f"{_render_table('Most active ids, by attempts', ids.hottest, links)}"
     )
+
+
+def render_runs(queue: QueueSummary, links: Mapping[str, str]) -> str:
+    """Return a fold with the latest runs of each id in `links`, which the tables of all ranges link to."""
+    runs = "".join(_render_fold(id, links[id], runs) for id, runs in queue.runs.items() if runs)
+    title = f"Latest {RUNS_PER_ID} runs of each listed id, at any time ({len(queue.runs)} ids)"
+    fold = f"<details><summary>{title}</summary>{runs}</details>"
+    return f'<div class="card wide runs">{fold}</div>' if runs else ""
 
 
 def _render_table(title: str, rows: Sequence[IdSummary], links: Mapping[str, str]) -> str:

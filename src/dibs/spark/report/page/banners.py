@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final, TypeVar
 
-from dibs.spark.report.charts import format_ms
-from dibs.spark.report.findings import Outage, PoisonId
-from dibs.spark.report.summary import HistoryReport
-from dibs.spark.report.trimmed import TrimmedPeriod
+from dibs.spark.report.figures.findings import Outage, PoisonId
+from dibs.spark.report.figures.summary import HistoryReport
+from dibs.spark.report.figures.trimmed import TrimmedPeriod
+from dibs.spark.report.page.charts import format_ms
 
 #: Banners that are shown; the others are folded.
 MAX_OPEN: Final = 3
@@ -64,9 +64,9 @@ def _notes(report: HistoryReport) -> Iterable[str]:
     if report.gaps:
         names = _name_queues(sorted({gap.queue for gap in report.gaps}))
         yield _banner(
-            f"{names}: some events were trimmed from the log before an increment read them. The log does not "
-            "count trimmed events, so their number is unknown. Run increments more often, or keep the log "
-            "longer (log_age, log_bytes).",
+            f"{names}: {_describe_loss(report.gaps)} trimmed from the log before an increment read them. The "
+            "log does not count trimmed events. Run increments more often, or keep the log longer (log_age, "
+            "log_bytes).",
             [_describe_gap(gap) for gap in report.gaps],
             kind="note",
             is_folded=True,
@@ -86,11 +86,22 @@ def _notes(report: HistoryReport) -> Iterable[str]:
         )
 
 
+def _describe_loss(gaps: Sequence[TrimmedPeriod]) -> str:
+    """Return the estimated number of lost attempts, with the length of their periods."""
+    closed = [gap for gap in gaps if gap.begin is not None and gap.end is not None]
+    lost = sum(gap.estimated_attempts or 0 for gap in closed)
+    if not lost:
+        return "an unknown number of events was"
+    length = format_ms(sum((gap.end or 0) - (gap.begin or 0) for gap in closed))
+    return f"the events of about {lost:,} attempts in {length} (by the rate of the hours around) were"
+
+
 def _describe_gap(gap: TrimmedPeriod) -> str:
     begin = f"after {format_second(gap.begin)}" if gap.begin is not None else "since the begin"
     until = f"before {format_second(gap.end)}" if gap.end is not None else "up to the newest event"
     length = f" ({format_ms(gap.end - gap.begin)})" if gap.begin is not None and gap.end is not None else ""
-    return f"{clip(gap.queue, 'b')}: no event is known {begin} and {until}{length}."
+    lost = "" if gap.estimated_attempts is None else f", about {gap.estimated_attempts:,} attempts"
+    return f"{clip(gap.queue, 'b')}: no event is known {begin} and {until}{length}{lost}."
 
 
 def _banner(text: str, details: Sequence[str] = (), *, kind: str = "", is_folded: bool = False) -> str:

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import asdict, define
+from attrs import asdict, define, field
 from msgspec import Struct
 
-from dibs.spark.report.findings import FAILURE_ENDS
-from dibs.spark.report.parquet import WarehouseReader, datetime_to_ms
-from dibs.spark.report.periods import HOUR
+from dibs.spark.report.figures.findings import FAILURE_ENDS, MINUTE
+from dibs.spark.report.figures.parquet import datetime_to_ms
 
+HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 #: Maximum number of days in the heat map: the latest ones.
 MAX_DAYS: Final = 14
@@ -46,14 +46,17 @@ class WorkerSummary(Struct, frozen=True, kw_only=True):
     last_end: int
 
 
-def count_starts(minutes: Iterable[Mapping[str, Any]]) -> tuple[DayStarts, ...]:
-    """Return the starts of the last MAX_DAYS days of a queue in order; a day without starts has zeros."""
+def count_starts(minutes: Iterable[Mapping[str, Any]], begin: int, end: int) -> tuple[DayStarts, ...]:
+    """Return the starts of a queue from `begin` to `end` (ms), by day and hour.
+
+    A day without starts has zeros. Of more than MAX_DAYS days, the last ones are returned.
+    """
     starts: Counter[int] = Counter()
-    last = 0
     for row in minutes:
-        starts[row["minute"] // HOUR] += row["claims"]
-        last = row["minute"] // DAY
-    first = max(last - MAX_DAYS + 1, min(starts, default=0) // 24)
+        if begin <= row["minute"] < end:
+            starts[row["minute"] // HOUR] += row["claims"]
+    last = (end - 1) // DAY
+    first = max(last - MAX_DAYS + 1, begin // DAY)
     return tuple(
         DayStarts(day=day * DAY, hours=tuple(starts[day * 24 + hour] for hour in range(24)))
         for day in range(first, last + 1)
@@ -72,16 +75,23 @@ class _WorkerCounts:
     last_end: int = 0
 
 
-def summarize_workers(reader: WarehouseReader, queue: str) -> tuple[WorkerSummary, ...]:
-    """Return the workers with any attempt of a queue, those with most attempts first."""
-    found: defaultdict[str, _WorkerCounts] = defaultdict(_WorkerCounts)
-    for batch in reader.batches("runs", queue, ("holder", "end", "run_ms", "finished_at")):
+@define
+class WorkerSums:
+    """The sums of each holder while runs are read."""
+
+    _found: defaultdict[str, _WorkerCounts] = field(factory=lambda: defaultdict(_WorkerCounts))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the runs of a batch."""
         sums = [("run_ms", "count"), ("run_ms", "sum"), ("run_ms", "max"), ("finished_at", "max")]
         groups = pa.Table.from_batches([batch]).group_by(["holder", "end"]).aggregate(sums)
         for row in groups.filter(pc.field("holder").is_valid()).to_pylist():
-            _add(found[row["holder"]], row)
-    summaries = (WorkerSummary(holder=holder, **asdict(counts)) for holder, counts in found.items())
-    return tuple(sorted(summaries, key=lambda worker: (-worker.attempts, worker.holder)))
+            _add(self._found[row["holder"]], row)
+
+    def summaries(self) -> tuple[WorkerSummary, ...]:
+        """Return the workers, those with most attempts first."""
+        found = (WorkerSummary(holder=holder, **asdict(counts)) for holder, counts in self._found.items())
+        return tuple(sorted(found, key=lambda worker: (-worker.attempts, worker.holder)))
 
 
 def _add(counts: _WorkerCounts, row: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from dibs.spark.report.parquet import WarehouseReader, datetime_to_ms
+from dibs.spark.report.figures.parquet import WarehouseReader, datetime_to_ms
 
 #: Number of runs that are kept of an id: the latest ones.
 RUNS_PER_ID: Final = 5

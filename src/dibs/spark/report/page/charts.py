@@ -75,9 +75,13 @@ class Scale:
 
 
 def draw_chart(
-    chart: Chart, queue: str, series: dict[str, list[Any]], outages: Iterable[tuple[int, int]]
+    chart: Chart,
+    place: tuple[str, str],
+    series: dict[str, list[Any]],
+    outages: Iterable[tuple[int, int]],
 ) -> str:
-    """Return a chart with its title, axes and key."""
+    """Return a chart with its title, axes and key. `place` is its queue and range."""
+    queue, name = place
     at, step = series["at"], series["step"][0]
     begin, end = at[0], at[-1] + step
     sums = [_sum_columns(series, chart_line.names) for chart_line in chart.lines]
@@ -94,7 +98,8 @@ def draw_chart(
     return (
         f'<h3>{escape(chart.title)}</h3><div class="chart"><div class="y">{_label_values(scale, chart.unit)}'
         f'</div><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-unit="{chart.unit}" '
+        f'aria-label="{escape(chart.title)}" data-queue="{escape(queue)}" data-range="{name}" '
+        f'data-unit="{chart.unit}" '
         f'data-lines="{escape(encoded.decode())}">{"".join(parts)}'
         f'<line class="cursor" y1="0" y2="{HEIGHT}"/></svg>'
         f'<div class="x">{_label_times(begin, end)}</div></div>{_draw_legend(chart.lines)}'

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from dibs.spark.report.activity import MAX_WORKERS
-from dibs.spark.report.banners import clip, format_minute
-from dibs.spark.report.charts import format_ms
-from dibs.spark.report.summary import QueueSummary
+from dibs.spark.report.figures.activity import MAX_WORKERS
+from dibs.spark.report.figures.periods import RangeFigures
+from dibs.spark.report.page.banners import clip, format_minute
+from dibs.spark.report.page.charts import format_ms
 
 _COLUMNS = ("attempts", "failures", "stalled", "mean run", "longest run", "run in all", "latest end")
 
 
-def render_heat_map(queue: QueueSummary) -> str:
+def render_heat_map(figures: RangeFigures) -> str:
     """Return a grid with a row for each day and a cell for each hour, with more colour for more starts."""
-    most = max((count for day in queue.starts for count in day.hours), default=0) or 1
+    most = max((count for day in figures.starts for count in day.hours), default=0) or 1
     hours = "".join(f"<span>{hour if hour % 3 == 0 else ''}</span>" for hour in range(24))
     rows = []
-    for day in queue.starts:
+    for day in figures.starts:
         date = datetime.fromtimestamp(day.day / 1000, UTC)
         cells = "".join(
             f'<i style="--part:{100 * (count / most) ** 0.5:.0f}%" '
@@ -32,13 +32,13 @@ def render_heat_map(queue: QueueSummary) -> str:
     )
 
 
-def render_workers(queue: QueueSummary) -> str:
+def render_workers(figures: RangeFigures) -> str:
     """Return the table of the workers with most attempts."""
-    if not queue.workers:
+    if not figures.workers:
         return ""
     head = "".join(f'<th class="n">{name}</th>' for name in _COLUMNS)
     rows = []
-    for worker in queue.workers:
+    for worker in figures.workers:
         mean = worker.run_ms / worker.attempts if worker.attempts else None
         values = (
             f"{worker.attempts:,}", f"{worker.failures:,}", f"{worker.stalled:,}", format_ms(mean),
@@ -49,7 +49,7 @@ def render_workers(queue: QueueSummary) -> str:
             for label, value in zip(_COLUMNS, values, strict=True)
         )
         rows.append(f'<tr><td class="id name">{clip(worker.holder)}</td>{cells}</tr>')
-    left = queue.worker_count - len(queue.workers)
+    left = figures.worker_count - len(figures.workers)
     more = f'<p class="soft">{left:,} more workers had fewer attempts.</p>' if left else ""
     return (
         f'<div class="card wide"><h3>Workers, the {MAX_WORKERS} with most attempts</h3>'

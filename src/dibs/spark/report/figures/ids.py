@@ -1,0 +1,193 @@
+"""The ids of a queue with most failures, the slowest and the most active ones, and those that always fail.
+
+For the whole history they come from the table `ids`. For a shorter range they are counted from its runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dibs.spark.history.tables import JOB_ENDS
+from dibs.spark.report.figures.findings import FAILURE_ENDS, PoisonId, find_poison_ids
+from dibs.spark.report.figures.parquet import WarehouseReader, best_rows, ms_to_timestamp
+
+#: Number of ids listed as the slowest, as the most active, and as those with most failures.
+TOP_IDS: Final = 10
+#: Number of ids, those with most attempts, that are checked for failing nearly every time.
+POISON_CANDIDATES: Final = 200
+#: Number of runs up to which the ids of a range are counted in one pass. Longer ranges take several, each
+#: for a part of the ids, so that the number of ids in memory has a bound.
+RUNS_PER_PASS: Final = 500_000
+#: Groups are merged when this many have come since the last merge.
+_MERGE_AT: Final = 1 << 17
+
+
+class IdSummary(Struct, frozen=True, kw_only=True):
+    """An id in one of the tables of ids. Times are ms."""
+
+    id: str
+    attempts: int
+    completed: int
+    failed: int
+    #: Attempts that failed, were retried, stalled or timed out.
+    failures: int
+    merged: int
+    longest_wait_ms: int
+    longest_run_ms: int
+    run_ms: int
+
+
+class TopIds(Struct, frozen=True, kw_only=True):
+    """The ids of a queue that a report lists."""
+
+    slowest: tuple[IdSummary, ...] = ()
+    hottest: tuple[IdSummary, ...] = ()
+    #: The ids with most failures.
+    failing: tuple[IdSummary, ...] = ()
+
+    def names(self) -> Iterator[str]:
+        """Yield the listed ids; an id may come several times."""
+        yield from (row.id for row in (*self.failing, *self.slowest, *self.hottest))
+
+
+def top_ids(reader: WarehouseReader, queue: str) -> TopIds:
+    """Return the ids of the whole history, from the table `ids`."""
+    own = [name for name in IdSummary.__struct_fields__ if name != "failures"]
+    columns = [*dict.fromkeys((*own, *FAILURE_ENDS))]
+
+    def best(*order: str) -> tuple[IdSummary, ...]:
+        rows = reader.top_rows("ids", queue, columns, order, TOP_IDS)
+        return tuple(
+            IdSummary(**{name: row[name] for name in own}, failures=sum(row[end] for end in FAILURE_ENDS))
+            for row in rows
+        )
+
+    return TopIds(
+        slowest=best("longest_run_ms"),
+        hottest=best("attempts"),
+        failing=tuple(row for row in best(*FAILURE_ENDS) if row.failures),
+    )
+
+
+def top_ids_since(reader: WarehouseReader, queue: str, begin: int, runs: int) -> TopIds:
+    """Return the ids of the runs that ended at `begin` (ms) or later. `runs` is about their number."""
+    parts = max(1, -(-runs // RUNS_PER_PASS))
+    found: dict[str, list[dict[str, Any]]] = {"longest_run_ms": [], "attempts": [], "failures": []}
+    where = pc.field("finished_at") >= ms_to_timestamp(begin)
+    for part in range(parts):
+        sums = _IdSums()
+        for batch in reader.batches("runs", queue, _RUN_COLUMNS, where, since=begin):
+            sums.add(batch if parts == 1 else _part_of_ids(batch, part, parts))
+        table = sums.table()
+        for order, rows in found.items():
+            best_rows(rows, table, (order,), TOP_IDS)
+    slowest, hottest, failing = (
+        tuple(IdSummary(**{name: row[name] for name in IdSummary.__struct_fields__}) for row in rows)
+        for rows in found.values()
+    )
+    return TopIds(slowest=slowest, hottest=hottest, failing=tuple(row for row in failing if row.failures))
+
+
+_RUN_COLUMNS: Final = ("id", "end", "enqueues", "wait_ms", "run_ms", "finished_at")
+#: Column of IdSummary -> the function that merges its values.
+_MERGES: Final = {
+    **dict.fromkeys(("attempts", "completed", "failed", "failures", "merged", "run_ms"), "sum"),
+    **dict.fromkeys(("longest_wait_ms", "longest_run_ms"), "max"),
+}
+
+
+@define
+class _IdSums:
+    """The sums of each id while runs are read."""
+
+    _groups: list[pa.Table] = field(factory=list)
+    _fresh: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the runs of a batch."""
+        self._groups.append(_merge(_columns_of_ids(batch)))
+        self._fresh += self._groups[-1].num_rows
+        if self._fresh > _MERGE_AT:
+            self._groups, self._fresh = [self.table()], 0
+
+    def table(self) -> pa.Table:
+        """Return one row for each id."""
+        groups = self._groups or [_columns_of_ids(_NO_RUNS)]
+        return _merge(pa.concat_tables(groups))
+
+
+_NO_RUNS: Final = pa.RecordBatch.from_pydict(
+    {
+        **{name: pa.array([], pa.string()) for name in ("id", "end")},
+        **{name: pa.array([], pa.int64()) for name in ("enqueues", "wait_ms", "run_ms")},
+    }
+)
+
+
+def _columns_of_ids(batch: pa.RecordBatch) -> pa.Table:
+    """Return the columns of IdSummary for single runs."""
+    end = batch.column("end")
+    merged = pc.if_else(pc.is_in(end, pa.array(JOB_ENDS)), pc.subtract(batch.column("enqueues"), 1), 0)
+    columns = {
+        "id": batch.column("id"),
+        "attempts": pa.repeat(1, batch.num_rows),
+        "completed": pc.equal(end, "completed"),
+        "failed": pc.equal(end, "failed"),
+        "failures": pc.is_in(end, pa.array(FAILURE_ENDS)),
+        "merged": pc.fill_null(merged, 0),
+        "longest_wait_ms": batch.column("wait_ms"),
+        "longest_run_ms": batch.column("run_ms"),
+        "run_ms": batch.column("run_ms"),
+    }
+    return pa.table(
+        {name: column if name == "id" else column.cast(pa.int64()) for name, column in columns.items()}
+    )
+
+
+def _merge(rows: pa.Table) -> pa.Table:
+    """Return one row for each id of rows with the columns of IdSummary."""
+    groups = rows.group_by("id").aggregate([*_MERGES.items()])
+    return groups.select(["id", *(f"{name}_{how}" for name, how in _MERGES.items())]).rename_columns(
+        ["id", *_MERGES]
+    )
+
+
+def _part_of_ids(batch: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
+    """Return the runs of one of `parts` parts of the ids."""
+    encoded = batch.column("id").dictionary_encode()
+    is_its = pa.array([crc32(id.encode()) % parts == part for id in encoded.dictionary.to_pylist()])
+    return batch.filter(is_its.take(encoded.indices))
+
+
+def poison_ids(reader: WarehouseReader, queue: str, failures: int) -> list[PoisonId]:
+    """Return the ids of a queue that fail nearly every time. `failures` are all failures of the queue."""
+    if not failures:
+        return []
+    bad = pc.field(FAILURE_ENDS[0])
+    for end in FAILURE_ENDS[1:]:
+        bad += pc.field(end)
+    columns: Sequence[str] = ("id", "attempts", "completed", *FAILURE_ENDS)
+    suspects: list[Mapping[str, Any]] = [
+        *reader.top_rows(
+            "ids", queue, columns, ("attempts",), POISON_CANDIDATES, bad * 2 > pc.field("attempts")
+        )
+    ]
+    return [_with_error_type(reader, poison) for poison in find_poison_ids(queue, suspects, failures)]
+
+
+def _with_error_type(reader: WarehouseReader, poison: PoisonId) -> PoisonId:
+    """Return the poison id with `error_type` set to the most frequent class of its errors."""
+    its = (pc.field("id") == poison.id) & pc.field("error_type").is_valid()
+    errors = Counter(
+        error for _, error in reader.column_pairs("runs", poison.queue, ("id", "error_type"), its)
+    )
+    return replace(poison, error_type=errors.most_common(1)[0][0] if errors else None)
