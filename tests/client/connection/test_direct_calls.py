@@ -36,10 +36,10 @@ class FakeStorage:
         await asyncio.sleep(0)
         return [item * 2 for item in items]
 
-    def start(self, items: list[int], on_end: Callable[[Result], None]) -> bool:
+    def start(self, item: int, on_end: Callable[[Result], None]) -> bool:
         if self.refuses:
             return False
-        self.direct += items
+        self.direct.append(item)
         self.ends.append(on_end)
         return True
 

@@ -21,7 +21,7 @@ from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
-from dibs.storage.direct_enqueue import with_direct_enqueue
+from dibs.storage.direct_enqueue import OnEnd, with_direct_enqueue
 from dibs.storage.protocol import Storage
 
 #: Number of coalescers of one verb at which the idle ones are removed. Each takes about 800 bytes.
@@ -113,8 +113,13 @@ class CoalescedCalls:
     ) -> DirectCalls[CheckedRequest, EnqueueResult] | None:
         if (storage := with_direct_enqueue(limited)) is None:
             return None
-        start = storage.start_enqueue
-        return DirectCalls(lambda requests, on_end: start(queue, self._batch(requests), on_end), timeout)
+        start, limits = storage.start_enqueue, self._limits
+
+        def start_one(checked: CheckedRequest, on_end: OnEnd) -> bool:
+            batch = CheckedBatch.of((checked.request,), limits, plain=checked.plain)
+            return start(queue, batch, on_end)
+
+        return DirectCalls(start_one, timeout)
 
     async def get(self, queue: str, id: str) -> Slot:
         """Return everything stored for one id: current job, blocked successor and outcome."""

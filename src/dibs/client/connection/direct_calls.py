@@ -17,11 +17,11 @@ from dibs.errors import OutcomeUnknown
 
 T = TypeVar("T")
 
-#: The answers to sent items, their error, or None if the storage surely did not apply them.
+#: The answer to a sent item as a sequence, its error, or None if the storage surely did not apply it.
 DirectResult = Sequence[Answer] | Exception | None
-#: Sends items now, and later calls the function with their result. Returns False, and sends nothing, if this
+#: Sends an item now, and later calls the function with its result. Returns False, and sends nothing, if this
 #: takes more than a write to an open connection.
-StartItems = Callable[[list[Item], Callable[[DirectResult[Answer]], None]], bool]
+StartItem = Callable[[Item, Callable[[DirectResult[Answer]], None]], bool]
 
 
 class DirectAnswer(asyncio.Future[T], Generic[T]):
@@ -32,10 +32,9 @@ class DirectAnswer(asyncio.Future[T], Generic[T]):
     LOOP_END_SECONDS. A cancellation on the running loop takes effect at once.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        #: True after the end of the loop has cancelled the caller.
-        self.is_loop_ending: bool = False
+    #: True after the end of the loop has cancelled the caller. An attribute of the class until then, because
+    #: an `__init__` here takes as long as that of Future.
+    is_loop_ending: bool = False
 
     def cancel(self, msg: Any | None = None) -> bool:
         loop = self.get_loop()
@@ -70,7 +69,7 @@ class DirectCalls(Generic[Item, Answer]):
     call that met no other call: concurrent calls share a batch, which takes fewer requests.
     """
 
-    _start: StartItems[Item, Answer]
+    _start: StartItem[Item, Answer]
     _timeout: CallTimeout
     #: True if the next call may be sent directly.
     is_next: bool = field(default=False, init=False)
@@ -89,9 +88,9 @@ class DirectCalls(Generic[Item, Answer]):
         self, item: Item, size: int, expires: float, loop: asyncio.AbstractEventLoop
     ) -> DirectAnswer[Answer] | None:
         """Send a call and return its future; None if it was not sent. No call may be in flight."""
-        answer: DirectAnswer[Answer] = DirectAnswer(loop)
+        answer: DirectAnswer[Answer] = DirectAnswer(loop=loop)
         call = PendingCall(item, size, answer, expires)
-        if not self._start([item], partial(self._receive, call)):
+        if not self._start(item, partial(self._receive, call)):
             return None
         self._in_flight = call
         return answer

@@ -131,7 +131,7 @@ _ended_processes: Final[set[int]] = set()
 
 def is_after_end() -> bool:
     """Return whether the exit of Python has stopped the loop that blocking calls need."""
-    return os.getpid() in _ended_processes
+    return bool(_ended_processes) and os.getpid() in _ended_processes
 
 
 # Registered at the import of dibs, so that it runs after the functions that the program registers later.

@@ -23,7 +23,7 @@ from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs.storage.running_loop import no_loop_error, running_loop
+from dibs.storage.running_loop import current_loop, no_loop_error, running_loop
 
 
 @define(eq=False)
@@ -151,13 +151,12 @@ class StorageHandle:
 
     async def open_for_enqueue(self) -> OpenStorage:
         """Return what an enqueue uses: `ensure_open`, or the target of this thread without an event loop."""
-        loops = self._by_process.get(os.getpid())
-        try:
-            opened = None if loops is None else loops.opened.get(asyncio.get_running_loop())
-        except RuntimeError:
+        loop = current_loop()
+        if loop is None:
             if (target := current_target()) is None:
-                raise no_loop_error() from None
+                raise no_loop_error()
             return cast("OpenStorage", target)
+        opened = self.opened_on(loop)
         return await self._open() if opened is None else opened
 
     def opened_on(self, loop: asyncio.AbstractEventLoop) -> OpenStorage | None:

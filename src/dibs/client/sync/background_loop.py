@@ -19,7 +19,7 @@ from dibs.client.sync.loop_call import LoopCall
 from dibs.client.sync.stop_signals import forward_stop_signals
 from dibs.errors import ConfigurationError, NotRunning
 from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
-from dibs.storage.running_loop import is_in_trio
+from dibs.storage.running_loop import current_loop, is_in_trio
 
 T = TypeVar("T")
 
@@ -177,9 +177,7 @@ def refuse_on_loop(async_form: str, call: Coroutine[Any, Any, Any]) -> None:
     if eventlet_has_patched():
         call.close()
         raise ConfigurationError(_EVENTLET_MESSAGE)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if current_loop() is None:
         if not is_in_trio():
             return
         async_form = "await trio.to_thread.run_sync(...) around this call"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from redis.exceptions import AskError, NoScriptError, RedisError
@@ -16,6 +16,7 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import is_transient
+from dibs.storage.redis.network.wire import pack, pack_plain_job
 from dibs.storage.redis.session import RedisSession
 
 
@@ -32,8 +33,8 @@ class RedisDirectEnqueue(RedisSession):
     def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
         if self._servers is None or not self._is_plain_step(queue):
             return False
-        declared, command = self._enqueue_command(queue, requests)
-        return self._servers.start(declared[0], command, partial(self._end_enqueue, queue, requests, on_end))
+        key, packed = self._packed_enqueue(queue, requests)
+        return self._servers.start(key, packed, partial(self._end_enqueue, queue, requests, on_end))
 
     def enqueue_blocking(
         self, queue: str, requests: CheckedBatch, seconds: float | None = None
@@ -41,7 +42,7 @@ class RedisDirectEnqueue(RedisSession):
         servers = self._servers
         if servers is None or servers.for_threads is None or not self._is_plain_step(queue):
             return None
-        reply = servers.for_threads.call(self._enqueue_command(queue, requests)[1], seconds)
+        reply = servers.for_threads.call(self._packed_enqueue(queue, requests)[1], seconds)
         result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
         if isinstance(result, Exception):
             raise result
@@ -55,12 +56,14 @@ class RedisDirectEnqueue(RedisSession):
         """Return False for a manual clock, whose times are compared, and for the first use of a queue."""
         return not self._manual and queue in self._registered
 
-    def _enqueue_command(self, queue: str, requests: CheckedBatch) -> tuple[list[str], tuple[Any, ...]]:
-        """Return the keys that an enqueue declares, and its command."""
+    def _packed_enqueue(self, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
+        """Return a key of the queue, and the packed command of an enqueue."""
+        if requests.plain and len(requests) == 1:
+            job = requests[0].job
+            key, head = _plain_head(self._prefix, queue, self._cluster)
+            return key, head + pack_plain_job(job.id, job.data.payload)
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        return declared, (
-            "EVALSHA", script("enqueue").sha, len(declared), *declared, "", *codec.encode_requests(requests),
-        )  # fmt: skip
+        return declared[0], pack(_enqueue_command(declared, codec.encode_requests(requests)))
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))
@@ -77,6 +80,18 @@ class RedisDirectEnqueue(RedisSession):
             return self._decode(queue, codec.decode_enqueued, requests, reply)
         except Exception as error:  # noqa: BLE001 - the caller must get the error
             return error
+
+
+@lru_cache(4096)
+def _plain_head(prefix: str, queue: str, cluster: bool) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
+    """Return a key of the queue, and the packed command of an enqueue of one plain job without this job."""
+    declared = keys.declared_keys([keys.queue_prefix(prefix, queue)], cluster=cluster)
+    command = pack(_enqueue_command(declared, [codec.PLAIN_HEAD, b"", b""]))
+    return declared[0], command.removesuffix(pack_plain_job("", b""))
+
+
+def _enqueue_command(declared: list[str], arguments: list[codec.Argument]) -> tuple[Any, ...]:
+    return ("EVALSHA", script("enqueue").sha, len(declared), *declared, "", *arguments)
 
 
 def _did_not_run(error: RedisError) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from dibs.errors import StorageDamaged
 from dibs.model.job import Job, JobData, NewJob, OutcomeRetention, Overrides
 from dibs.model.requests import Complete, EnqueueRequest, Reject, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer
 
 #: The commands that one enqueue of a new job runs in its script, with its reads, before and after its write.
-COMMANDS = 12
+COMMANDS = 10
 
 
 PAYLOAD = b'{"width":200}'
@@ -81,6 +82,50 @@ async def test_single_jobs_are_stored_like_a_batch(storage: RedisStorage, prefix
         assert [without_times(slot.current) for slot in one] == [
             without_times(slot.current) for slot in other
         ]
+
+
+@pytest.mark.parametrize("key", ["due:0", "priorities", "waiting", "active"])
+async def test_a_key_of_another_type_fails_an_enqueue_that_changes_nothing(
+    storage: RedisStorage, prefix: str, key: str
+) -> None:
+    await enqueue_each(storage, "q", ["warm"])
+    start = f"{prefix}:{{q}}:"
+    await storage._run_command(start + key, "DEL", start + key)
+    await storage._run_command(start + key, "SET", start + key, "other data")
+
+    async def dump() -> dict[bytes, bytes]:
+        names = await storage._run_command(start, "KEYS", start + "*")
+        return {name: await storage._run_command(name.decode(), "DUMP", name) for name in names}
+
+    before = await dump()
+    with pytest.raises(StorageDamaged):
+        await storage.enqueue("q", [request("new")])
+    assert before == await dump()
+
+
+async def test_a_list_of_stale_entries_gets_no_more(storage: RedisStorage, prefix: str) -> None:
+    """The fast path undoes its writes, and the general path puts the job into the ordered set."""
+    start = f"{prefix}:{{q}}:"
+    await enqueue_each(storage, "q", ["live"])
+    for first in range(0, 1010, 101):
+        ids = [f"{n}" for n in range(first, first + 101)]
+        await storage.enqueue("q", [request(id) for id in ids])
+        await storage.cancel("q", ids)
+    length = await storage._run_command(start, "LLEN", start + "due:0")
+    (answer,) = await storage.enqueue("q", [request("new")])
+
+    assert "queued" == answer.status
+    assert [length, 1, b"1", 2] == [
+        await storage._run_command(start, *command)
+        for command in (
+            ("LLEN", start + "due:0"),
+            ("ZCARD", start + "line:0"),
+            ("HGET", start + "priorities", "0"),
+            ("HLEN", start + "waiting"),
+        )
+    ]
+    lease = (await storage.grant(["q"], 60_000, "me")).lease
+    assert ["live", "new"] == [job.id for job in (await storage.claim("q", lease, 10)).jobs]
 
 
 async def test_single_jobs_are_claimed_in_the_order_of_their_numbers(storage: RedisStorage) -> None:

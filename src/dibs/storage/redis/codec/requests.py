@@ -52,7 +52,7 @@ _SETTING_TYPES: Final = get_type_hints(Settings)
 
 _REQUEST: Final = Layout(">BBhQB")
 #: The first bytes of a request with only an id and a payload, including the flags of its data.
-_PLAIN: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
+PLAIN_HEAD: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
 _ENQUEUED: Final = Layout(">BBBQQ")
 
 
@@ -72,7 +72,7 @@ def encode_requests(requests: CheckedBatch) -> list[Argument]:
     """
     arguments: list[Argument] = []
     if requests.plain:
-        arguments.append(_PLAIN)
+        arguments.append(PLAIN_HEAD)
         for request in requests:
             job = request.job
             arguments += (job.id, job.data.payload)
@@ -93,8 +93,8 @@ def _common_head(encoded: Sequence[bytes]) -> bytes:
 
     Return b"" for other requests: enqueue.lua takes those with a common head on its fast path.
     """
-    head = encoded[0][: len(_PLAIN)] if encoded else b""
-    if head[:-1] != _PLAIN[:-1] or head[-1] & HAS_KEY:
+    head = encoded[0][: len(PLAIN_HEAD)] if encoded else b""
+    if head[:-1] != PLAIN_HEAD[:-1] or head[-1] & HAS_KEY:
         return b""
     return head if all(one.startswith(head) for one in encoded) else b""
 
@@ -117,9 +117,9 @@ def encode_request(
     return head + raw_key + encode_data(data)
 
 
-def decode_enqueued(requests: Sequence[EnqueueRequest], reply: bytes | list[Any]) -> list[EnqueueResult]:
-    if isinstance(reply, bytes):
-        return _new_jobs(int(reply), len(requests))
+def decode_enqueued(requests: Sequence[EnqueueRequest], reply: int | list[Any]) -> list[EnqueueResult]:
+    if isinstance(reply, int):
+        return _new_jobs(reply, len(requests))
     answers, now, outcomes, first, first_ids = reply
     if first:
         return _new_jobs(int(first), len(requests))
@@ -146,6 +146,8 @@ def decode_enqueued(requests: Sequence[EnqueueRequest], reply: bytes | list[Any]
 
 
 def _new_jobs(first: int, count: int) -> list[EnqueueResult]:
+    if count == 1:
+        return [EnqueueResult("queued", "nothing", first, first)]
     return [EnqueueResult("queued", "nothing", n, n) for n in range(first, first + count)]
 
 

@@ -5,7 +5,7 @@
 -- ARGV[2]  the bytes that all requests begin with, including the flags of their data; '' if they differ
 -- ARGV[3…] id, rest of the request, id, rest, ... (storage/redis/lua/include/accept.lua)
 -- Returns  the number of the first job if all jobs are new and took the fast path: each later job has the next number.
---          One string, because Redis 6.2 sends each table of a reply with a system call of its own.
+--          Not a table, because Redis 6.2 sends each table of a reply with a system call of its own.
 --          Else {answers, now, outcomes, first, first_ids}
 --          answers   packed answers (storage/redis/lua/include/accept.lua); '' if all jobs are new
 --          outcomes  outcome or nil for each request that wants one and did not repeat a request key
@@ -31,7 +31,7 @@ while fast_new and #answers < #ids do
 end
 if #answers == #ids then
   commit()
-  return decimal(answers[1])
+  return answers[1]
 end
 
 -- This include stands here and not at the top: the definition of its functions takes a third of the time of a

@@ -22,7 +22,7 @@ from redis.exceptions import InvalidResponse, RedisError
 from dibs.errors import OutcomeUnknown
 from dibs.storage.redis.network.connections import IDLE_CHECK, LOST, REPLY_TIMEOUT
 from dibs.storage.redis.network.driver import parse_error
-from dibs.storage.redis.network.wire import WireConnection, pack
+from dibs.storage.redis.network.wire import WireConnection
 
 #: Most connections of one storage for threads. More threads at once share batches on the event loop.
 MAX_BLOCKING: Final = 16
@@ -87,14 +87,13 @@ class BlockingConnections:
     _has_tls: bool = field(default=False, init=False)
     _closed: bool = field(default=False, init=False)
 
-    def call(self, command: tuple[Any, ...], seconds: float | None = None) -> Any:
-        """Send a command on this thread, and return its reply or redis-py's error for an error reply.
+    def call(self, packed: bytes, seconds: float | None = None) -> Any:
+        """Send a packed command on this thread, and return its reply or redis-py's error for an error reply.
 
         The reply may take `seconds`, REPLY_TIMEOUT at most.
         Return None if no connection is ready; the command was not sent. Raise OutcomeUnknown if the reply is
         lost.
         """
-        packed = pack(command)
         if (connection := self._acquire()) is None:
             return None
         try:

@@ -104,10 +104,10 @@ class Cluster:
     def for_threads(self) -> BlockingConnections | None:
         return None
 
-    def start(self, key: str, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
         # A redirection is an error reply, after which the caller uses `call`.
         address = self._slots.get(key_slot(key.encode()), self._seeds[0])
-        return self._pool_of_node(address).start(command, on_reply)
+        return self._pool_of_node(address).start(packed, on_reply)
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float

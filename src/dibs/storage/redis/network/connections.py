@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.storage.redis.network.driver import AbstractConnection
 from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
-from dibs.storage.redis.network.wire import WireConnection, pack
+from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.unsent import mark_sent, mark_unsent
 
 K = TypeVar("K")
@@ -80,8 +80,8 @@ class ConnectionPool:
         finally:
             self._free_slot()
 
-    def start(self, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
-        """Send a command now, and call `on_reply` when its reply arrives. Return False if it was not sent.
+    def start(self, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
+        """Send a packed command now, and call `on_reply` when its reply arrives. Return False if not sent.
 
         It is sent if a connection is idle, was used in the last IDLE_CHECK seconds, and is open. `on_reply`
         gets the reply, redis-py's error for an error reply, or OutcomeUnknown; it must raise no error. A
@@ -92,7 +92,6 @@ class ConnectionPool:
         connection, since = self._idle[-1]
         if not connection.is_open or time.monotonic() - since > IDLE_CHECK:
             return False
-        packed = pack(command)
         self._idle.pop()
         self._in_flight += 1
         connection.start_request(packed, REPLY_TIMEOUT, partial(self._end_started, connection, on_reply))

@@ -40,8 +40,8 @@ class Servers(Protocol):
         """
         ...
 
-    def start(self, key: str, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
-        """Send a command now, if a connection is ready, and call `on_reply` when its reply arrives.
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
+        """Send a packed command now, if a connection is ready, and call `on_reply` when its reply arrives.
 
         Return False if it was not sent. `on_reply` gets the reply, redis-py's error for an error reply, or
         OutcomeUnknown; it must raise no error.
@@ -102,8 +102,8 @@ class OneServer:
                 raise
         return await retry_while_transient(lambda: self._connections.call(*command, repeatable=repeatable))
 
-    def start(self, key: str, command: tuple[Any, ...], on_reply: Callable[[Any], None]) -> bool:
-        return self._connections.start(command, on_reply)
+    def start(self, key: str, packed: bytes, on_reply: Callable[[Any], None]) -> bool:
+        return self._connections.start(packed, on_reply)
 
     async def call_blocking(
         self, key: str, blocking: tuple[Any, ...], command: tuple[Any, ...], timeout: float

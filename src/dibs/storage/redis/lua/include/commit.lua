@@ -3,6 +3,7 @@
 -- @include claim_order
 -- @include event_log
 -- @include groups
+-- @include hash_encoding
 
 local function check_plan()
   for _, queue in pairs(opened) do
@@ -24,6 +25,16 @@ local function write_batches(queue, removes)
   end
 end
 
+local function write_new_records(queue)
+  local key, count = queue.prefix .. 'waiting', #queue.new_records / 2
+  if count == 0 then return end
+  local before = call('HLEN', key)
+  local gets_long = before < LONG_HASH and before + count >= LONG_HASH
+  if gets_long then call('HSET', key, '', PADDING) end
+  send_chunked('HSET', key, queue.new_records)
+  if gets_long then call('HDEL', key, '') end
+end
+
 -- Remove members first, because that frees memory for the additions.
 local function write_plan()
   for _, queue in pairs(opened) do
@@ -33,7 +44,7 @@ local function write_plan()
     end
   end
   for _, queue in pairs(opened) do
-    send_chunked('HSET', queue.prefix .. 'waiting', queue.new_records)
+    write_new_records(queue)
     write_batches(queue, false)
     for name, planned in pairs(queue.plan) do
       send_chunked(ADD[planned.kind], queue.prefix .. name, additions(planned))

@@ -1,35 +1,51 @@
--- Fast path of an enqueue of one new job that is due now. Of all functions it uses only those of groups, and stands before
--- the others: their definitions, the plan and its checks take three quarters of the time of a single enqueue. It writes
--- the same as storage/redis/lua/include/fast_enqueue.lua and commit.lua; tests/storage/redis/lua/test_single_enqueue.py
--- compares them.
+-- Fast path of an enqueue of one new job that is due now. It stands before all functions: their definitions, the plan and
+-- its checks take three quarters of the time of a single enqueue. It writes the same as
+-- storage/redis/lua/include/fast_enqueue.lua and commit.lua; tests/storage/redis/lua/test_single_enqueue.py compares them.
 --
--- It leaves a new queue, a queue with the log level `all`, a clock that has stepped back or has a lead, a known id and a
--- damaged record to the general path, and has then written nothing. Each key is read before the first write, so a key of
--- a wrong type fails the script before it has written.
+-- It leaves a new queue, a queue with the log level `all`, a clock that has stepped back or has a lead, a known id, a list
+-- with mostly stale entries and a damaged record to the general path, and has then changed nothing. The length of the list
+-- and the number of its jobs are known once both are written, so a failed check undoes these writes: two reads less.
+--
+-- Numbers of 16 digits are written as two whole numbers, because '%.0f' and Redis's own conversion take 0.3 µs each.
 
--- @include groups
+-- @include hash_encoding
 
 if #ARGV == 4 and ARGV[1] == '' and ARGV[2] ~= '' then
-  local call, meta, waiting, due = redis.call, KEYS[1] .. 'meta', KEYS[1] .. 'waiting', KEYS[1] .. 'due:0'
+  local call, prefix, id, pack = redis.call, KEYS[1], ARGV[3], struct.pack
+  local meta, waiting, due, priorities = prefix .. 'meta', prefix .. 'waiting', prefix .. 'due:0', prefix .. 'priorities'
   local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'groups', 'log_level')
-  local last_now, last_number, id = tonumber(known[1]), tonumber(known[2]), ARGV[3]
+  local last_now, last_number = tonumber(known[1]), tonumber(known[2])
   local time = call('TIME')
   local us = time[1] * 1000000 + time[2]
   local now = math.floor(us / 1000)
   if last_now and last_number and tonumber(known[3]) and now >= last_now and (not known[4] or known[4] == '0')
-    and known[6] ~= 'all' and call('HEXISTS', KEYS[1] .. 'active', id) == 0
-    and call('LLEN', due) <= 2 * (tonumber(call('HGET', KEYS[1] .. 'priorities', '0') or 0) or 0) + 1000 then
+    and known[6] ~= 'all' and call('HEXISTS', prefix .. 'active', id) == 0 then
     local number = math.max(last_number + 1, us)
-    local seq, work = struct.pack('>I8', number), string.format('%.0f', number + 1)
-    local text = struct.pack('>BhI8I8', 32, 0, number, now) .. string.sub(ARGV[2], 14) .. ARGV[4]
+    local seq = pack('>I8', number)
+    local text = '\32\0\0' .. seq .. pack('>I8', now) .. string.sub(ARGV[2], 14) .. ARGV[4]
     if call('HSETNX', waiting, id, text) == 1 then
-      call('RPUSH', due, seq .. id)
-      call('HINCRBY', KEYS[1] .. 'priorities', '0', 1)
-      call('HSET', meta, 'now', string.format('%.0f', now), 'number', work, 'work', work)
-      call('PUBLISH', KEYS[1] .. 'work', work)
-      if call('EXISTS', KEYS[1] .. 'parked') == 0 then call('RPUSH', KEYS[1] .. 'parked', '') end
-      if known[5] then release_groups(known[5], now, KEYS[1]) end
-      return string.format('%.0f', number)
+      local length = redis.pcall('RPUSH', due, seq .. id)
+      local jobs = type(length) == 'number' and redis.pcall('HINCRBY', priorities, '0', 1)
+      if type(jobs) == 'number' and length <= 2 * jobs + 999 then
+        local seconds = math.floor(number / 1000000)
+        local work = string.format('%d%06d', seconds, number + 1 - seconds * 1000000)
+        local ms = string.format('%s%03d', time[1], now % 1000)
+        call('HSET', meta, 'now', ms, 'number', work, 'work', work)
+        call('PUBLISH', prefix .. 'work', work)
+        if call('EXISTS', prefix .. 'parked') == 0 then call('RPUSH', prefix .. 'parked', '') end
+        if known[5] then
+-- @nest groups
+          release_groups(known[5], now, prefix)
+        end
+        if length == LONG_HASH then
+          call('HSET', waiting, '', PADDING)
+          call('HDEL', waiting, '')
+        end
+        return number
+      end
+      call('HDEL', waiting, id)
+      if type(length) == 'number' then call('RPOP', due) end
+      if type(jobs) == 'number' then call('HINCRBY', priorities, '0', -1) end
     end
   end
 end
