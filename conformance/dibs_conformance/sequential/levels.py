@@ -159,7 +159,7 @@ def tried_by_probes(laws: Sequence[LawReport]) -> dict[str, int]:
 
 
 async def run_probe(locations: Locations, probe: Probe) -> tuple[int, list[str]]:
-    async with locations.open(locations.new(), "manual") as storage:
+    async with locations.open(locations.new(), probe.clock) as storage:
         return await probe.run(storage)
 
 

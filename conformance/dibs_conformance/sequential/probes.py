@@ -23,7 +23,8 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import WaitResult
-from dibs.storage.protocol import Storage
+from dibs.storage.protocol import Clock, Storage
+from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
 from dibs_conformance.sequential.limit_probes import (
@@ -56,7 +57,7 @@ LONG_ID = 400
 class Probe:
     """A law with the function that checks it.
 
-    The function gets a storage that was opened with a manual clock.
+    The function gets a storage that was opened with the clock of the probe.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Probe:
     run: Callable[[Storage], Awaitable[ProbeResult]]
     #: The capability without which a storage is not probed; "" to probe every storage.
     needs: str = ""
+    clock: Clock = "manual"
 
 
 async def large_counts(storage: Storage) -> ProbeResult:
@@ -277,5 +279,27 @@ PROBES = (
         "whatever the state of the other queues is.",
         check_serve,
         needs="many_queues",
+    ),
+    Probe(
+        "an enqueue of one job acts as one of a batch",
+        "3, enqueue",
+        "An enqueue of one job, by each method of the storage, is folded, blocked, merged, rejected or "
+        "repeated as in a batch.",
+        single_calls.check_enqueues,
+        clock="system",
+    ),
+    Probe(
+        "a claim and an end of one job act as larger ones",
+        "3, claim",
+        "A claim of one job obeys pauses, limits, cancels and priorities, and only the holder ends a run.",
+        single_calls.check_runs,
+        clock="system",
+    ),
+    Probe(
+        "a token of an enqueue reports its end",
+        "3, Wake-ups",
+        "A wait with the token of an enqueue reports each end after it, with the outcome of that run.",
+        single_calls.check_tokens,
+        clock="system",
     ),
 )

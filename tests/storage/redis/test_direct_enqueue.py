@@ -13,6 +13,7 @@ from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.direct_enqueue import _enqueue_command
 from dibs.storage.redis.keys import declared_keys, queue_prefix
+from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.wire import pack
 
 
@@ -27,7 +28,7 @@ def test_a_plain_job_is_packed_as_by_the_driver(
 
     assert batch.plain
     assert declared[0] == key
-    assert pack(_enqueue_command(declared, codec.encode_requests(batch))) == packed
+    assert pack(_enqueue_command(declared, codec.encode_requests(batch), script("enqueue").sha)) == packed
 
 
 def test_an_id_that_is_not_ascii_takes_the_general_path(

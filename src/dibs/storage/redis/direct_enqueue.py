@@ -60,10 +60,12 @@ class RedisDirectEnqueue(RedisSession):
         """Return a key of the queue, and the packed command of an enqueue."""
         if requests.plain and len(requests) == 1:
             job = requests[0].job
-            key, head = _plain_head(self._prefix, queue, self._cluster)
+            key, head = _plain_head(self._prefix, queue, script("enqueue").sha, self._cluster)
             return key, head + pack_plain_job(job.id, job.data.payload)
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        return declared[0], pack(_enqueue_command(declared, codec.encode_requests(requests)))
+        return declared[0], pack(
+            _enqueue_command(declared, codec.encode_requests(requests), script("enqueue").sha)
+        )
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))
@@ -83,15 +85,15 @@ class RedisDirectEnqueue(RedisSession):
 
 
 @lru_cache(4096)
-def _plain_head(prefix: str, queue: str, cluster: bool) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
+def _plain_head(prefix: str, queue: str, sha: str, cluster: bool) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
     """Return a key of the queue, and the packed command of an enqueue of one plain job without this job."""
     declared = keys.declared_keys([keys.queue_prefix(prefix, queue)], cluster=cluster)
-    command = pack(_enqueue_command(declared, [codec.PLAIN_HEAD, b"", b""]))
+    command = pack(_enqueue_command(declared, [codec.PLAIN_HEAD, b"", b""], sha))
     return declared[0], command.removesuffix(pack_plain_job("", b""))
 
 
-def _enqueue_command(declared: list[str], arguments: list[codec.Argument]) -> tuple[Any, ...]:
-    return ("EVALSHA", script("enqueue").sha, len(declared), *declared, "", *arguments)
+def _enqueue_command(declared: list[str], arguments: list[codec.Argument], sha: str) -> tuple[Any, ...]:
+    return ("EVALSHA", sha, len(declared), *declared, "", *arguments)
 
 
 def _did_not_run(error: RedisError) -> bool:
