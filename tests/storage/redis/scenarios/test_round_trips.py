@@ -50,14 +50,14 @@ async def test_a_batch_costs_as_many_requests_as_a_single_job(
     assert (1000, 3) == (len(ends), len(calls))
 
 
-async def test_new_jobs_are_answered_with_one_string(
+async def test_new_jobs_are_answered_with_one_number(
     storage: RedisStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis 6.2 sends each table in a reply with a system call of its own."""
     replies: list[Any] = []
     decode = requests.decode_enqueued
 
-    def noted(sent: Sequence[EnqueueRequest], reply: bytes | list[Any]) -> list[EnqueueResult]:
+    def noted(sent: Sequence[EnqueueRequest], reply: int | list[Any]) -> list[EnqueueResult]:
         replies.append(reply)
         return decode(sent, reply)
 
@@ -65,5 +65,5 @@ async def test_new_jobs_are_answered_with_one_string(
     one = await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="one"))])
     more = await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(3)])
 
-    assert [b"%d" % one[0].revision, b"%d" % more[0].revision] == replies
+    assert [one[0].revision, more[0].revision] == replies
     assert [more[0].revision + n for n in range(3)] == [result.revision for result in more]
