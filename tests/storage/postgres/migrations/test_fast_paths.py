@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from dibs.errors import StorageError
 from dibs.model.events import attempt_event
 from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetention, Overrides, Slot
-from dibs.model.requests import Complete, EnqueueRequest, RetryLater, SettingsPatch, Settlement, Update
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Reject,
+    RetryLater,
+    SettingsPatch,
+    Settlement,
+    Update,
+)
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, done
 
 TIMES = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
+
+BROKEN_ADMIT = """
+CREATE OR REPLACE FUNCTION admit(
+    qu queues, now_ms bigint, r request,
+    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT told text[]
+) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'admit is broken'; END $$
+"""
 
 
 def without_times(slot: Slot) -> Slot:
@@ -24,22 +44,87 @@ def without_times(slot: Slot) -> Slot:
     return Slot(current, slot.successor, outcome, slot.dropped)
 
 
-@pytest.mark.parametrize("ids", [["a"], ["a", "b", "c"]])
+@pytest.mark.parametrize("level", ["runs", "all"])
+@pytest.mark.parametrize("how", ["plain", "keyed", "reject"])
 async def test_new_jobs_are_stored_the_same_by_enqueue_new_and_admit(
-    storage: PostgresStorage, ids: list[str]
+    storage: PostgresStorage, how: str, level: str
 ) -> None:
-    """A request key selects the general path, admit(); without one the batch goes to enqueue_new()."""
-    plain = [asked(id, delay=60_000) for id in ids]
-    keyed = [replace(request, request_key=request.job.id) for request in plain]
+    """A wanted outcome selects the general path, admit(); without one the batch goes to enqueue_new()."""
+    requests = [asked(id, delay=60_000) for id in ("c", "a", "b")]
+    if how != "plain":
+        requests = [replace(request, request_key=f"key {request.job.id}") for request in requests]
+    if how == "reject":
+        requests = [replace(request, on_conflict=Reject()) for request in requests]
+    found = []
+    for queue, wanted in (("fast", False), ("general", True)):
+        await storage.configure(queue, SettingsPatch(log_level=level))  # type: ignore[arg-type]
+        answers = []
+        for _ in range(2):
+            answers += await storage.enqueue(queue, [replace(one, want_outcome=wanted) for one in requests])
+        slots = await storage.get(queue, ["a", "b", "c"])
+        kinds = [(event.kind, event.id) for _, event in (await storage.events(queue)).events]
+        statuses = [(one.status, one.found, one.repeated, one.id) for one in answers]
+        found.append((statuses, [without_times(slot) for slot in slots], kinds))
 
-    fast = await storage.enqueue("fast", plain)
-    general = await storage.enqueue("general", keyed)
+    assert found[1] == found[0]
+    assert [how != "plain"] * 3 == [repeated for _, _, repeated, _ in found[0][0][3:]]
 
-    assert [(one.status, one.found) for one in general] == [(one.status, one.found) for one in fast]
-    slots = {queue: await storage.get(queue, ids) for queue in ("fast", "general")}
-    assert [without_times(slot) for slot in slots["general"]] == [
-        without_times(slot) for slot in slots["fast"]
+
+async def test_a_batch_of_new_jobs_takes_the_set_based_path(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    """Batches with request keys and with Reject do not call admit(), which raises an error here."""
+    connection = await connect()
+    await connection.execute(BROKEN_ADMIT)
+    await connection.commit()
+    keyed = [replace(asked(id), request_key=id) for id in ("a", "b")]
+    rejected = [replace(asked(id), on_conflict=Reject()) for id in ("c", "d")]
+
+    results = [*await storage.enqueue("q", keyed), *await storage.enqueue("q", rejected)]
+
+    assert ["queued"] * 4 == [result.status for result in results]
+    with pytest.raises(StorageError, match="admit is broken"):
+        await storage.enqueue("q", [asked("e"), replace(asked("a"), request_key="another")])
+
+
+async def test_a_key_of_a_set_based_batch_is_known_after_its_job_has_ended(storage: PostgresStorage) -> None:
+    keyed = [replace(asked(id), request_key=f"key {id}") for id in ("a", "b")]
+    first = await storage.enqueue("q", keyed)
+    await storage.configure("q", SettingsPatch(retention=OutcomeRetention(completed=0)))
+    await storage.settle("q", [done(job) for job in await claimed(storage, "q")])
+
+    second = await storage.enqueue("q", [*keyed, replace(asked("c"), request_key="key c")])
+
+    assert [(True, "a"), (True, "b"), (False, "")] == [(one.repeated, one.id) for one in second]
+    assert [one.revision for one in first] == [one.revision for one in second[:2]]
+    assert [False, False, True] == [
+        slot.current is not None for slot in await storage.get("q", ["a", "b", "c"])
     ]
+
+
+async def test_reject_finds_the_outcome_of_one_id_in_a_batch(storage: PostgresStorage) -> None:
+    await storage.enqueue("q", [asked("b")])
+    await storage.settle("q", [done(job) for job in await claimed(storage, "q")])
+
+    results = await storage.enqueue("q", [replace(asked(id), on_conflict=Reject()) for id in ("a", "b", "c")])
+
+    assert ["queued", "completed", "queued"] == [result.status for result in results]
+
+
+async def test_equal_batches_at_the_same_time_enqueue_each_job_once(storage: PostgresStorage) -> None:
+    batches = [
+        [replace(asked(f"{number} {one}"), request_key=f"{number} {one}") for one in range(50)]
+        for number in range(10)
+    ]
+
+    answers = await asyncio.gather(
+        *(storage.enqueue("q", batch[::step]) for batch in batches for step in (1, -1))
+    )
+
+    repeated = [[one.repeated for one in answer] for answer in answers]
+    for ahead, behind in zip(repeated[::2], repeated[1::2], strict=True):
+        assert [True] * 50 == [one or other for one, other in zip(ahead, behind[::-1], strict=True)]
+    assert 500 == sum(flags.count(False) for flags in repeated)
 
 
 @pytest.mark.parametrize("level", ["runs", "all"])
