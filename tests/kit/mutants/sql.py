@@ -106,6 +106,18 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "kept := kept || ranges[i] || ranges[i + 1];",
         "kept := kept || ranges[i] || ranges[i + 2];",
     ),
+    "sql_a_new_batch_forgets_its_request_keys": (
+        "a request_key acts once",
+        "0031_keyed_batches",
+        "            WHERE a.key IS NOT NULL\n",
+        "            WHERE false\n",
+    ),
+    "sql_reject_overlooks_outcomes_in_a_batch": (
+        "Reject: completed, with the outcome",
+        "0031_keyed_batches",
+        "        IF rejects AND EXISTS (",
+        "        IF false AND EXISTS (",
+    ),
 }
 
 for name, (sentence, file, old, new) in LINES.items():
