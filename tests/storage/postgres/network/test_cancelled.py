@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -91,4 +92,22 @@ def test_the_end_of_a_loop_is_silent(
 
     asyncio.run(leave())
 
+    assert [] == [record.message for record in caplog.records if record.name in ("psycopg", "asyncio")]
+
+
+def test_a_caller_that_outlives_the_storage_is_silent(
+    postgres_server: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of the loop cancels a task that still runs. Its connection begins no new task then."""
+
+    async def leave() -> asyncio.Task[Any]:
+        async with open_url(postgres_server.url, schema=schema) as storage:
+            slow = asyncio.create_task(echo(storage, 1, seconds=30))
+            await sent(storage)
+        return slow
+
+    slow = asyncio.run(leave())
+    gc.collect()
+
+    assert slow.cancelled()
     assert [] == [record.message for record in caplog.records if record.name in ("psycopg", "asyncio")]

@@ -122,7 +122,12 @@ class ConnectionPool:
                 connection.pgconn.finish()
             raise
         finally:
-            if connection is not None and connection.unread is not None:
+            if connection is not None and connection.unread is not None and self._closed:
+                # Nothing waits for a task of a closed pool. If the event loop ends, and cancels its tasks, it
+                # would destroy a task that begins now.
+                connection.pgconn.finish()
+                self._free.release()
+            elif connection is not None and connection.unread is not None:
                 # The connection still counts towards `max_connections`, so that a caller who cancels often
                 # opens no more connections than others.
                 task = asyncio.ensure_future(self._discard_reply_and_return(connection))
