@@ -40,6 +40,7 @@ LAYERS = {
         "dibs.storage.running_loop",
         "dibs.storage.sleeper",
         "dibs.storage.unsent",
+        "dibs.storage.read_limits",
         "dibs.storage.wait_loop",
     ),
     "indexed": ("dibs.storage.indexed",),

@@ -90,6 +90,8 @@ async def test_write_needs_the_token_of_the_address(stored: Shell) -> None:
         (["--port", "70000"], {}, "70000"),
         (["--write"], {"DIBS_WEB_TOKEN": "short"}, "DIBS_WEB_TOKEN"),
         (["no.such.module:app"], {}, "no.such"),
+        (["--url", "file:.", "--warehouse", "./missing"], {}, "there is no folder ./missing"),
+        (["--url", "file:.", "--warehouse", "ftp://host/history"], {}, "no warehouse can be at ftp://"),
     ],
 )
 def test_a_wrong_use_is_one_line(shell: Shell, words: list[str], env: dict[str, str], reason: str) -> None:

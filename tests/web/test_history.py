@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dibs import ConfigurationError, Dibs
+from dibs import ConfigurationError, Dibs, Refused
 from dibs.web import dibs_web
 from dibs.web.reading import history
+from tests.spark.s3_server import BUCKET, ENVIRONMENT, s3_server
 from tests.web.conftest import Browser, browse
 from tests.web.warehouse import write_warehouse
 
@@ -124,6 +125,51 @@ async def test_a_slow_report_does_not_hold_the_page(
     monkeypatch.setattr(history, "PATIENCE", 0.0)
 
     assert "The report is being made" in await reader.text("/history")
+
+
+async def test_the_warehouse_may_be_in_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    location = f"s3://{BUCKET}/{tmp_path.name}"
+    with s3_server():
+        write_warehouse(location)
+        async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=location)) as reader:
+            page = await history_page(reader)
+
+    assert "order-666" in page
+    assert location in page
+
+
+@pytest.mark.parametrize("error", [Refused("no warehouse in {}"), ValueError("{} is broken")])
+async def test_the_password_of_a_url_is_not_shown(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    warehouse = "s3://name:hunter2@bucket/history?secret=hunter2"
+
+    def fail(location: str) -> None:
+        raise type(error)(str(error).format(location))
+
+    monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.Warehouse.existing", fail)
+    async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=warehouse)) as reader:
+        page = await history_page(reader)
+
+    assert "There is no report" in page
+    assert "s3://bucket/history" in page
+    assert "hunter2" not in page
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_large_warehouse_is_refused_with_the_command_that_makes_its_report(
+    reader: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_warehouse(tmp_path)
+    monkeypatch.setattr(history, "MAX_ROWS", 469)
+    page = await history_page(reader)
+
+    assert "the warehouse has 470 rows, and the dashboard makes reports of up to 469" in page
+    assert "dibs spark report" in page
 
 
 def test_a_wrong_warehouse_is_refused() -> None:

@@ -29,7 +29,7 @@ RUNS_COLUMNS: Final = {"id": "string", "due_at": "timestamp", "wait_ms": "bigint
 }  # fmt: skip
 
 
-def write_warehouse(root: Path, queue: str = "mail", bad_id: str = "order-666") -> None:
+def write_warehouse(root: str | Path, queue: str = "mail", bad_id: str = "order-666") -> None:
     """Add a generation with an hour of a queue to a warehouse."""
     with Warehouse(root).open_draft() as draft:
         for name, columns, rows in (

@@ -72,7 +72,8 @@ def dibs_web(
     - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
       "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
       hook raises an error, the page shows no value. Default: values are shown as they are.
-    - `warehouse` is the folder of the tables of `dibs spark history`, for the page History. Default: none.
+    - `warehouse` is the place of the tables of `dibs spark history`, for the page History: a folder, or a URL
+      such as s3://bucket/history. Default: none.
 
     Raises ConfigurationError for another object than an app or a URL.
     """
@@ -86,9 +87,11 @@ def dibs_web(
         if function is not None and not callable(function):
             raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
     if warehouse is not None and not isinstance(warehouse, (str, Path)):
-        raise ConfigurationError(f"warehouse is {warehouse!r:.60}; pass the path of a folder")
+        raise ConfigurationError(
+            f"warehouse is {warehouse!r:.60}; pass a folder, or a URL such as s3://bucket/history"
+        )
     history = History(
-        None if warehouse is None else Path(warehouse),
+        warehouse,
         with_error_texts=redact is None,
         sizes=app_or_url.handlers.sizes(),
     )

@@ -24,8 +24,8 @@ from dibs.web.reading.queues.activity import Activity
 from dibs.web.reading.queues.overview import read_overview
 from dibs.web.reading.queues.queue import read_queue
 from dibs.web.reading.search import search
-from dibs.web.reading.shared import SharedCall
-from dibs.web.reading.source import READ_TIMEOUT, Source
+from dibs.web.reading.shared import READ_TIMEOUT, SharedCall
+from dibs.web.reading.source import Source
 from dibs.web.reading.workers import read_workers
 
 #: Seconds for which a reading serves further viewers of its page.

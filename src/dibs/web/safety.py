@@ -20,6 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dibs.storage.read_limits import limited_reads
+from dibs.web.reading.shared import READ_TIMEOUT
+
 Access = Literal["none", "read", "write"]
 #: A function that returns the access of a request. It may be async.
 Allow = Callable[[Request], Access | Awaitable[Access]]
@@ -80,7 +83,8 @@ class Guard:
             await send(message)
 
         answer = self._refuse(request, access)
-        await (answer or self.app)(scope, receive, send_with_headers)
+        with limited_reads(READ_TIMEOUT):
+            await (answer or self.app)(scope, receive, send_with_headers)
 
     async def _access(self, request: Request) -> Access:
         """Return the access that `allow` grants; "none" if it fails or returns another value."""

@@ -8,7 +8,6 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from secrets import token_urlsafe
 
 import uvicorn
@@ -33,8 +32,8 @@ class ServerOptions:
     hide_values: bool
     #: The token of the address; "" to make one if it is needed.
     token: str = ""
-    #: Folder of the tables of `dibs spark history`, for the page History.
-    warehouse: Path | None = None
+    #: Folder or URL of the tables of `dibs spark history`, for the page History.
+    warehouse: str | None = None
 
     @property
     def needs_token(self) -> bool:

@@ -48,9 +48,8 @@ TOKEN_LENGTH: Final = 16
 @click.option("--hide-values", is_flag=True, help="Show no arguments, results or texts of errors.")
 @click.option(
     "--warehouse",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="FOLDER",
-    help="Folder of the tables of `dibs spark history`, for the page History.",
+    metavar="WHERE",
+    help="Tables of `dibs spark history`, for the page History: a folder, or a URL as s3://bucket/history.",
 )
 @options.url
 @options.json
@@ -61,7 +60,7 @@ def command(
     port: int,
     write: bool,
     hide_values: bool,
-    warehouse: Path | None,
+    warehouse: str | None,
     url: str | None,
     json: bool,
 ) -> None:
@@ -77,6 +76,8 @@ def command(
     server_options = _server_options(host, port, write=write, hide_values=hide_values, warehouse=warehouse)
     app = _import_application(application, url) if application else Dibs(resolve_url(url))
     _check_storage(app.url)
+    if warehouse is not None:
+        _check_warehouse(warehouse)
     from dibs.web import server  # noqa: PLC0415 - slow: it imports Starlette and uvicorn
 
     def print_address(address: str) -> None:
@@ -89,7 +90,7 @@ def command(
 
 
 def _server_options(
-    host: str, port: int, *, write: bool, hide_values: bool, warehouse: Path | None
+    host: str, port: int, *, write: bool, hide_values: bool, warehouse: str | None
 ) -> ServerOptions:
     try:
         from dibs.web.server import ServerOptions  # noqa: PLC0415 - the extra may be missing
@@ -113,6 +114,20 @@ def _import_application(application: str, url: str | None) -> Dibs:
         os.environ[URL_VARIABLE] = url
     sys.path.insert(0, str(Path.cwd()))
     return import_app(application)
+
+
+def _check_warehouse(warehouse: str) -> None:
+    """Raise UsageError for a folder that does not exist, and Refused for a URL that no warehouse can have."""
+    if "://" not in warehouse:
+        if not Path(warehouse).is_dir():
+            raise UsageError(f"--warehouse: there is no folder {warehouse}; dibs spark history creates it")
+        return
+    try:
+        from dibs.spark.history.warehouse.stores import open_store  # noqa: PLC0415 - the extra may be missing
+    except ImportError:
+        # The page History names the missing package.
+        return
+    open_store(warehouse)
 
 
 def _check_storage(url: str) -> None:

@@ -138,7 +138,8 @@ class BoundedStorage:
                 try:
                     return await getattr(limited or self._storage, name)(*args, **kwargs)
                 except StorageBusy as error:
-                    if limited is None:
+                    # A read waits for no lock of another transaction. Its server has ended the statement.
+                    if limited is None or name in _READS:
                         raise
                     return await self._wait_for_lock(limit, error, name, *args, **kwargs)
         except TimeoutError as error:

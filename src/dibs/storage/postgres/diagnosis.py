@@ -13,6 +13,7 @@ from dibs.storage.postgres.migrate import read_layout
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.connections import ConnectionPool
 from dibs.storage.postgres.network.errors import DriverErrors
+from dibs.storage.postgres.network.server import run_read
 from dibs.storage.postgres.queries import Queries, migrations
 
 #: The part of the connections from which on a server counts as nearly full.
@@ -68,13 +69,12 @@ async def diagnose(address: PostgresAddress, queries: Queries) -> list[Finding]:
     try:
         async with connections.borrow() as connection:
             try:
-                row = await (await connection.execute(queries["diagnosis"], {})).fetchone()
+                [row] = await run_read(connection, queries["diagnosis"], {})
                 layout = await read_layout(connection, queries)
             except psycopg.Error as error:
                 raise errors.to_storage_error(error, writes=False, alive=not connection.closed) from None
     finally:
         await connections.close()
-    assert row is not None, "the query has one row"  # noqa: S101
     names = ("fsync", "pages", "commits", "most", "open", "idle", "autovacuum")
     found = list(_examine(dict(zip(names, row, strict=True))))
     if not layout:

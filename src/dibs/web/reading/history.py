@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field, frozen
 
-from dibs.errors import DibsError
+from dibs.errors import DibsError, Refused
+from dibs.storage.addresses import redact_url
+from dibs.web.text import where_raised
 
 if TYPE_CHECKING:
     from dibs.spark.report.figures.summary import HistoryReport
 
 #: Seconds that a view of the page waits for a report. A longer one appears by a live update.
 PATIENCE: Final = 1.0
-#: Queues that the page lists, those with most attempts first.
-MAX_LISTED: Final = 50
+#: Most rows of the tables that a report reads: more would keep a CPU of the server busy for minutes.
+MAX_ROWS: Final = 20_000_000
+#: The tables that a report reads.
+READ_TABLES: Final = ("metrics", "runs", "ids")
 log = logging.getLogger("dibs.web")
 
 
@@ -31,7 +35,7 @@ class HistoryPage:
 
     #: "none" without a warehouse; "making" until the first report is ready; "failed"; "ready".
     state: str
-    #: The folder of the warehouse; "" without one.
+    #: The folder or the URL of the warehouse; "" without one.
     folder: str = ""
     #: Reason for which there is no report; "" for the others.
     problem: str = ""
@@ -50,7 +54,7 @@ class FullReport:
 class History:
     """The warehouse of a dashboard, and its latest report. A report is made again for each new generation."""
 
-    root: Path | None = None
+    root: str | Path | None = None
     #: False for a dashboard that redacts errors: its report has no error messages and no tracebacks.
     with_error_texts: bool = True
     #: Queue -> capacity units of a run, of the handlers that the dashboard knows.
@@ -62,7 +66,7 @@ class History:
         """Return the figures of the newest generation; those of the one before while they are made."""
         if self.root is None:
             return HistoryPage("none")
-        folder = str(self.root)
+        folder = _shown(self.root)
         problem = await self._refresh()
         if problem:
             return HistoryPage("failed", folder, problem)
@@ -91,26 +95,47 @@ class History:
         try:
             self._made = task.result()
         except DibsError as error:
-            return str(error)
+            return str(error).replace(str(self.root), _shown(self.root))
         except ImportError as error:
             return f'the report needs {error.name}: pip install "dibs[history]"'
-        except Exception:
-            log.exception("the report of the warehouse %s failed", self.root)
+        except Exception as error:  # noqa: BLE001 - the page names any error
+            # Its message may quote the URL, so no log.exception.
+            log.error(  # noqa: TRY400 - see above
+                "the report of the warehouse %s failed: %s", _shown(self.root), where_raised(error)
+            )
             return "the report cannot be made; the log of the dashboard has the reason"
         return ""
 
-    def _make(self, root: Path) -> tuple[HistoryReport, FullReport]:
-        """Return the report of the current generation; make it first if there is none."""
+    def _make(self, root: str | Path) -> tuple[HistoryReport, FullReport]:
+        """Return the report of the current generation; make it first if there is none.
+
+        Raise Refused for a warehouse with more than MAX_ROWS rows.
+        """
         from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
         from dibs.spark.report.figures.create import create_report  # noqa: PLC0415 - the same
         from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made
-        if made is not None and made[0].generation == Warehouse.existing(root).generation:
+        warehouse = Warehouse.existing(root)
+        if made is not None and made[0].generation == warehouse.generation:
             return made
+        rows = sum(
+            file.rows for name in READ_TABLES for files in warehouse.files(name).values() for file in files
+        )
+        if rows > MAX_ROWS:
+            raise Refused(
+                f"the warehouse has {rows:,} rows, and the dashboard makes reports of up to {MAX_ROWS:,}; "
+                "make this one with dibs spark report --warehouse … --out report.html",
+                field="warehouse",
+            )
         figures, series = create_report(root, sizes=self.sizes, with_error_texts=self.with_error_texts)
         html = render_page(figures, series)
         return figures, FullReport(html, _policy(html))
+
+
+def _shown(root: str | Path) -> str:
+    """Return the folder, or the URL without user, password and options."""
+    return redact_url(str(root)) if "://" in str(root) else str(root)
 
 
 def _policy(html: str) -> str:

@@ -6,9 +6,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field
+
+from dibs.storage.read_limits import read_limit
+
+#: Seconds after which a page stops waiting for the storage, and after which a server ends a read.
+READ_TIMEOUT: Final = 5.0
 
 T = TypeVar("T")
 
@@ -27,7 +32,9 @@ class SharedCall(Generic[T]):
         loop, task = asyncio.get_running_loop(), self._task
         if task is None or task.get_loop() is not loop or not self._is_usable(task, max_age):
             # An empty context, because the call belongs to all callers and not to the first one.
-            task = self._task = loop.create_task(self.call(), context=Context())
+            context = Context()
+            context.run(read_limit.set, READ_TIMEOUT)
+            task = self._task = loop.create_task(self.call(), context=context)
             # Without this, asyncio logs the error of a call whose callers have all gone.
             task.add_done_callback(_retrieve_error)
             self._begun = monotonic()

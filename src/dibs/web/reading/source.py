@@ -24,9 +24,8 @@ from dibs.storage.protocol import Storage
 from dibs.web.reading.census import Census
 from dibs.web.reading.examination import Examination
 from dibs.web.reading.shared import SharedCall
+from dibs.web.text import where_raised
 
-#: Seconds after which a page stops waiting for the storage.
-READ_TIMEOUT: Final = 5.0
 #: Most calls of the storage that one page has pending at a time.
 MAX_CALLS: Final = 8
 #: Most characters of a value that a page shows.
@@ -120,8 +119,14 @@ class Source:
             return value
         try:
             return self.redact(queue, part, value)
-        except Exception:
-            log.exception("the redaction hook failed for the %s of a job in queue %r", part, queue)
+        except Exception as error:  # noqa: BLE001 - any error of the hook hides the value
+            # Its message may quote the value, so no log.exception.
+            log.error(  # noqa: TRY400 - see above
+                "the redaction hook failed for the %s of a job in queue %r: %s",
+                part,
+                queue,
+                where_raised(error),
+            )
             return HIDDEN
 
     def show(self, queue: str, part: Part, value: Any) -> Shown:

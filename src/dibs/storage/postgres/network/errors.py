@@ -20,6 +20,7 @@ from dibs.errors import (
     DibsError,
     OutcomeUnknown,
     Refused,
+    StorageBusy,
     StorageError,
     StorageFull,
     StorageReadOnly,
@@ -114,6 +115,11 @@ class DriverErrors:
             return StorageError(
                 f"{self.url}: the statement conflicted with concurrent statements in {MAX_TRIES} attempts, "
                 f"nothing was changed; retry later: {why}"
+            )
+        if isinstance(error, pg.QueryCanceled):
+            return StorageBusy(
+                f"{self.url}: the server ended the statement, nothing was changed; repeat it later: {why}",
+                waits_for="the end of the statement",
             )
         if isinstance(error, READ_ONLY):
             return StorageReadOnly(f"{self.url} is read-only, perhaps a standby; nothing was changed: {why}")

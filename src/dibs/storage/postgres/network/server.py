@@ -25,6 +25,7 @@ from dibs.storage.postgres.network.prepared_enqueue import (
 )
 from dibs.storage.postgres.network.thread_connections import ThreadConnections
 from dibs.storage.postgres.queries import Queries
+from dibs.storage.read_limits import read_limit
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
@@ -164,8 +165,9 @@ class PostgresDatabase:
     async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
         async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
+            run = run_statement if writes else run_read
             try:
-                return await retry_conflicts(lambda: run_statement(connection, query, params))
+                return await retry_conflicts(lambda: run(connection, query, params))
             except psycopg.Error as error:
                 raise self._errors.to_storage_error(
                     error, writes=writes, alive=not connection.closed
@@ -264,6 +266,23 @@ def _warn_once(text: str) -> None:
     if text not in _warned:
         _warned.add(text)
         log.warning("%s", text)
+
+
+async def run_read(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
+    """Run a statement that only reads. The server ends it at the limit of the context, if there is one."""
+    seconds = read_limit.get()
+    if seconds is None:
+        return await run_statement(connection, query, params)
+    # In a transaction, because behind a pooler a setting of the session would stay for another client.
+    await connection.execute(b"BEGIN; SET LOCAL statement_timeout = %d" % max(1, round(seconds * 1000)))
+    try:
+        rows = await run_statement(connection, query, params)
+    except psycopg.Error:
+        if not connection.closed:
+            await connection.execute(b"ROLLBACK")
+        raise
+    await connection.execute(b"COMMIT")
+    return rows
 
 
 async def run_statement(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
