@@ -58,6 +58,8 @@ UNWANTED: Final = re.compile(
     r"(^|/)(__pycache__|\.[^/]+_cache|\.hypothesis|\.venv|\.nox|\.git|\.bench-[^/]*|dist|site)(/|$)"
     r"|^benchmarks/results/|\.(pyc|so|log)$"
 )
+#: Changes that are in no section of the changelog yet.
+FRAGMENT: Final = re.compile(r"changelog\.d/[^/]+\.[a-z]+\.md")
 #: Texts of files that somebody else has written, whose licence must be in the wheel, too.
 FOREIGN: Final = re.compile(rb"@licen[cs]e|copyright|MIT License|SPDX-License", re.IGNORECASE)
 URLS: Final = {"Documentation", "Source", "Issues", "Changelog"}
@@ -141,7 +143,7 @@ def check_entry_points(text: str, files: set[str]) -> Iterator[str]:
                 yield f"the entry point {name} of {group} names {target}, which the wheel lacks"
 
 
-def check_sdist(files: Mapping[str, bytes]) -> Iterator[str]:
+def check_sdist(files: Mapping[str, bytes], *, final: bool = False) -> Iterator[str]:
     """Yield a line for each file that a source distribution lacks or must not have."""
     expected = {
         path.relative_to(PROJECT).as_posix()
@@ -151,6 +153,12 @@ def check_sdist(files: Mapping[str, bytes]) -> Iterator[str]:
     }
     yield from (f"the sdist lacks {name}" for name in sorted(expected - files.keys()))
     yield from (f"the sdist has {name}" for name in sorted(files) if UNWANTED.search(name))
+    if final:
+        yield from (
+            f"{name} is in no section of CHANGELOG.md: run `nox -s changelog`"
+            for name in sorted(files)
+            if FRAGMENT.fullmatch(name)
+        )
 
 
 def main() -> None:
@@ -162,7 +170,7 @@ def main() -> None:
     for path in options.artifacts:
         is_wheel = path.suffix == ".whl"
         files = read_wheel(path) if is_wheel else read_sdist(path)
-        faults += check_wheel(files, final=options.final) if is_wheel else check_sdist(files)
+        faults += (check_wheel if is_wheel else check_sdist)(files, final=options.final)
         print(f"{path.name}: {len(files)} files, {path.stat().st_size:,} bytes")
     print(*faults, sep="\n", end="\n" if faults else "")
     sys.exit(1 if faults else 0)

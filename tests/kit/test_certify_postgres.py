@@ -1,4 +1,7 @@
-"""Postgres keeps the contract: 20 examples by default, 1,000 with the marker `certify`."""
+"""Postgres keeps the contract: 1,000 examples with the marker `certify`.
+
+By default Postgres has its examples in test_certify_levels.py, which tests all levels.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,6 @@ from dibs_conformance.servers import PostgresServer
 from tests.kit.postgres_locations import PostgresLocations
 
 BUDGET = 600.0
-
-
-def test_postgres_keeps_the_contract(postgres_server: PostgresServer) -> None:
-    with PostgresLocations(postgres_server.url) as locations:
-        report = certify(locations, examples=20, budget=BUDGET, seed=1)
-
-    assert report.certified, report.text()
 
 
 @pytest.mark.certify

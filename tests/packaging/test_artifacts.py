@@ -70,6 +70,15 @@ def test_an_sdist_without_the_files_of_deploy_is_found(tool: ModuleType, sdist: 
     )
 
 
+def test_a_change_without_a_section_of_the_changelog_stops_an_upload(tool: ModuleType, sdist: Path) -> None:
+    files = tool.read_sdist(sdist)
+    files["changelog.d/new-thing.added.md"] = b"A new thing."
+    faults = list(tool.check_sdist(files, final=True))
+
+    assert "changelog.d/new-thing.added.md is in no section of CHANGELOG.md: run `nox -s changelog`" in faults
+    assert not any("README" in fault or "template" in fault for fault in faults)
+
+
 def rename(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     return lambda content: content.replace(old, new)
 
