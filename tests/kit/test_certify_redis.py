@@ -1,7 +1,7 @@
 """Redis, as a server, by its Unix socket and as a cluster, and Valkey keep the contract.
 
-The cluster and Valkey have 8 examples by default; with the marker `certify` each has 1,000. Redis as a server has
-its examples in test_certify_levels.py by default.
+The cluster and Valkey have 8 examples by default; with the marker `certify` each has 1,000. Redis as a server
+has its examples in test_certify_levels.py by default.
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ FEW = 3
 #: Bugs in the engine that are found late, and take as long as twenty others.
 LATE = ("a_manual_now_has_a_floor_for_each_handle", "a_log_trimmed_by_size_says_no_fell_off")
 
+#: Bugs that the examples from seed 1 on find late, and a seed whose first examples find them: 4 examples
+#: instead of 198. If the examples change, the later ones find the bug, up to its number of examples.
+SEEDS = {"a_repeated_cancel_of_a_run_is_logged": 1125}
+
 
 def planted_in(where: str) -> list[Mutant]:
     return [mutant for mutant in MUTANTS.values() if mutant.where == where]
@@ -47,7 +51,8 @@ def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *
     """Check that the kit finds a bug, or that a survivor survives."""
     mutant.plant(patch)
 
-    failure, session = play(mutant.examples, target=target, durable=durable, walkthrough=True)
+    seed = SEEDS.get(mutant.name, 1)
+    failure, session = play(mutant.examples, seed, target=target, durable=durable, walkthrough=True)
 
     if mutant.survives:
         assert failure is None, f"found after {session.examples} histories: remove its `survives`"
