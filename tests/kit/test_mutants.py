@@ -14,6 +14,7 @@ from dibs_conformance.laws import LAWS
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants import MUTANTS, Mutant, commit_log
+from tests.kit.mutants.sql import ALL_IN_LINE, planted_lines
 from tests.kit.play import play
 from tests.kit.postgres_locations import PostgresLocations
 from tests.kit.redis_locations import RedisLocations
@@ -83,6 +84,19 @@ def test_a_bug_in_postgres_is_found(
 ) -> None:
     with PostgresLocations(postgres_server.url) as locations:
         find(mutant, monkeypatch, locations, durable=True)
+
+
+@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.certify)])
+def test_jobs_that_stay_in_the_line_are_no_bug(
+    examples: int, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three bugs are planted together with claims that always leave their jobs in the line."""
+    planted_lines(ALL_IN_LINE)(monkeypatch)
+
+    with PostgresLocations(postgres_server.url) as locations:
+        failure, _ = play(examples, target=locations, durable=True, walkthrough=True)
+
+    assert failure is None
 
 
 @pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.certify)])

@@ -8,11 +8,22 @@ from dibs.storage.postgres import migrate
 from dibs.storage.postgres.queries import migrations
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
+#: No bug: a claim of any number of jobs leaves them in the line. The laws of the kit claim few at a time.
+ALL_IN_LINE = ("0032_in_line", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
+
 
 def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
+    return planted_lines((file, old, new))
+
+
+def planted_lines(*lines: tuple[str, str, str]) -> Callable[[Patch], None]:
+    """Return a function that replaces lines of migrations: the file, the old line and the new one."""
+
     def plant(patch: Patch) -> None:
         ours = migrations()
-        texts = rewritten({one.name: one.text for one in ours}, file, old, new)
+        texts = {one.name: one.text for one in ours}
+        for line in lines:
+            texts = rewritten(texts, *line)
         bugged = tuple(one._replace(text=texts[one.name]) for one in ours)
         patch.setattr(migrate, "migrations", lambda: bugged)
 
@@ -24,7 +35,7 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
-        "0030_drain",
+        "0032_in_line",
         "    IF qu.paused THEN",
         "    IF false THEN",
     ),
@@ -42,7 +53,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
-        "0030_drain",
+        "0032_in_line",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
@@ -54,9 +65,9 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_the_least_urgent_first": (
         "claims follow the order",
-        "0030_drain",
-        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
-        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED);\n            IF cardinality",
+        "0032_in_line",
+        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
+        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
     ),
     "sql_a_return_ignores_the_requested_times": (
         "the fold law: a run that comes back is clamped",
@@ -120,5 +131,29 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
 }
 
-for name, (sentence, file, old, new) in LINES.items():
-    add(Mutant(name, "postgres", sentence, planted(file, old, new), by_contract=True))
+#: The same for bugs that need jobs in the line.
+IN_LINE: dict[str, tuple[str, str, str, str]] = {
+    "sql_a_job_in_the_line_is_claimed_again": (
+        "a job is claimed once",
+        "0032_in_line",
+        "AND (run_at, seq) >= (since, after) AND fence IS NULL",
+        "AND (run_at, seq) >= (since, after)",
+    ),
+    "sql_an_expired_lease_keeps_its_jobs_in_the_line": (
+        "leases end exactly at their expiry",
+        "0032_in_line",
+        "    PERFORM leave_line(qu, held, 0, true);\n    FOR j IN",
+        "    FOR j IN",
+    ),
+    "sql_a_job_in_the_line_counts_as_waiting": (
+        "counts agree with the jobs",
+        "0033_in_line_limits",
+        "in_line := (SELECT count(*) FROM line_jobs(qu.q, NULL));",
+        "in_line := 0;",
+    ),
+}
+
+for name, (sentence, *line) in LINES.items():
+    add(Mutant(name, "postgres", sentence, planted(line[0], line[1], line[2]), by_contract=True))
+for name, (sentence, *line) in IN_LINE.items():
+    add(Mutant(name, "postgres", sentence, planted_lines(ALL_IN_LINE, (line[0], line[1], line[2]))))

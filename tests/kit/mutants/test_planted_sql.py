@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dibs.storage.postgres.queries import migrations
-from tests.kit.mutants.sql import LINES
+from tests.kit.mutants.sql import IN_LINE, LINES
 from tests.mutation.sql_edits import defined_functions
 
 
@@ -21,8 +21,8 @@ def replacements(file: str, line: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", [*LINES, *IN_LINE])
 def test_no_later_migration_replaces_the_function(name: str) -> None:
-    _, file, line, _ = LINES[name]
+    _, file, line, _ = (LINES | IN_LINE)[name]
 
     assert [] == replacements(file, line)

@@ -21,9 +21,9 @@ _JOB: Final = {
     **{name: f"l.{name}" for name in ("fence", "holder", "claimed_at")},
     **{name: f"l.{name}::text" for name in ("error", "origin", "progress")},
     "attributes": "coalesce(l.attributes::text, '{}')",
-    "state": "CASE WHEN l.state IN ('a', 'h') THEN 'active' ELSE 'waiting' END",
+    "state": "CASE WHEN l.fence IS NULL THEN 'waiting' ELSE 'active' END",
     "priority": "l.priority::integer",
-    "handed_off": "CASE WHEN l.fence IS NOT NULL THEN l.lease IS NULL END",
+    "handed_off": "CASE WHEN l.fence IS NOT NULL THEN l.state = 'h' END",
     "cancel_requested": "CASE WHEN l.fence IS NOT NULL THEN coalesce(l.cancel_requested, false) END",
 }
 #: The same for the successor in a row of `live`.
@@ -49,7 +49,7 @@ _OUTCOME: Final = {
     "holder": "nullif(e.holder, '')",
     "priority": "CASE WHEN e.payload IS NOT NULL THEN e.priority::integer END",
 }
-_LIVE_FILTERS: Final = {"waiting": "l.state IN ('w', 'k')", "active": "l.state IN ('a', 'h')"}
+_LIVE_FILTERS: Final = {"waiting": "l.fence IS NULL", "active": "l.fence IS NOT NULL"}
 
 
 def column_query(

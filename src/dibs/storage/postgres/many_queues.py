@@ -34,7 +34,7 @@ class ManyQueuesSession(PostgresSession):
         checks.check_serve(steps, lease, self.limits)
         # All processes lock the queues in the same order, so that two of them cannot deadlock.
         in_order = sorted(steps, key=lambda step: step.queue)
-        params, reasons = encode_steps(in_order, MAX_LIMIT, self.limits)
+        params, reasons = encode_steps(in_order, MAX_LIMIT, self.limits, self._positions)
         params |= {
             "lease": sendable_lease(lease),
             "now": self._time_parameter(now),
@@ -51,7 +51,7 @@ class ManyQueuesSession(PostgresSession):
     def _decode_step(
         self, step: QueueStep, found: Sequence[Row], reasons: Sequence[str], lease: str, token: str
     ) -> SettleAndClaimResult:
-        _, statuses, revisions, _, now, *_ = found[-1]
+        _, statuses, revisions, now, *_ = found[-1]
         settled = rows.decode_settled(statuses, revisions, reasons)
         if not step.limit:
             return SettleAndClaimResult(tuple(settled), ClaimResult(now=now))
@@ -63,7 +63,7 @@ class ManyQueuesSession(PostgresSession):
         self, queue: str, found: Sequence[Sequence[Any]], lease: str, limit: int, token: str
     ) -> ClaimResult:
         """Decode the rows of a claim, and store what its vacuum and its waits need."""
-        claim = self.decode(queue, claims.decode_claim, found, lease, token)
+        claim = self.decode(queue, claims.decode_claim, found, lease, token, self._positions)
         self._vacuum.count(len(claim.jobs) + claims.count_filed(found))
         self._waits.note_claim(queue, claim, limit)
         return claim

@@ -22,9 +22,9 @@ _FILES: Final = ("columns", "place", "verbs", "reading")
 #: and `ended` (e). None selects every id, for an export.
 _STATES: Final = {
     None: ("true", "true"),
-    "waiting": ("l.state IN ('w', 'k')", "false"),
-    "scheduled": ("l.state IN ('w', 'k') AND l.run_at > (SELECT now_ms FROM clock)", "false"),
-    "active": ("l.state IN ('a', 'h')", "false"),
+    "waiting": ("l.fence IS NULL", "false"),
+    "scheduled": ("l.fence IS NULL AND l.run_at > (SELECT now_ms FROM clock)", "false"),
+    "active": ("l.fence IS NOT NULL", "false"),
     "handed_off": ("l.state = 'h'", "false"),
     "blocked": ("(l.next).seq IS NOT NULL", "false"),
     "completed": ("false", "e.kind = 'completed'"),

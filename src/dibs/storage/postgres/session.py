@@ -22,6 +22,7 @@ from dibs.storage.column_queries import ColumnQuery, ColumnTable
 from dibs.storage.postgres import diagnosis
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.parameters import sendable_id
+from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import UnreadableRow
 from dibs.storage.postgres.column_query import column_query
 from dibs.storage.postgres.network.address import PostgresAddress
@@ -53,6 +54,7 @@ class PostgresSession:
         self._lock_ms: str | None = None
         #: Queues whose row in the table `queues` is known to exist.
         self._registered: set[str] = set()
+        self._positions = RowPositions()
 
     @property
     def durability(self) -> str:
@@ -155,7 +157,7 @@ class PostgresSession:
         There is one reason for each settlement, "" for a valid one.
         """
         checks.check_settle(queue, settlements, self.limits)
-        params, reasons = parameters.encode_settlements(settlements, self.limits)
+        params, reasons = parameters.encode_settlements(settlements, self.limits, self._positions)
         return {**self._check_common(queue, now), **params}, reasons
 
     def report_params(

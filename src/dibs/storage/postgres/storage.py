@@ -109,7 +109,7 @@ class PostgresStorage(ManyQueuesSession, PostgresDirectEnqueue):
     ) -> SettleAndClaimResult:
         checks.check_claim(queue, lease, limit, self.limits)
         checks.check_settle(queue, settlements, self.limits)
-        params, reasons = parameters.encode_settlements(settlements, self.limits)
+        params, reasons = parameters.encode_settlements(settlements, self.limits, self._positions)
         params |= {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
         if not settlements:
             return SettleAndClaimResult((), await self.claim(queue, lease, limit, now=now))

@@ -15,6 +15,7 @@ from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetentio
 from dibs.model.requests import (
     Complete,
     EnqueueRequest,
+    Fail,
     Reject,
     RetryLater,
     SettingsPatch,
@@ -22,6 +23,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.codec.positions import RowPositions
 from tests.storage.postgres.jobs import asked, done
 
 TIMES = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
@@ -210,6 +212,90 @@ async def test_completions_of_one_step_are_logged_with_all_their_fields(storage:
     assert len({event.at for event in events}) == 1
     kept = {"result": b"abc"}
     assert events == [attempt_event("completed", job, events[0].at, result=kept.get(job.id)) for job in jobs]
+
+
+@pytest.mark.parametrize("level", ["off", "runs"])
+async def test_completions_without_outcomes_are_logged_the_same_by_complete_plain_and_complete_all(
+    storage: PostgresStorage, level: str
+) -> None:
+    """complete_plain() needs the positions of the rows, which a claim returns."""
+    patch = SettingsPatch(log_level=level, retention=OutcomeRetention(completed=0))  # type: ignore[arg-type]
+    ids = ["a", 'quote"', "ü", "z"]
+    for queue in ("fast", "general"):
+        await storage.configure(queue, patch)
+        await storage.enqueue(queue, [asked(id) for id in reversed(ids)])
+        jobs = await claimed(storage, queue, "host\n1")
+        if queue == "general":
+            storage._positions.take([fence_of(job) for job in jobs])
+        results = await storage.settle(queue, [done(job, b"1") for job in jobs])
+        events = [event for _, event in (await storage.events(queue)).events]
+
+        assert ["done"] * 4 == [result.status for result in results]
+        assert [Slot()] * 4 == await storage.get(queue, ids)
+        told = jobs if level == "runs" else []
+        assert events == [attempt_event("completed", job, events[0].at) for job in told]
+    entries = await storage._server.fetch(
+        b"SELECT packed LIKE '%%\"ids\"%%' FROM "
+        + storage._server.queries.schema.encode()
+        + b".events ORDER BY n",
+        {},
+        writes=False,
+    )
+    assert ([(True,), (False,)] if level == "runs" else []) == entries
+
+
+UPDATED = EnqueueRequest(job=NewJob(id="other", data=JobData(payload=b"2")))
+OTHERS = {
+    "a key": EnqueueRequest(job=NewJob(id="other", data=JobData(payload=b"1", key="k"))),
+    "a retention": EnqueueRequest(
+        job=NewJob(id="other", data=JobData(payload=b"1", retention=OutcomeRetention(completed=60_000)))
+    ),
+    "a delay": EnqueueRequest(job=NewJob(id="other", run_at=0)),
+    "a successor": UPDATED,
+    "a report": UPDATED,
+    "an older outcome": UPDATED,
+    "an unknown fence": UPDATED,
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+async def test_complete_plain_leaves_other_runs_to_the_general_path(
+    storage: PostgresStorage, what: str
+) -> None:
+    """The settled slots and the answers are those without positions. A report moves the row."""
+    found = []
+    for queue in ("fast", "general"):
+        patch = SettingsPatch(retention=OutcomeRetention(completed=0, failed=60_000), per_key=9)
+        await storage.configure(queue, patch)
+        if what == "an older outcome":
+            await storage.enqueue(queue, [asked("other")])
+            (job,) = await claimed(storage, queue)
+            failed = Fail(error=Error(type="E", message="no"))
+            await storage.settle(queue, [Settlement(id="other", fence=fence_of(job), action=failed)])
+        await storage.enqueue(queue, [asked("first"), OTHERS[what]])
+        jobs = {job.id: job for job in await claimed(storage, queue)}
+        other = jobs["other"]
+        if what == "a successor":
+            await storage.enqueue(queue, [asked("other", b"3")])
+        if what == "a report":
+            assert "reported" == await storage.report(queue, "other", fence_of(other), b"1", b"2")
+        ends = [done(jobs["first"]), done(other)]
+        if what == "an unknown fence":
+            storage._positions.add([7], storage._positions.take([fence_of(other)]) or [])
+            ends[1] = replace(ends[1], fence=7)
+        if queue == "general":
+            storage._positions = RowPositions()
+        statuses = [result.status for result in await storage.settle(queue, ends)]
+        slots = [without_times(slot) for slot in await storage.get(queue, ["first", "other"])]
+        kinds = [(event.kind, event.id) for _, event in (await storage.events(queue)).events]
+        slots = [
+            Slot(one.current and replace(one.current, run=None, seq=0), None, one.outcome) for one in slots
+        ]
+        found.append((statuses, slots, sorted(kinds)))
+
+    assert found[1] == found[0]
+    assert ["done", "lost" if what == "an unknown fence" else "done"] == found[0][0]
+    assert Slot() == found[0][1][0]
 
 
 async def test_a_claim_returns_the_job_that_get_returns(storage: PostgresStorage) -> None:

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from dibs.model.job import NO_ATTRIBUTES, ActiveRun, Error, Job, JobData, OutcomeRetention, Overrides
 from dibs.model.results import ClaimResult
+from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import (
     DECODE_ERRORS,
     NULL,
@@ -41,22 +42,40 @@ class _Rest(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _decode_rest: Final = msgspec.json.Decoder(_Rest).decode
 
 
-def decode_claim(rows: Sequence[Row], lease: str, token: str) -> ClaimResult:
-    """Return the result of a claim. The rows are one for each job, and a last one for the whole claim."""
+def decode_claim(rows: Sequence[Row], lease: str, token: str, positions: RowPositions) -> ClaimResult:
+    """Return the result of a claim, and add the positions of its rows.
+
+    The rows are some with arrays of jobs, and a last one for the whole claim.
+    """
     lost, now, next_due, holder, *_ = rows[-1]
-    jobs = []
+    jobs: list[Job] = []
     for row in rows[:-1]:
-        run = ActiveRun(fence=row[4], lease=lease, holder=holder, claimed_at=now)
-        try:
-            jobs.append(_decode_claimed_job(row[5:], run))
-        except DECODE_ERRORS:
-            raise unreadable_job(row[5]) from None
+        priority, fences, spots, ids, payloads, starts, enqueues, seqs, attempts, memos, rests = row[5:]
+        nothing = [None] * len(ids)
+        positions.add(fences, spots)
+        for fence, *columns, rest in zip(
+            fences,
+            ids,
+            payloads,
+            starts,
+            enqueues,
+            seqs,
+            attempts,
+            memos or nothing,
+            rests or nothing,
+            strict=True,
+        ):
+            run = ActiveRun(fence=fence, lease=lease, holder=holder, claimed_at=now)
+            try:
+                jobs.append(_decode_claimed_job(columns, priority, rest, run))
+            except DECODE_ERRORS:
+                raise unreadable_job(columns[0]) from None
     return ClaimResult(jobs=tuple(jobs), now=now, next_due=next_due, token=token, lost=lost)
 
 
-def _decode_claimed_job(row: Row, run: ActiveRun) -> Job:
+def _decode_claimed_job(columns: Row, priority: int, rest: str | None, run: ActiveRun) -> Job:
     """Return a claimed job from its columns. `rest` is None for a job with payload and priority alone."""
-    id, payload, priority, run_at, enqueued_at, seq, attempts, memo, rest = row
+    id, payload, run_at, enqueued_at, seq, attempts, memo = columns
     if rest is None:
         data = JobData(payload=payload, priority=priority, memo=memo)
         return Job(

@@ -26,7 +26,17 @@ class _Completions(msgspec.Struct, frozen=True, gc=False):
     at: int
     #: The holder of the runs with five fields.
     holder: str
-    events: list[msgspec.Raw]
+    events: list[msgspec.Raw] = []
+    #: The fields from here on are those of complete_plain() in 0034_completions.sql, instead of `events`.
+    fence: int = 0
+    revision: int = 0
+    ids: list[str] = []
+    #: Fences and revisions relative to the two numbers above.
+    fences: list[int] = []
+    revisions: list[int] = []
+    #: Milliseconds from the enqueue, and from the claim, to the end.
+    waits: list[int] = []
+    runs: list[int] = []
 
 
 _decode_entry: Final = msgspec.json.Decoder(list[LogEvent]).decode
@@ -79,13 +89,30 @@ def _unpack(packed: str) -> Sequence[LogEvent]:
     if packed.startswith("["):
         return _decode_entry(packed)
     entry = _decode_completions(packed)
+    if entry.ids:
+        return _decode_plain(entry)
     return [_decode_completion(event, entry) for event in entry.events]
+
+
+def _decode_plain(entry: _Completions) -> Sequence[LogEvent]:
+    """Return the events of an entry that has an array for each field."""
+    columns = zip(entry.ids, entry.fences, entry.revisions, entry.waits, entry.runs, strict=True)
+    return [
+        _completed(entry, id, entry.fence + fence, entry.at - wait, entry.at - run, entry.revision + revision)
+        for id, fence, revision, wait, run in columns
+    ]
 
 
 def _decode_completion(event: msgspec.Raw, entry: _Completions) -> LogEvent:
     if bytes(event).startswith(_ALL_FIELDS):
         return _decode_event(event)
-    id, fence, enqueued_at, claimed_at, revision = _decode_run(event)
+    return _completed(entry, *_decode_run(event))
+
+
+def _completed(
+    entry: _Completions, id: str, fence: int, enqueued_at: int, claimed_at: int, revision: int
+) -> LogEvent:
+    """Return the event of a first run whose job was never updated, delayed or returned."""
     return LogEvent(
         kind="completed",
         id=id,

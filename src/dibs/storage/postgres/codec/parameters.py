@@ -35,6 +35,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
+from dibs.storage.postgres.codec.positions import RowPositions
 
 Params = dict[str, Any]
 
@@ -139,7 +140,9 @@ def encode_requests(batch: CheckedBatch) -> Params:
     }
 
 
-def encode_settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Params, list[str]]:
+def encode_settlements(
+    given: Sequence[Settlement], limits: Limits, positions: RowPositions
+) -> tuple[Params, list[str]]:
     """Return the parameters of settle(), and for each settlement a reason to refuse it or ""."""
     reasons = [refusal_reason(one.action, limits) for one in given]
     # An action of an unknown type is refused; its kind has no effect.
@@ -151,7 +154,9 @@ def encode_settlements(given: Sequence[Settlement], limits: Limits) -> tuple[Par
     ids = [one.id for one in given]
     plain = len(set(ids)) == len(ids) and set(kinds) == {"completed"} and not any(details)
     results = [one.action.result if isinstance(one.action, Complete) else None for one in given]
+    spots = positions.take([one.fence for one in given])
     params = {
+        "spots": spots if plain else None,
         "ids": [sendable_id(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],
         "kinds": None if plain else kinds,

@@ -10,22 +10,23 @@ from typing import Any
 from dibs.model.limits import Limits
 from dibs.model.requests import QueueStep
 from dibs.storage.postgres.codec.parameters import Params, encode_settlements
+from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import Row
 
 #: The columns of the query before those of settle.
 STEP_COLUMNS = 1
-#: The columns of settle.
-SETTLE_COLUMNS = 2
+#: The columns of settle, and the time of a step that claims nothing.
+SETTLE_COLUMNS = 3
 
 
 def encode_steps(
-    steps: Sequence[QueueStep], most: int, limits: Limits
+    steps: Sequence[QueueStep], most: int, limits: Limits, positions: RowPositions
 ) -> tuple[Params, Sequence[Sequence[str]]]:
     """Return the parameters of serve, and for each step the reasons to refuse its settlements.
 
     No claim returns more than `most` jobs.
     """
-    encoded = [encode_settlements(step.settlements, limits) for step in steps]
+    encoded = [encode_settlements(step.settlements, limits, positions) for step in steps]
     batches = [params for params, _ in encoded]
     lasts = list(accumulate(len(params["ids"]) for params in batches))
     return {
@@ -39,6 +40,8 @@ def encode_steps(
         "kinds": _join(batches, "kinds", "completed"),
         "results": _join(batches, "results", None),
         "details": _join(batches, "details", None),
+        # The positions of a step are used if all of them are known.
+        "spots": _join(batches, "spots", None),
     }, [reasons for _, reasons in encoded]
 
 

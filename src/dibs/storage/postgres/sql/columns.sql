@@ -9,11 +9,13 @@ j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
 j.key, j.memo
 
 -- name: claimed
--- `rest` has the other columns of a job, see rest_of() in 0028_claim.sql.
-c.id, c.payload, c.priority, c.run_at, c.enqueued_at, c.seq, c.attempts, c.memo, c.rest
+-- Arrays of the jobs of a row, see start_runs() in 0032_in_line.sql. An element of `rests` has the other columns of a job,
+-- see rest_of() in 0028_claim.sql.
+c.lost, c.now_ms, c.next_due, c.holder, c.filed, c.priority, c.fences, c.spots, c.ids, c.payloads, c.starts, c.enqueues,
+c.seqs, c.tries, c.memos, c.rests
 
 -- name: run
-j.fence, j.claimed_at, j.lease::text, j.holder, j.cancel_requested, j.progress::text
+j.fence, j.claimed_at, CASE WHEN j.state = 'w' THEN j.line_lease ELSE j.lease END::text, j.holder, j.cancel_requested, j.progress::text
 
 -- name: successor
 (j.next).payload, (j.next).attributes::text, (j.next).priority, (j.next).overrides::text,

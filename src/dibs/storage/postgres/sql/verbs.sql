@@ -27,9 +27,8 @@ FROM {schema}.enqueue(
     %(wants)b::boolean[]) e
 
 -- name: claim
--- Returns a row for each job in the order of claims, with its fence, and a last row for the whole claim, in which
--- the columns of the job are NULL.
-SELECT c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
+-- Returns rows with arrays of jobs in the order of claims, and a last row for the whole claim, without jobs.
+SELECT {claimed}
 FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) c
 
 -- name: settle
@@ -38,15 +37,15 @@ FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)
 SELECT s.statuses, s.revisions
 FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s
 
 -- name: settle_and_claim
 -- Returns the rows of claim, each preceded by the columns of settle. Postgres runs claim after settle because an
 -- argument of claim depends on the row of settle.
-SELECT s.statuses, s.revisions, c.lost, c.now_ms, c.next_due, c.holder, c.fence, {claimed}
+SELECT s.statuses, s.revisions, {claimed}
 FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[]) s,
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s,
 LATERAL {schema}.claim(
     CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
     %(now)s::bigint) c
@@ -57,9 +56,8 @@ LATERAL {schema}.claim(
 -- for each step, with the number of the step and the time. The last row of a step also has the columns of settle.
 -- OFFSET 0 keeps the planner from moving the WHERE out of a subquery, so that the function does not run for a step
 -- without settlements, or without a claim.
-SELECT t.step, CASE WHEN c.id IS NULL THEN s.statuses END, CASE WHEN c.id IS NULL THEN s.revisions END,
-    c.lost, CASE WHEN t.most = 0 THEN {schema}.tick(%(now)s::bigint) ELSE c.now_ms END, c.next_due, c.holder, c.fence,
-    {claimed}
+SELECT t.step, CASE WHEN c.ids IS NULL THEN s.statuses END, CASE WHEN c.ids IS NULL THEN s.revisions END,
+    CASE WHEN t.most = 0 THEN {schema}.tick(%(now)s::bigint) END, {claimed}
 FROM unnest(
     %(queues)b::text[], %(firsts)b::integer[], %(lasts)b::integer[], %(plains)b::boolean[], %(limits)b::integer[])
     WITH ORDINALITY AS t (queue, first, last, plain, most, step)
@@ -68,7 +66,7 @@ LEFT JOIN LATERAL (
     FROM {schema}.settle(
         t.queue, %(now)s::bigint, t.plain, (%(ids)b::text[])[t.first:t.last], (%(fences)b::bigint[])[t.first:t.last],
         (%(kinds)b::text[])[t.first:t.last], (%(results)b::bytea[])[t.first:t.last],
-        (%(details)b::text[])[t.first:t.last]) s
+        (%(details)b::text[])[t.first:t.last], ((%(spots)b::text[])[t.first:t.last])::tid[]) s
     WHERE t.last >= t.first OFFSET 0) s ON true
 LEFT JOIN LATERAL (
     SELECT c.* FROM {schema}.claim(
