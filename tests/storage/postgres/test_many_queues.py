@@ -110,8 +110,8 @@ async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     query = storage._server.queries["serve"]
     params = {
         "queues": ["a", "b", "c"], "firsts": [1, 1, 1], "lasts": [0, 0, 0], "plains": [False] * 3, "ids": [],
-        "fences": [], "kinds": None, "results": None, "details": None, "spots": None, "limits": [1, 0, 1], "lease": lease,
-        "now": None,
+        "fences": [], "kinds": None, "results": None, "details": None, "spots": None, "limits": [1, 0, 1],
+        "lease": lease, "now": None,
     }  # fmt: skip
     await connection.execute(query, params)
     cursor = await connection.execute(
