@@ -58,6 +58,10 @@ async def _list_jobs(
 ) -> ExitCode:
     async with connect(url) as storage:
         page = await storage.list(queue, state, after=after, limit=limit)
+        # A page of a storage may be short, and not be the last one.
+        while page.after is not None and len(page.items) < limit:
+            more = await storage.list(queue, state, after=page.after, limit=limit - len(page.items))
+            page = ListPage(items=(*page.items, *more.items), after=more.after)
         code = ExitCode.DONE if page.items else (await select_queues(storage, [queue]))[1]
     _print_jobs(queue, state, page, output)
     return code

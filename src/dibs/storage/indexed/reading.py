@@ -11,6 +11,9 @@ from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, List
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 
+#: The most ids that a page of a listing reads. A search for a few failed jobs among 1,000,000 waiting ones
+#: would keep the process busy for seconds.
+MOST_READ: Final = 20_000
 #: With more scheduled entries than this, `counts` estimates the scheduled jobs instead of counting them.
 COUNTED: Final = 20_000
 
@@ -24,10 +27,19 @@ def get(index: Index, queue: str, ids: Sequence[str]) -> list[Slot]:
 def list_(
     index: Index, queue: str, state: State, after: str | None, until: str | None, limit: int
 ) -> ListPage:
-    """Return a page of the ids in a state. The cursor is the last id of the page."""
+    """Return a page of the ids in a state. The cursor is the last id of the page, or the last that was read.
+
+    A page reads at most MOST_READ ids, so it may be short.
+    """
     source, now = index.find_queue(queue), index.now
     page: list[tuple[str, Slot]] = []
-    for id in source.listing.ids_after(after, until):
+    if _is_empty(source, state):
+        return ListPage(items=(), after=None)
+    last = after
+    for read, id in enumerate(source.listing.ids_after(after, until)):
+        if read == MOST_READ:
+            return ListPage(items=tuple(page), after=last)
+        last = id
         slot = rules.hide_expired_outcome(source.slots[id], now)
         if not rules.is_in_state(slot, state, now):
             continue
@@ -35,6 +47,15 @@ def list_(
             return ListPage(items=tuple(page), after=page[-1][0])
         page.append((id, slot))
     return ListPage(items=tuple(page), after=None)
+
+
+def _is_empty(queue: QueueIndex, state: State) -> bool:
+    """Return whether no id of a queue is in a state. False does not say that one is."""
+    if state in ("completed", "failed", "cancelled"):
+        return not queue.outcomes.counts[state]
+    if state in ("waiting", "scheduled"):
+        return not queue.waiting
+    return state == "active" and not queue.active
 
 
 def counts(index: Index, queues: Iterable[str]) -> dict[str, Counts]:

@@ -281,7 +281,7 @@ class PostgresStorage(ManyQueuesSession, PostgresDirectEnqueue):
         if until is not None:
             paged["until"] = sendable_id(until)
         query = self._server.queries.page(state, ends=until is not None)
-        found = await self._server.fetch(query, paged, writes=False)
+        found = await self._server.fetch(query, paged, writes=False, ordered=True)
         page = self.decode(params["queue"], rows.decode_slots, found[:limit])
         cursor = page[-1][0] if len(found) > limit else None
         return [(id, slot) for id, slot in page if slot is not EMPTY], cursor

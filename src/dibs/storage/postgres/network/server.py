@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -151,21 +152,23 @@ class PostgresDatabase:
         """Return the Refused for a caller's connection to a database without the schema of this storage."""
         return refuse_other_database(connection, self._errors)
 
-    async def fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
+    async def fetch(
+        self, query: bytes, params: dict[str, Any], *, writes: bool, ordered: bool = False
+    ) -> list[Any]:
         """Run one statement as a separate transaction, and return its rows.
 
         The statement runs to its end even if the caller is cancelled. With `writes` False, it is run a second
-        time if its connection is lost.
+        time if its connection is lost. `ordered` reads a page in the order of an index.
         """
         try:
-            return await self._fetch(query, params, writes=writes)
+            return await self._fetch(query, params, writes=writes, ordered=ordered)
         except ReadLost:
-            return await self._fetch(query, params, writes=writes)
+            return await self._fetch(query, params, writes=writes, ordered=ordered)
 
-    async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool) -> list[Any]:
+    async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool, ordered: bool) -> list[Any]:
         async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
-            run = run_statement if writes else run_read
+            run = run_statement if writes else partial(run_read, ordered=ordered)
             try:
                 return await retry_conflicts(lambda: run(connection, query, params))
             except psycopg.Error as error:
@@ -268,13 +271,23 @@ def _warn_once(text: str) -> None:
         log.warning("%s", text)
 
 
-async def run_read(connection: PooledConnection, query: bytes, params: dict[str, Any]) -> list[Any]:
-    """Run a statement that only reads. The server ends it at the limit of the context, if there is one."""
+async def run_read(
+    connection: PooledConnection, query: bytes, params: dict[str, Any], *, ordered: bool = False
+) -> list[Any]:
+    """Run a statement that only reads. The server ends it at the limit of the context, if there is one.
+
+    With a limit, an `ordered` statement uses the order of an index.
+    """
     seconds = read_limit.get()
     if seconds is None:
         return await run_statement(connection, query, params)
     # In a transaction, because behind a pooler a setting of the session would stay for another client.
-    await connection.execute(b"BEGIN; SET LOCAL statement_timeout = %d" % max(1, round(seconds * 1000)))
+    begin = b"BEGIN; SET LOCAL statement_timeout = %d" % max(1, round(seconds * 1000))
+    if ordered:
+        # Before the first ANALYZE of a table that has grown, the planner expects few rows, reads all of them
+        # and sorts them for a page: 50 ms with 100,000 rows instead of 0.5 ms.
+        begin += b"; SET LOCAL enable_bitmapscan = off"
+    await connection.execute(begin)
     try:
         rows = await run_statement(connection, query, params)
     except psycopg.Error:
