@@ -103,8 +103,8 @@ LUA_BUGS = {
     "an end loses the result": ("include/single_settle", " .. head .. (result or '')", " .. head"),
     "an end has no number": (
         "include/single_settle",
-        "string.format('%.0f', number), 'ended',\n    string.format('%.0f', number), 'log_size'",
-        "string.format('%.0f', number), 'log_size'",
+        "'number', last, 'ended', last,",
+        "'number', last,",
     ),
 }
 

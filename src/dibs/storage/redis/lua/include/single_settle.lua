@@ -8,6 +8,8 @@
 -- log, a lease that has ended, a clock that has stepped back or has a lead, a damaged record. Each key is read before the
 -- first write, so a key of a wrong type fails the script before it has written.
 
+-- @include digits
+
 -- Return the age of a completed outcome as text ('*' for ever, '0' for none) and whether the job itself sets a part of its
 -- retention; nil if the outcome keeps data or attributes, or the general path must decide. The data begins at `at`.
 local function completed_retention(text, at, of_queue)
@@ -24,7 +26,8 @@ local function completed_retention(text, at, of_queue)
     if from + 3 + size > #text then return nil end
     own = string.sub(text, from + 4, from + 3 + size)
   end
-  local own_age, own_keep = string.match(own, '^([%d*]*),[%d*]*,[%d*]*,([%a-]*)$')
+  local own_age, own_keep = '', ''
+  if own ~= ',,,' then own_age, own_keep = string.match(own, '^([%d*]*),[%d*]*,[%d*]*,([%a-]*)$') end
   local age, keep = string.match(of_queue, '^([%d*]*),[%d*]*,[%d*]*,([%a-]*)$')
   if not own_age or not age then return nil end
   if own_age ~= '' then age = own_age elseif age == '' then age = '3600000' end
@@ -118,13 +121,13 @@ local function complete_one(prefix, lease, id, settlement)
     call('ZADD', prefix .. 'completed', age_ms and string.format('%.0f', now + age_ms) or '+inf', id)
   end
   if event then
-    call('XADD', prefix .. 'log', string.format('%.0f-0', number), 'e', event)
+    call('XADD', prefix .. 'log', digits(number) .. '-0', 'e', event)
     number = number + 1
   end
-  call('HSET', prefix .. 'meta', 'now', string.format('%.0f', now), 'number', string.format('%.0f', number), 'ended',
-    string.format('%.0f', number), 'log_size', string.format('%.0f', log_size))
+  local now_text, last = string.format('%s%03d', time[1], now % 1000), digits(number)
+  call('HSET', prefix .. 'meta', 'now', now_text, 'number', last, 'ended', last, 'log_size', string.format('%.0f', log_size))
   call('PUBLISH', prefix .. 'ended', pack('>I8I8I4', ended, number, #id) .. id
     .. pack('>I4', #message <= 1024 and #message or 0) .. (#message <= 1024 and message or ''))
   if event then call('PUBLISH', prefix .. 'told', '') end
-  return pack('>BI8', 1, 0), {'claimed', string.format('%.0f', now), '', known[3], {}}
+  return pack('>BI8', 1, 0), {'claimed', now_text, '', known[3], {}}
 end
