@@ -60,11 +60,11 @@ def best(rows: list[IdSummary], column: str) -> list[IdSummary]:
     return sorted(rows, key=lambda row: (-getattr(row, column), row.id))[:TOP_IDS]
 
 
-@pytest.mark.parametrize("runs_per_pass", [10**6, 40])
+@pytest.mark.parametrize("runs_per_part", [10**6, 40])
 def test_each_range_has_the_figures_of_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_per_pass: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_per_part: int
 ) -> None:
-    monkeypatch.setattr(report_ids, "RUNS_PER_PASS", runs_per_pass)
+    monkeypatch.setattr(report_ids, "RUNS_PER_PART", runs_per_part)
     monkeypatch.setattr(report_ids, "_MERGE_AT", 5)
     monkeypatch.setattr("dibs.spark.report.figures.parquet.BATCH_ROWS", 9)
     runs = random_runs(7)

@@ -5,8 +5,11 @@ For the whole history they come from the table `ids`. For a shorter range they a
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
@@ -24,11 +27,12 @@ from dibs.spark.report.figures.parquet import WarehouseReader, best_rows, ms_to_
 TOP_IDS: Final = 10
 #: Number of ids, those with most attempts, that are checked for failing nearly every time.
 POISON_CANDIDATES: Final = 200
-#: Number of runs up to which the ids of a range are counted in one pass. Longer ranges take several, each
-#: for a part of the ids, so that the number of ids in memory has a bound.
-RUNS_PER_PASS: Final = 500_000
+#: Number of runs up to which the ids of a range are counted in memory. The runs of a longer range are first
+#: divided by id into temporary files of about this size, at most MAX_PARTS.
+RUNS_PER_PART: Final = 100_000
+MAX_PARTS: Final = 256
 #: Groups are merged when this many have come since the last merge.
-_MERGE_AT: Final = 1 << 17
+_MERGE_AT: Final = 1 << 16
 
 
 class IdSummary(Struct, frozen=True, kw_only=True):
@@ -80,13 +84,13 @@ def top_ids(reader: WarehouseReader, queue: str) -> TopIds:
 
 def top_ids_since(reader: WarehouseReader, queue: str, begin: int, runs: int) -> TopIds:
     """Return the ids of the runs that ended at `begin` (ms) or later. `runs` is about their number."""
-    parts = max(1, -(-runs // RUNS_PER_PASS))
     found: dict[str, list[dict[str, Any]]] = {"longest_run_ms": [], "attempts": [], "failures": []}
     where = pc.field("finished_at") >= ms_to_timestamp(begin)
-    for part in range(parts):
+    batches = reader.batches("runs", queue, _RUN_COLUMNS, where, since=begin)
+    for part in _divide_by_id(batches, min(MAX_PARTS, -(-runs // RUNS_PER_PART))):
         sums = _IdSums()
-        for batch in reader.batches("runs", queue, _RUN_COLUMNS, where, since=begin):
-            sums.add(batch if parts == 1 else _part_of_ids(batch, part, parts))
+        for batch in part:
+            sums.add(batch)
         table = sums.table()
         for order, rows in found.items():
             best_rows(rows, table, (order,), TOP_IDS)
@@ -95,6 +99,39 @@ def top_ids_since(reader: WarehouseReader, queue: str, begin: int, runs: int) ->
         for rows in found.values()
     )
     return TopIds(slowest=slowest, hottest=hottest, failing=tuple(row for row in failing if row.failures))
+
+
+def _divide_by_id(batches: Iterable[pa.RecordBatch], parts: int) -> Iterator[Iterable[pa.RecordBatch]]:
+    """Yield the runs in `parts` parts. All runs of an id are in the same part."""
+    if parts <= 1:
+        yield batches
+        return
+    with tempfile.TemporaryDirectory(prefix="dibs-report-") as folder:
+        files = [Path(folder, f"{part}.arrow") for part in range(parts)]
+        with ExitStack() as stack:
+            writers: list[pa.RecordBatchStreamWriter] = []
+            for batch in batches:
+                writers = writers or [
+                    stack.enter_context(pa.ipc.new_stream(str(file), batch.schema)) for file in files
+                ]
+                for part, its in _split_batch(batch, parts):
+                    writers[part].write_batch(its)
+        for file in files if writers else ():
+            with pa.ipc.open_stream(str(file)) as reader:
+                yield reader
+            file.unlink()
+
+
+def _split_batch(batch: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    encoded = batch.column("id").dictionary_encode()
+    hashes = pa.array([crc32(id.encode()) % parts for id in encoded.dictionary.to_pylist()])
+    part_of = hashes.take(encoded.indices)
+    order = pc.sort_indices(part_of)
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(part_of).to_pylist()}
+    ordered, begin = batch.take(order), 0
+    for part in sorted(counts):
+        yield part, ordered.slice(begin, counts[part])
+        begin += counts[part]
 
 
 _RUN_COLUMNS: Final = ("id", "end", "enqueues", "wait_ms", "run_ms", "finished_at")
@@ -159,13 +196,6 @@ def _merge(rows: pa.Table) -> pa.Table:
     return groups.select(["id", *(f"{name}_{how}" for name, how in _MERGES.items())]).rename_columns(
         ["id", *_MERGES]
     )
-
-
-def _part_of_ids(batch: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
-    """Return the runs of one of `parts` parts of the ids."""
-    encoded = batch.column("id").dictionary_encode()
-    is_its = pa.array([crc32(id.encode()) % parts == part for id in encoded.dictionary.to_pylist()])
-    return batch.filter(is_its.take(encoded.indices))
 
 
 def poison_ids(reader: WarehouseReader, queue: str, failures: int) -> list[PoisonId]:

@@ -87,6 +87,11 @@ class _Period:
     waits: Counter[int | None] = field(factory=Counter)
     runs: Counter[int | None] = field(factory=Counter)
 
+    @property
+    def count(self) -> int:
+        """The number of attempts that were counted."""
+        return sum(self.runs.values())
+
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the attempts of a batch that ended in the period."""
         ended = pc.field("finished_at")
@@ -184,10 +189,14 @@ def summarize_ranges(
     for batch in reader.batches("runs", queue, _COLUMNS):
         for sums in (whole, *shorter):
             sums.add(batch)
-    found = {"all": whole.summarize(minutes, begin, top_ids(reader, queue))}
-    for sums in shorter:
-        runs = sum(sums.last.runs.values())
-        ids = top_ids_since(reader, queue, sums.last.begin, runs) if runs else TopIds()
+    ids = top_ids(reader, queue)
+    found = {"all": whole.summarize(minutes, begin, ids)}
+    counted = whole.last.count
+    for sums in reversed(shorter):
+        # A range with as many runs as the longer one has the same runs.
+        if sums.last.count != counted:
+            counted = sums.last.count
+            ids = top_ids_since(reader, queue, sums.last.begin, counted) if counted else TopIds()
         found[sums.name] = sums.summarize(minutes, begin, ids)
     return tuple(
         found.get(name) or _as_range(found["all"], name, minutes) for name in (*RANGES, "all")
