@@ -67,6 +67,17 @@ def kill_at_first_file(warehouse: Path, folder: Path) -> bool:
     return running.returncode == -signal.SIGKILL
 
 
+def kill_after(kind: str, warehouse: Path, folder: Path, seconds: float) -> bool:
+    """Kill an export after a time. Return whether it was killed."""
+    command = [sys.executable, "-m", "tests.spark.killed_export", kind, str(warehouse), str(folder), "never"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as running:
+        try:
+            running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            running.kill()
+    return running.returncode == -signal.SIGKILL
+
+
 def kill_in(owner: Any, name: str, *, call: int = 1, after: bool = False) -> None:
     """Make the process kill itself before or after a call of a function."""
     function: Callable[..., Any] = getattr(owner, name)
