@@ -5,8 +5,9 @@ Each round also measures two baselines with the same rows on the same Postgres: 
 data source, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's libpostgresql-jdbc-java is
 installed. Both write a plain table with a primary key, without deduplication or other guarantees, so they are
 the limit of what a queue can reach. Reads are compared like with like: all columns of `jobs` with a plain
-table of as many columns, and the columns id and payload with a plain table of these two. Compare the ratios:
-the speed of a shared machine changes by the minute.
+table of as many columns, and the columns id and payload with a plain table of these two. A source of constant
+rows shows the limit of every data source in Python. Compare the ratios: the speed of a shared machine changes
+by the minute. The CPU time is that of Java, all Python processes and the servers together.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
+import psutil
 import psycopg
 import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict
@@ -31,6 +33,7 @@ from pyspark.sql.types import StructType
 from rich.table import Table
 
 from benchmarks import report
+from benchmarks.spark_constants import ConstantsSource, frame
 from benchmarks.storages import private_servers
 from dibs.spark import enqueue, read, session
 
@@ -58,8 +61,16 @@ select 'rows' as queue, id, 'waiting' as state, payload, convert_from(payload, '
 from {schema}.live
 """
 
-#: Name of a step -> rows a second in each round.
-Rates = dict[str, list[float]]
+
+class Cost(NamedTuple):
+    """The cost of one step: rows a second, and CPU time of all processes together in us a row."""
+
+    rate: float
+    cpu: float
+
+
+#: Name of a step -> its cost in each repetition.
+Costs = dict[str, list[Cost]]
 
 
 class CopyWriter(ds.DataSourceArrowWriter):
@@ -92,8 +103,8 @@ class CopySource(ds.DataSource):
 
 def measure(
     spark: SparkSession, urls: Mapping[str, str], postgres: str, options: argparse.Namespace
-) -> Rates:
-    """Return the rates of all steps."""
+) -> Costs:
+    """Return the costs of all steps."""
     rows, server = options.rows, postgres.partition("?")[0]
     payload = f.format_string('{"n":%d,"pad":"%s"}', "id", f.lit("x" * (PAYLOAD - 24)))
     ids = spark.range(0, rows, 1, 2)
@@ -101,18 +112,28 @@ def measure(
         f.format_string("%032x", "id").alias("id"), f.encode(payload, "utf-8").alias("payload")
     ).cache()
     jobs.count()
-    rates: Rates = {}
+    costs: Costs = {}
     for number in range(options.rounds + 1):
         for name, step in steps(spark, urls, server, jobs, jdbc=options.jdbc.exists()).items():
             # A read is short compared with the pauses of a shared machine, so it is repeated.
             for _ in range(READS if " read " in name and number else 1):
-                started = time.perf_counter()
+                cpu, started = cpu_seconds(), time.perf_counter()
                 step()
-                seconds = time.perf_counter() - started
+                seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
                 # The first round only warms up Java, connection pools and the caches of the servers.
                 if number and not name.startswith("("):
-                    rates.setdefault(name, []).append(rows / seconds)
-    return rates
+                    costs.setdefault(name, []).append(Cost(rows / seconds, 1e6 * cpu / rows))
+    return costs
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time that this process and all below it took: Java, Python's tasks and the servers."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def steps(
@@ -142,6 +163,8 @@ def steps(
         # A table of the same rows with the columns of `jobs`, filled before the clock starts.
         calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", f"wide_{suffix}")
         calls["JDBC read postgres, all columns"] = partial(read_jdbc, spark, wide)
+    for title in ("all", "2"):
+        calls[f"constants read, {title} columns"] = partial(read_constants, spark, jobs.count(), title)
     return calls
 
 
@@ -153,6 +176,10 @@ def copy_jobs(url: str, schema: str, table: str) -> None:
 
 def read_jdbc(spark: SparkSession, options: Mapping[str, str]) -> None:
     read_to_noop(spark.read.format("jdbc").options(**options).load())
+
+
+def read_constants(spark: SparkSession, rows: int, columns: str) -> None:
+    read_to_noop(frame(spark, rows, columns))
 
 
 def read_jobs(spark: SparkSession, url: str, tasks: int, columns: Sequence[str] | None) -> None:
@@ -179,13 +206,24 @@ def jdbc_options(url: str) -> dict[str, str]:
     }
 
 
-def table_rows(rates: Rates) -> list[dict[str, Any]]:
-    """Return the medians, and their ratios within a round to COPY for writes and to JDBC for reads."""
+def table_rows(costs: Costs) -> list[dict[str, Any]]:
+    """Return the medians, and their ratios within a round to COPY for writes and to JDBC for reads.
+
+    Both ratios are above 1 for a step that is better than its baseline.
+    """
     table = []
-    for name, measured in rates.items():
-        baseline = rates.get(baseline_of(name))
-        ratio = median(a / b for a, b in zip(measured, baseline, strict=True)) if baseline else None
-        table.append({"step": name, "rows_per_second": round(median(measured)), "ratio": ratio})
+    for name, measured in costs.items():
+        baseline = costs.get(baseline_of(name))
+        pairs = list(zip(measured, baseline, strict=True)) if baseline else []
+        table.append(
+            {
+                "step": name,
+                "rows_per_second": round(median(cost.rate for cost in measured)),
+                "ratio": median(a.rate / b.rate for a, b in pairs) if pairs else None,
+                "cpu_us_a_row": round(median(cost.cpu for cost in measured), 1),
+                "cpu_ratio": median(b.cpu / a.cpu for a, b in pairs) if pairs else None,
+            }
+        )
     return table
 
 
@@ -216,6 +254,7 @@ def main() -> None:
         spark = session("dibs rows", master="local[2]", config=config)
         stack.callback(spark.stop)
         spark.dataSource.register(CopySource)
+        spark.dataSource.register(ConstantsSource)
         urls = {"file": f"file:{folder}/NAME", "redis": redis, "postgres": postgres}
         chosen = {name: url for name, url in urls.items() if name in options.storages.split(",")}
         table = table_rows(measure(spark, chosen, urls["postgres"], options))
@@ -224,10 +263,12 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
-    table = Table("step", "rows/s", "ratio to COPY / JDBC", title=title)
+    table = Table("step", "rows/s", "ratio", "us of CPU a row", "ratio of CPU", title=title)
     for row in rows:
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        table.add_row(row["step"], f"{row['rows_per_second']:,}", ratio)
+        ratios = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("ratio", "cpu_ratio")]
+        table.add_row(
+            row["step"], f"{row['rows_per_second']:,}", ratios[0], f"{row['cpu_us_a_row']}", ratios[1]
+        )
     report.open_console().print(table)
 
 

@@ -7,13 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dibs import Dibs
+from dibs.spark.history import increments
 from tests.spark import standalone
+from tests.spark.source_storages import at, run_some
 from tests.spark.standalone import Cluster, cluster  # noqa: F401 - a fixture
+from tests.spark.warehouse_rows import KEYS, rows
 from tests.storage_urls import new_url
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -82,18 +86,22 @@ def test_an_executor_without_dibs_says_how_to_bring_it(
 def test_a_cluster_without_room_is_reported(cluster: Cluster, tmp_path: Path) -> None:  # noqa: F811
     program = tmp_path / "program.py"
     program.write_text(
-        "import logging, os, signal, threading\n"
+        "import logging, os\n"
         "from dibs.spark import run_workers, session\n"
-        "logging.basicConfig()\n"
+        "class Exit(logging.Handler):\n"
+        "    def emit(self, record):\n"
+        "        print(record.getMessage(), flush=True)\n"
+        "        os._exit(7)\n"
+        "logging.getLogger('dibs.spark').addHandler(Exit())\n"
         "spark = session()\n"
-        "threading.Timer(30, os._exit, [7]).start()\n"
         f"run_workers(spark, 'cluster_app:app', 1, url='file:{tmp_path}/jobs')\n"
     )
 
     ran = cluster.submit(str(program), python=sys.executable, conf=["spark.executor.memory=64g"])
 
     assert 7 == ran.returncode
-    assert f"{cluster.master} runs no task of this application since 20 s" in ran.stderr
+    # spark-submit writes both outputs of the program to its standard output.
+    assert f"{cluster.master} runs no task of this application since 20 s" in ran.stdout
 
 
 @pytest.mark.spark
@@ -122,3 +130,34 @@ def test_the_history_runs_on_the_cluster_of_its_options(
 
     assert 0 == ran.returncode, ran.stderr[-3000:]
     assert ["double"] == list(json.loads(ran.stdout)["since"])
+
+
+@pytest.mark.spark
+def test_a_submitted_history_equals_that_of_duckdb(
+    cluster: Cluster,  # noqa: F811
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """The executors have only the dibs of --py-files. Under spark-submit, the engine `auto` is Spark."""
+    url, there, here = new_url("redis", request), tmp_path / "there", tmp_path / "here"
+    for first in (0, 1000):
+        ids = [f"id {number}" for number in range(first, first + 1000)]
+        at(url, partial(run_some, queue="work", ids=ids))
+    program = Path(standalone.__file__).with_name("history_program.py")
+    words = ["--url", url, "--warehouse", str(there), "--json"]
+    log = cluster.folder / "master.log"
+    before = log.read_text().count("Registered app")
+
+    ran = cluster.submit(
+        str(program),
+        *words,
+        python=standalone.python_without_dibs(tmp_path),
+        files=[standalone.zipped_dibs(tmp_path)],
+    )
+    increments.update(url, here, engine="duckdb")
+
+    assert 0 == ran.returncode, ran.stderr[-3000:]
+    assert before + 1 == log.read_text().count("Registered app")
+    assert 2000 == len(rows(there, "runs", "queue", "offset"))
+    for table in ("events", "runs", "metrics", "ids"):
+        assert rows(there, table, *KEYS[table]) == rows(here, table, *KEYS[table])

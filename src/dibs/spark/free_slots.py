@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -35,16 +36,15 @@ def warn_without_slots(spark: SparkSession) -> Iterator[None]:
 
 def _watch(context: Any, done: Event) -> None:
     tracker = context.statusTracker()
-    waited = 0.0
+    since = time.monotonic()
     while not done.wait(_INTERVAL):
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         waits = [stage for stage in stages if stage is not None]
         if not waits or any(stage.numActiveTasks or stage.numCompletedTasks for stage in waits):
-            waited = 0.0
-            continue
-        waited += _INTERVAL
-        if waited >= PATIENCE:
-            waited = 0.0
+            since = time.monotonic()
+        # Not the sum of the intervals, which are longer on a busy driver.
+        elif time.monotonic() - since >= PATIENCE:
+            since = time.monotonic()
             logger.warning(
                 "%s runs no task of this application since %g s: the cluster has no free cores or memory for "
                 "its executors. Check its web page, spark.executor.memory and spark.cores.max",

@@ -28,7 +28,7 @@ from dibs.spark.source.pages import log_pages, record_pages
 from dibs.spark.source.partitioning import id_ranges, offset_ranges
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.rows import EVENT_ROWS, RECORD_ROWS, Row, to_record_batch
-from dibs.storage.column_queries import ColumnQueries, ColumnTable
+from dibs.storage.column_queries import ColumnQueries, ColumnQuery, ColumnTable
 
 logger: Final = logging.getLogger("dibs.spark")
 
@@ -43,7 +43,8 @@ class QueuePartition(ds.InputPartition):
     """The input of one task: a part of the ids or of the log of one queue.
 
     Ids are given one by one in `ids`, or as a range of all ids or of the ids in one `state`. The range is
-    behind `after` and up to `until`; for a log these are offsets.
+    behind `after` and up to `until`; for a log these are offsets. `query` reads the range as columns, if the
+    storage runs SQL.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class QueuePartition(ds.InputPartition):
         ids: tuple[str, ...] | None = None,
         after: str | None = None,
         until: str | None = None,
+        query: ColumnQuery | None = None,
     ) -> None:
         super().__init__(queue)
         self.queue = queue
@@ -61,6 +63,7 @@ class QueuePartition(ds.InputPartition):
         self.ids = ids
         self.after = after
         self.until = until
+        self.query = query
 
 
 class TableReader(Shipped, ds.DataSourceReader):
@@ -104,7 +107,28 @@ class TableReader(Shipped, ds.DataSourceReader):
             return
         for state in states if states is not None and len(states) <= 1 else (None,):
             for start, stop in id_ranges(connection, queue, state, self._options.partitions):
-                yield QueuePartition(queue, state=state, after=start, until=stop)
+                query = self._column_query(connection, queue, state, start, stop)
+                yield QueuePartition(queue, state=state, after=start, until=stop, query=query)
+
+    def _column_query(
+        self,
+        connection: StorageConnection,
+        queue: str,
+        state: State | None,
+        after: str | None,
+        until: str | None,
+    ) -> ColumnQuery | None:
+        """Return the query of a range of ids, which a task can run without opening the storage."""
+        storage, table = connection.storage, self._options.table
+        if not isinstance(storage, ColumnQueries) or table not in get_args(ColumnTable):
+            return None
+        names = [*self._schema.names, *(predicate.column.name for predicate in self._predicates.predicates)]
+        columns = storage_columns(names)
+        return connection.run(
+            storage.column_query(
+                cast("ColumnTable", table), queue, columns, state=state, after=after, until=until
+            )
+        )
 
     def _states(self) -> list[State] | None:
         column, states = STATES[self._options.table]
@@ -118,40 +142,24 @@ class TableReader(Shipped, ds.DataSourceReader):
             # Spark passes an empty partition if the plan has no partitions.
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
+        batches = self._read_columns(part, schema)
+        if batches is not None:
+            yield from batches
+            return
         with StorageConnection(self._options.url) as connection:
-            batches = self._read_columns(connection, part, schema)
-            yield from self._read_rows(connection, part, schema) if batches is None else batches
+            yield from self._read_rows(connection, part, schema)
 
-    def _read_columns(
-        self, connection: StorageConnection, part: QueuePartition, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch] | None:
+    def _read_columns(self, part: QueuePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch] | None:
         """Return the rows as columns of a storage that runs SQL; None for other storages and tables."""
-        storage, table = connection.storage, self._options.table
-        if (
-            not isinstance(storage, ColumnQueries)
-            or not has_arrow_driver()
-            or table not in get_args(ColumnTable)
-            or part.ids is not None
-        ):
+        if part.query is None or not has_arrow_driver():
             return None
-        predicates = self._predicates.predicates
-        names = [*schema.names, *(predicate.column.name for predicate in predicates)]
-        query = connection.run(
-            storage.column_query(
-                cast("ColumnTable", table),
-                part.queue,
-                storage_columns(names),
-                state=part.state,
-                after=part.after,
-                until=part.until,
-            )
-        )
         try:
-            batches = read_batches(query)
+            batches = read_batches(part.query)
         except StorageError as error:
             # For example behind a pooler that keeps no prepared statements.
             logger.warning("%s; reading row by row", error)
             return None
+        predicates = self._predicates.predicates
         return (to_table_batch(part.queue, raw, schema, predicates) for raw in batches)
 
     def _read_rows(
