@@ -19,6 +19,7 @@ class Queue:
     priority: int = 100
     last_served: int = 0
     startable: int | None = None
+    only_starts: bool = False
 
 
 @define
@@ -118,6 +119,42 @@ def test_every_queue_is_served_in_turn() -> None:
 
     assert {"a", "b", "c", "d"} == set(served)
     assert all(number >= 10 for number in served.values())
+
+
+def prefetched(name: str, jobs: int, last_served: int, size: int = 1) -> Queue:
+    return Queue(name, size=size, last_served=last_served, startable=jobs, only_starts=True)
+
+
+def test_prefetched_short_runs_start_queue_by_queue() -> None:
+    """The runs of one queue end together, so one request settles them."""
+    queues = [prefetched("a", 80, 3), prefetched("b", 80, 1), prefetched("c", 80, 2)]
+
+    assert ({"b": 80, "c": 20}, None) == shared(*queues, free=100)
+    assert ({"b": 50}, None) == shared(*queues, free=50)
+
+
+def test_prefetched_short_runs_of_each_queue_start_in_turn() -> None:
+    queues = [prefetched(name, 1000, 0, size) for name, size in (("a", 1), ("b", 1), ("c", 3))]
+    served: Counter[str] = Counter()
+    for turn in range(1, 13):
+        for queue, number in share_capacity(queues, 10)[0]:
+            queue.last_served = turn
+            served[queue.name] += number * queue.size
+
+    assert {"a", "b", "c"} == set(served)
+    assert min(served.values()) >= 30
+
+
+def test_prefetched_short_runs_share_with_a_queue_that_may_claim() -> None:
+    queues = [prefetched("a", 80, 1), prefetched("b", 80, 2), Queue("c", size=1, last_served=3)]
+
+    assert ({"a": 30, "b": 30, "c": 30}, None) == shared(*queues, free=90)
+
+
+def test_prefetched_short_runs_of_a_higher_priority_come_first() -> None:
+    low = Queue("low", priority=1, size=1, startable=80, only_starts=True)
+
+    assert {"high": 80, "low": 20} == shared(low, prefetched("high", 80, 9), free=100)[0]
 
 
 def test_without_free_units_there_are_no_shares() -> None:

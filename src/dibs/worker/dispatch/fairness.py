@@ -54,6 +54,8 @@ class Contender(Protocol):
     #: A number that grows with each service of any queue, so the queue with the lowest number has waited
     #: longest. 0 for a queue that was never served.
     last_served: int
+    #: True if the queue starts prefetched short runs and no other jobs.
+    only_starts: bool
 
     @property
     def startable(self) -> int | None:
@@ -69,6 +71,9 @@ def share_capacity(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]],
     Queues are served by priority, then by least recent service. Queues of equal priority share the `free`
     units equally. Sharing stops at the first queue whose next job does not fit: units that become free later
     go to this queue first.
+
+    If all queues of a priority have prefetched short runs, each takes all units that its runs need: the runs
+    of one queue then end together, and one request settles them.
     """
     grants: list[tuple[C, int]] = []
     if len(queues) == 1:
@@ -85,12 +90,16 @@ def share_capacity(queues: Sequence[C], free: int) -> tuple[list[tuple[C, int]],
 
 
 def _share_equally(peers: Sequence[C], free: int, grants: list[tuple[C, int]]) -> tuple[int, C | None]:
+    one_by_one = len(peers) > 1 and all(queue.only_starts for queue in peers)
     for position, queue in enumerate(peers):
+        if one_by_one and free <= 0:
+            break  # the others are served first in the next step, some ms later
         if queue.size > free:
             # If queues of equal priority took the units in this round, this queue is served before them in
             # the next round.
             return free, queue
-        number = max(1, free // (len(peers) - position) // queue.size)
+        part = free if one_by_one else free // (len(peers) - position)
+        number = max(1, part // queue.size)
         if queue.startable is not None:
             number = min(number, queue.startable)
         grants.append((queue, number))
