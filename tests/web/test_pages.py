@@ -317,7 +317,15 @@ async def test_a_bad_address_is_refused_with_a_reason(
     answer = await reader.get(path, **params)
 
     assert 400 == answer.status_code
-    assert "This was not done" in answer.text
+    assert "This page cannot be shown" in answer.text
+
+
+async def test_an_unknown_address_is_a_page_with_a_way_back(reader: Browser) -> None:
+    answer = await reader.get("/nothing/here")
+
+    assert 404 == answer.status_code
+    assert "There is no page at this address." in answer.text
+    assert 'href="/"' in answer.text
 
 
 async def test_links_of_a_mounted_dashboard_lead_to_its_path() -> None:

@@ -6,10 +6,12 @@ import logging
 from typing import Any
 
 import pytest
+from starlette.routing import Route
 
 from dibs import ConfigurationError, Dibs
 from dibs.web import dibs_web
-from dibs.web.safety import TokenGate, is_same_origin
+from dibs.web.safety import Guard, TokenGate, is_same_origin
+from dibs.web.writes import WRITES
 from tests.web.conftest import HOST, Browser, browse, may
 
 ACTIONS = (
@@ -29,6 +31,28 @@ async def is_unchanged(app: Dibs) -> bool:
     counts = await app.queue("q").counts()
     status = await app.queue("q").get("a")
     return counts.waiting == 1 and status is not None and status.state == "waiting"
+
+
+def test_the_actions_of_these_tests_are_all_writes() -> None:
+    """A new write is tested without permission, from another site, and without a token."""
+    guard = dibs_web("memory:")._asgi
+    assert isinstance(guard, Guard)
+    routes = [route for route in guard.app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
+    writing = {route.path for route in routes if route.methods and route.methods - {"GET", "HEAD"}}
+    special = {path.removeprefix("/do/") for path in writing if "{" not in path}
+
+    assert {"/do/{action}"} == {path for path in writing if "{" in path}
+    assert all(path.startswith("/do/") for path in writing)
+    assert special | set(WRITES) == set(ACTIONS)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_no_link_writes(jobs: Dibs, action: str) -> None:
+    async with browse(dibs_web(jobs, allow=may("write"))) as browser:
+        answer = await browser.get(f"/do/{action}", queue="q", id="a")
+
+    assert answer.status_code in (404, 405)
+    assert await is_unchanged(jobs)
 
 
 @pytest.mark.parametrize("action", ACTIONS)

@@ -98,4 +98,9 @@ def dibs_web(
     pages = Pages(Source(app_or_url, redact), history)
     site = Site()
     routes = Routes(pages, Live(pages), site)
-    return Dashboard(app_or_url, pages, site, Guard(Starlette(routes=routes.all()), allow))
+    return Dashboard(
+        app_or_url,
+        pages,
+        site,
+        Guard(Starlette(routes=routes.all(), exception_handlers={404: routes.not_found}), allow),
+    )

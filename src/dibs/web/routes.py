@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from dibs.errors import BatchRefused, DibsError, Refused
+from dibs.web import api
 from dibs.web.bulk_retry import RetryProgress, count_matching, retry_selected, retry_step, storage_time
 from dibs.web.live import Live, TooManyViewersError
 from dibs.web.pages import Page, PageKey, Pages
@@ -44,6 +45,7 @@ class Routes:
             *shown,
             Route("/live/{name}", self.stream),
             Route("/report", self.report),
+            Route("/api/{name}", self.api),
             Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
             Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
             Route("/do/selected", self.selected, methods=["POST"]),
@@ -98,6 +100,10 @@ class Routes:
                 yield {"event": event, "data": self.site.with_token(text, token)}
         finally:
             self.live.leave(watch)
+
+    async def api(self, request: Request) -> Response:
+        """Answer with a page as JSON."""
+        return await api.answer(self.pages, request.path_params["name"], dict(request.query_params))
 
     async def report(self, request: Request) -> Response:
         """Show the whole report of the warehouse, under a policy of its own."""
@@ -228,10 +234,17 @@ class Routes:
 
     def _problem(self, request: Request, error: DibsError) -> Response:
         status = 400 if isinstance(error, (Refused, BatchRefused)) else 503
-        return self._other(request, "problem.html", status, problem=error_text(error))
+        title = "This page cannot be shown" if request.method == "GET" else "This was not done"
+        return self._other(request, "problem.html", status, title=title, problem=error_text(error))
+
+    def not_found(self, request: Request, _: Exception) -> Response:
+        """Answer to an address without a page."""
+        return self._other(
+            request, "problem.html", 404, title="Not found", problem="There is no page at this address."
+        )
 
     def _forbidden(self, request: Request, error: ForbiddenError) -> Response:
-        return self._other(request, "problem.html", 403, problem=str(error))
+        return self._other(request, "problem.html", 403, title="This was not done", problem=str(error))
 
     def _other(self, request: Request, template: str, status: int, **values: Any) -> Response:
         """Return a page that is no page of the registry; it is not live."""

@@ -211,6 +211,9 @@ class TokenGate:
             return PlainTextResponse("This host name is not that of the dashboard.\n", 421, HEADERS)
         if not self.token or _is_equal(request.cookies.get(self.cookie, ""), self.token):
             return None
+        # For programs, which have no cookie. A browser sends this header for no other site.
+        if _is_equal(request.headers.get("authorization", ""), f"Bearer {self.token}"):
+            return None
         given = request.query_params.get("token", "")
         if request.method == "GET" and _is_equal(given, self.token):
             return self._log_in(request)

@@ -204,7 +204,11 @@ def _group_name(members: Sequence[NodeStatus], group: Group) -> str:
     if len(members) == 1:
         return node_name(members[0])
     queues = {node.queue for node in members}
-    name = f"{len(members):,} x {queues.pop()}" if len(queues) == 1 else f"{len(members):,} nodes"
+    name = (
+        f"{len(members):,} \N{MULTIPLICATION SIGN} {queues.pop()}"
+        if len(queues) == 1
+        else f"{len(members):,} nodes"
+    )
     return f"{name}, chains of {group.steps:,}" if group.steps > 1 else name
 
 
