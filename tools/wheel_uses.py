@@ -273,7 +273,7 @@ def try_uvloop(place: Place) -> None:
 
 def try_mcp(place: Place) -> None:
     """Send the first request of an assistant; the end of its input ends the server."""
-    place.run("dibs", "enqueue", "mail", '{"to": "ada"}', **STORAGE)
+    place.run("dibs", "enqueue", "letters", '{"to": "ada"}', **STORAGE)
     client = {"name": "release", "version": "1"}
     params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
