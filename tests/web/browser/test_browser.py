@@ -237,6 +237,44 @@ async def test_each_page_fits_and_passes_the_accessibility_check(width: str, the
     assert [] == violations
 
 
+#: Counts the layout shifts of a page that no input of the reader has caused.
+SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts.push(entry.value);
+}).observe({type: "layout-shift", buffered: true});
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_nothing_moves_while_a_page_loads_and_updates(width: str) -> None:
+    """The sum of the shifts of each page stays below 0.01, a tenth of what web.dev calls good."""
+    async with Dibs("memory:") as app:
+        queue = app.queue("emails")
+        await queue.enqueue_many([queue.bind({"n": number}, id=f"job-{number}") for number in range(30)])
+        moved: dict[str, float] = {}
+        async with viewing(app, WIDTHS[width]) as viewer:
+            await viewer.page.add_init_script(SHIFTS)
+            for path in (
+                "",
+                "queue?name=emails",
+                "job?queue=emails&id=job-1",
+                "failures",
+                "workers",
+                "place",
+            ):
+                await viewer.open(path)
+                await viewer.is_live()
+                await queue.amend("job-1", priority=len(moved) + 1)
+                moved[path] = await viewer.page.evaluate("window.shifts.reduce((sum, each) => sum + each, 0)")
+
+            # The observer sees a shift: one of the test itself.
+            await viewer.page.evaluate("document.body.style.paddingTop = '300px'")
+            await viewer.page.wait_for_function("window.shifts.length > 0")
+
+    assert {} == {path: shift for path, shift in moved.items() if shift >= 0.01}
+
+
 async def test_hostile_ids_lead_to_their_pages() -> None:
     async with shop.app.using("memory:") as app, viewing(app) as viewer:
         await fill_shop(app)
