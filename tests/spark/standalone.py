@@ -54,7 +54,8 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=400,
+            # A first increment on a busy machine took 240 s.
+            timeout=900,
             cwd=self.folder,
             env=submit_environment(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=sys.executable),
         )
