@@ -23,6 +23,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.positions import RowPositions
 from tests.storage.postgres.jobs import asked, done
 
@@ -214,9 +215,15 @@ async def test_completions_of_one_step_are_logged_with_all_their_fields(storage:
     assert events == [attempt_event("completed", job, events[0].at, result=kept.get(job.id)) for job in jobs]
 
 
+@pytest.fixture
+def positions_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the positions of rows also with a few settlements."""
+    monkeypatch.setattr(parameters, "FEWEST_POSITIONS", 1)
+
+
 @pytest.mark.parametrize("level", ["off", "runs"])
 async def test_completions_without_outcomes_are_logged_the_same_by_complete_plain_and_complete_all(
-    storage: PostgresStorage, level: str
+    storage: PostgresStorage, level: str, positions_sent: None
 ) -> None:
     """complete_plain() needs the positions of the rows, which a claim returns."""
     patch = SettingsPatch(log_level=level, retention=OutcomeRetention(completed=0))  # type: ignore[arg-type]
@@ -260,7 +267,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("what", OTHERS)
 async def test_complete_plain_leaves_other_runs_to_the_general_path(
-    storage: PostgresStorage, what: str
+    storage: PostgresStorage, what: str, positions_sent: None
 ) -> None:
     """The settled slots and the answers are those without positions. A report moves the row."""
     found = []

@@ -35,7 +35,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.storage.postgres.codec.positions import RowPositions
+from dibs.storage.postgres.codec.positions import FEWEST_POSITIONS, RowPositions
 
 Params = dict[str, Any]
 
@@ -156,7 +156,7 @@ def encode_settlements(
     results = [one.action.result if isinstance(one.action, Complete) else None for one in given]
     spots = positions.take([one.fence for one in given])
     params = {
-        "spots": spots if plain else None,
+        "spots": spots if plain and len(ids) >= FEWEST_POSITIONS else None,
         "ids": [sendable_id(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],
         "kinds": None if plain else kinds,

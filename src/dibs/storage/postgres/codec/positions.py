@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+#: The fewest settlements of one call that are sent with positions. For fewer, the statement costs more than
+#: the lookups by id.
+FEWEST_POSITIONS: Final = 16
 #: The greatest number of positions that a storage keeps. Runs that end elsewhere leave theirs behind.
 MOST_POSITIONS: Final = 20_000
 

@@ -192,8 +192,25 @@ BEGIN
                     names := ARRAY(SELECT id FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
                 END IF;
                 FOR i IN 1 .. cardinality(picked) BY size LOOP
-                    RETURN QUERY SELECT NULL::boolean, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, level, r.*
-                    FROM start_runs(picked[i:i + size - 1], under, claim.holder, claim.now_ms, in_line) r;
+                    -- The statement of start_runs() itself: one more call shows in claims of one job.
+                    RETURN QUERY
+                    WITH taken AS (
+                        UPDATE live l SET
+                            state = CASE WHEN in_line THEN 'w' ELSE 'a' END,
+                            lease = CASE WHEN NOT in_line THEN under END,
+                            line_lease = CASE WHEN in_line THEN under END, fence = nextval('numbers'),
+                            holder = claim.holder, claimed_at = claim.now_ms, attempts = attempts + 1
+                        WHERE ctid = ANY (picked[i:i + size - 1])
+                        RETURNING l.ctid AS spot, l.fence, l.id, l.payload, l.run_at, l.enqueued_at, l.seq, l.attempts,
+                            l.memo, rest_of(l.seq, l.attributes, l.overrides, l.retention, l.first, l.revision,
+                                            l.enqueues, l.retries, l.stalls, l.timeouts, l.error, l.origin, l.key) AS rest
+                    )
+                    SELECT NULL::boolean, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, level,
+                           array_agg(t.fence), array_agg(t.spot::text), array_agg(t.id), array_agg(t.payload),
+                           array_agg(t.run_at), array_agg(t.enqueued_at), array_agg(t.seq), array_agg(t.attempts),
+                           CASE WHEN count(t.memo) > 0 THEN array_agg(t.memo) END,
+                           CASE WHEN count(t.rest) > 0 THEN array_agg(t.rest) END
+                    FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t;
                 END LOOP;
                 room := room - cardinality(picked);
                 IF qu.log_level = 'all' THEN

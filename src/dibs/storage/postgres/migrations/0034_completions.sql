@@ -77,7 +77,7 @@ BEGIN
         RETURN;
     END IF;
     IF plain THEN
-        IF spots IS NOT NULL AND qu.log_results = 0 AND expiry('completed', now_ms, NULL, NULL, qu.retention) <= now_ms THEN
+        IF spots[1] IS NOT NULL AND qu.log_results = 0 AND expiry('completed', now_ms, NULL, NULL, qu.retention) <= now_ms THEN
             settled := complete_plain(qu, now_ms, ids, fences, spots);
         END IF;
         IF cardinality(settled) < cardinality(ids) THEN
