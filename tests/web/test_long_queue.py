@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.model.results import ListPage
+from dibs.model.results import ListPage, State
 from dibs.storage.registry import open_storage
 from dibs.web import dibs_web
 from dibs.web.pages import FILTERED_PERIOD, Pages
@@ -62,12 +62,14 @@ async def test_two_readings_of_a_long_queue_are_equal(long_queue: Queue) -> None
 class ShortPages(CountingStorage):
     """A storage whose pages have up to 7 jobs, and every second one has none."""
 
-    async def list(self, queue: str, state: Any, *, after: str | None = None, limit: int = 100) -> ListPage:
+    async def list(
+        self, queue: str, state: State, *, after: str | None = None, limit: int = 100, **rest: Any
+    ) -> ListPage:
         self.calls.append("list")
         if self.calls.count("list") % 2:
             return ListPage(items=(), after=after or "first")
         after = None if after == "first" else after
-        page: ListPage = await self.storage.list(queue, state, after=after, limit=min(limit, 7))
+        page: ListPage = await self.storage.list(queue, state, after=after, limit=min(limit, 7), **rest)
         return page
 
 
