@@ -20,6 +20,7 @@ from dibs.cli.flow_output import print_flow
 from dibs.cli.flow_texts import is_ended
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_answers, print_lines, print_warning
+from dibs.cli.pages import read_page
 from dibs.cli.storage_access import connect, find_storage
 from dibs.client.app import Dibs
 from dibs.client.connection.url import resolve_url
@@ -160,7 +161,7 @@ async def _list_flows(
     state: str, after: str | None, limit: int, url: str | None, output: Format, *, nested: bool
 ) -> None:
     async with connect(url) as storage:
-        page = await storage.list(FLOWS, STATES[state], after=after, limit=limit)
+        page = await read_page(storage, FLOWS, STATES[state], after=after, limit=limit)
         counts = {} if page.items else await storage.counts([FLOWS])
     waiting = counts[FLOWS].waiting if FLOWS in counts else 0
     print_flows(state, page, output, nested=nested, waiting=waiting)

@@ -10,6 +10,7 @@ import rich_click as click
 from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_lines, print_warning
+from dibs.cli.pages import read_page
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_in_format
 from dibs.model.job import Slot
@@ -57,11 +58,7 @@ async def _list_jobs(
     queue: str, state: State, after: str | None, limit: int, url: str | None, output: Format
 ) -> ExitCode:
     async with connect(url) as storage:
-        page = await storage.list(queue, state, after=after, limit=limit)
-        # A page of a storage may be short, and not be the last one.
-        while page.after is not None and len(page.items) < limit:
-            more = await storage.list(queue, state, after=page.after, limit=limit - len(page.items))
-            page = ListPage(items=(*page.items, *more.items), after=more.after)
+        page = await read_page(storage, queue, state, after=after, limit=limit)
         code = ExitCode.DONE if page.items else (await select_queues(storage, [queue]))[1]
     _print_jobs(queue, state, page, output)
     return code

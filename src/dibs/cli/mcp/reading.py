@@ -11,6 +11,7 @@ from dibs.cli import json_output
 from dibs.cli.failed_jobs import MAX_EXAMPLES, error_type, read_failed
 from dibs.cli.mcp.errors import tool_errors
 from dibs.cli.mcp.values import HIDDEN, prepare
+from dibs.cli.pages import read_page
 from dibs.model.events import LogEvent
 from dibs.model.job import EMPTY
 from dibs.model.results import State
@@ -58,7 +59,7 @@ class ReadingTools:
         `limit` is at most 100. If `after` in the answer is not null, there are more jobs: pass it as `after`.
         """
         with tool_errors():
-            page = await self.storage.list(queue, state, after=after, limit=_bounded(limit))
+            page = await read_page(self.storage, queue, state, after=after, limit=_bounded(limit))
         jobs = [json_output.slot_fields(queue, id, slot) for id, slot in page.items]
         return {"queue": queue, "state": state, "jobs": prepare(jobs, hide=self.hide), "after": page.after}
 
