@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,15 +26,27 @@ ENVIRONMENT = {
 }
 
 
+#: Set while the server runs.
+_running = threading.Event()
+
+
 @contextmanager
 def s3_server() -> Iterator[None]:
-    """Run the server, with one bucket."""
+    """Run the server, with one bucket, unless it runs in this process already.
+
+    The fixture of tests/spark keeps it running until the end of the process, and moto waits for ever for a
+    server whose port is taken.
+    """
+    if _running.is_set():
+        yield
+        return
     # Both take seconds to import, and few tests need them.
     import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=PORT, verbose=False)
     server.start()
+    _running.set()
     try:
         client = boto3.client(
             "s3",
@@ -45,4 +58,5 @@ def s3_server() -> Iterator[None]:
         client.create_bucket(Bucket=BUCKET)
         yield
     finally:
+        _running.clear()
         server.stop()
