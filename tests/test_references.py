@@ -78,7 +78,7 @@ def sources(root: Path) -> list[Path]:
 
 
 class PythonFile(NamedTuple):
-    """What the rules read of a file, which is tokenized and parsed once."""
+    """The comments, names and syntax nodes of a file, which the rules check."""
 
     #: The comments with their lines.
     comments: list[tuple[int, str]]

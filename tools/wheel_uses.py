@@ -1,4 +1,4 @@
-"""How a stranger uses dibs after its installation: for each extra, the first program or command of its page.
+"""The first use of each extra after an installation: a program or a command from its page in the docs.
 
 tools/try_wheel.py runs these functions, each in a new environment that has the wheel with this extra alone.
 """

@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether the block runs without Spark."""
+        """True if tests/docs runs this block. tests/spark runs the blocks marked {.in-spark}."""
         return "{.no-run}" not in self.options and not self.runs_in_spark
 
     @property

@@ -24,7 +24,7 @@ def shown_commands(name: str) -> Iterator[str]:
         if block.language not in ("console", "bash", "sh"):
             continue
         lines = re.sub(r"\\\n\s*", " ", block.text).splitlines()
-        # Where a line has a prompt, the others are output.
+        # If a line begins with a prompt, the lines without a prompt are output.
         if any(line.startswith("$ ") for line in lines):
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
         words = (VARIABLES.sub("", line) for line in lines)

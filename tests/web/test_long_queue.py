@@ -51,7 +51,7 @@ async def test_the_pages_have_each_job_once(
 
 
 async def test_two_readings_of_a_long_queue_are_equal(long_queue: Queue) -> None:
-    """So a quiet queue sends nothing to its viewers, also where the cursor of a page is made anew."""
+    """The dashboard sends a page to its viewers only if it differs from the page before."""
     storage = await storage_of(long_queue)
     # Redis moves a table that has just grown to a larger one in small steps, one with each read.
     pages = [await storage.list(long_queue.name, "waiting", limit=25) for _ in range(200)]
