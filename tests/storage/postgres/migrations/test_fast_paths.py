@@ -305,6 +305,21 @@ async def test_complete_plain_leaves_other_runs_to_the_general_path(
     assert Slot() == found[0][1][0]
 
 
+async def test_a_completion_by_position_frees_the_key_of_its_job(
+    storage: PostgresStorage, positions_sent: None
+) -> None:
+    await storage.configure("q", SettingsPatch(retention=OutcomeRetention(completed=0), per_key=1))
+    keyed = JobData(payload=b"1", key="k")
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=keyed)) for id in ("a", "b")])
+    claims = []
+    for _ in range(2):
+        jobs = await claimed(storage, "q")
+        claims.append([job.id for job in jobs])
+        await storage.settle("q", [done(job) for job in jobs])
+
+    assert [["a"], ["b"]] == claims
+
+
 async def test_a_claim_returns_the_job_that_get_returns(storage: PostgresStorage) -> None:
     """A claim sends the columns that most jobs do not need as one text, see rest_of()."""
     rich = JobData(
