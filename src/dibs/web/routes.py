@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from dibs.errors import BatchRefused, DibsError, Refused
-from dibs.web import api
+from dibs.web.api.routes import ApiRoutes
 from dibs.web.bulk_retry import RetryProgress, count_matching, retry_selected, retry_step, storage_time
 from dibs.web.live import Live, TooManyViewersError
 from dibs.web.pages import Page, PageKey, Pages
@@ -45,7 +45,7 @@ class Routes:
             *shown,
             Route("/live/{name}", self.stream),
             Route("/report", self.report),
-            Route("/api/{name}", self.api),
+            *ApiRoutes(self.pages, self._changed).all(),
             Route("/do/retry_matching", self.retry_matching, methods=["POST"]),
             Route("/do/retry_selected", self.retry_selected, methods=["POST"]),
             Route("/do/selected", self.selected, methods=["POST"]),
@@ -100,10 +100,6 @@ class Routes:
                 yield {"event": event, "data": self.site.with_token(text, token)}
         finally:
             self.live.leave(watch)
-
-    async def api(self, request: Request) -> Response:
-        """Answer with a page as JSON."""
-        return await api.answer(self.pages, request.path_params["name"], dict(request.query_params))
 
     async def report(self, request: Request) -> Response:
         """Show the whole report of the warehouse, under a policy of its own."""

@@ -1,7 +1,9 @@
 """The safety of the dashboard: who may read and write, tokens against forged requests, and headers.
 
-Each request passes `Guard` first. A write then needs three things: the access "write", an Origin of the same
-host, and the token of the form, which must equal the token in the cookie.
+Each request passes `Guard` first. A write of a form then needs three things: the access "write", an Origin of
+the same host, and the token of the form, which must equal the token in the cookie. A write of the JSON API
+needs the access "write" and a body of JSON. It comes from a page of the same host, or from a program, which
+sends no Origin.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dibs.storage.read_limits import limited_reads
+from dibs.web.api.answers import error_response
 from dibs.web.reading.shared import READ_TIMEOUT
 
 Access = Literal["none", "read", "write"]
@@ -104,17 +107,45 @@ class Guard:
         return found
 
     def _refuse(self, request: Request, access: Access) -> Response | None:
+        api = is_api(request)
+        refusal = _json_refusal if api else _text_refusal
         if access == "none":
-            return PlainTextResponse("You may not see this dashboard.\n", 403)
+            return refusal("You may not see this dashboard.")
         if request.method in ("GET", "HEAD"):
             return None
         if access != "write":
-            return PlainTextResponse("This dashboard is read-only for you. Nothing was changed.\n", 403)
-        if not is_same_origin(request.headers):
-            return PlainTextResponse(
-                "The request came from another site, or has no Origin. Nothing was changed.\n", 403
-            )
+            return refusal("This dashboard is read-only for you. Nothing was changed.")
+        if not (is_same_origin(request.headers) or (api and is_from_program(request.headers))):
+            return refusal("The request came from another site, or has no Origin. Nothing was changed.")
         return None
+
+
+def _text_refusal(message: str) -> Response:
+    return PlainTextResponse(f"{message}\n", 403)
+
+
+def _json_refusal(message: str) -> Response:
+    return error_response(403, "Forbidden", message)
+
+
+def is_api(request: Request) -> bool:
+    """Return whether the path of a request is below /api/ of the dashboard."""
+    root = request.scope.get("root_path", "").rstrip("/")
+    path: str = request.scope["path"]
+    return path.removeprefix(root).startswith("/api/")
+
+
+def is_json(headers: Mapping[str, str]) -> bool:
+    """Return whether the body of a request is announced as JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+def is_from_program(headers: Mapping[str, str]) -> bool:
+    """Return whether no browser sent a write: it is JSON, and has none of the headers that a browser adds.
+
+    A browser adds the Origin to each POST, and asks the server first before it sends JSON to another site.
+    """
+    return is_json(headers) and "origin" not in headers and "sec-fetch-site" not in headers
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
@@ -156,13 +187,19 @@ class Form:
         return [value for key, value in self.pairs if key == name]
 
 
-async def read_form_body(request: Request) -> Form:
-    """Return the fields of a form whose token equals that of the cookie. Raises ForbiddenError."""
+async def read_body(request: Request) -> bytes:
+    """Return the body of a write. Raises ForbiddenError for more than MAX_BODY bytes."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY:
-            raise ForbiddenError(f"The form has more than {MAX_BODY:,} bytes. Nothing was changed.")
+            raise ForbiddenError(f"The body has more than {MAX_BODY:,} bytes. Nothing was changed.")
+    return bytes(body)
+
+
+async def read_form_body(request: Request) -> Form:
+    """Return the fields of a form whose token equals that of the cookie. Raises ForbiddenError."""
+    body = await read_body(request)
     try:
         pairs = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"
