@@ -49,11 +49,12 @@ TABLE: Final = "create table {} (id text primary key, payload bytea)"
 READS: Final = 3
 #: The columns that a plain table of the benchmark has.
 PAIR: Final = ("id", "payload")
-#: A plain table with the 28 columns of `jobs`.
+#: A plain table with the columns of `jobs`.
 WIDE: Final = """
 create table {table} as
 select 'rows' as queue, id, 'waiting' as state, payload, convert_from(payload, 'UTF8') as payload_json,
-  '{{}}' as attributes, priority::integer, to_timestamp(run_at / 1000.0) as run_at,
+  '{{}}' as attributes, priority::integer, key, null::text as flow,
+  octet_length(memo)::bigint as memo_bytes, to_timestamp(run_at / 1000.0) as run_at,
   to_timestamp(enqueued_at / 1000.0) as enqueued_at, seq, first, revision, enqueues, attempts, retries,
   stalls, timeouts, error ->> 0 as error_type, error ->> 1 as error_message, error ->> 2 as error_traceback,
   fence, holder, to_timestamp(claimed_at / 1000.0) as claimed_at, progress::text, lease is null as handed_off,

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as f
 
 from dibs.errors import Refused
-from dibs.model.job import Error, OutcomeRetention
-from dibs.model.requests import Complete, Fail, SettingsPatch, SettleAction, Settlement
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.requests import Complete, EnqueueRequest, Fail, SettingsPatch, SettleAction, Settlement
 from dibs.spark import read, replay
 from dibs.storage.protocol import Storage
 from tests.spark.source_storages import at, jobs, records
@@ -58,6 +58,25 @@ def test_a_repeated_replay_adds_no_job_twice(spark: SparkSession, request: pytes
     assert not any(record.slot.current for record in at(url, lambda s: records(s, "work")).values())
     [info] = at(url, lambda storage: storage.queues())
     assert 7 * 86_400_000 == info.settings.request_key_age
+
+
+def test_a_job_keeps_its_key(spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    url = new_url("file", request)
+    request_with_key = EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"1", key="ada")))
+    at(url, lambda storage: storage.enqueue("work", [request_with_key]))
+    at(url, end_all)
+    failed = spark.createDataFrame(read(spark, "outcomes", url=url).toArrow())
+
+    replay(failed, run="monday", url=url)
+    current = at(url, lambda storage: records(storage, "work"))["a"].slot.current
+    assert current is not None
+    assert "ada" == current.data.key
+
+    at(url, end_all)
+    replay(failed.drop("key"), run="tuesday", url=url)
+    current = at(url, lambda storage: records(storage, "work"))["a"].slot.current
+    assert current is not None
+    assert current.data.key is None
 
 
 def test_outcomes_without_data_are_refused(spark: SparkSession, request: pytest.FixtureRequest) -> None:

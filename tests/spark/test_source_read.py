@@ -21,6 +21,7 @@ from dibs.spark.source.options import read_options
 from dibs.spark.source.partitioning import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
 from tests.spark.frames import EPOCH
+from tests.spark.keyed_jobs import fill_keyed
 from tests.spark.source_storages import SHARED, at, fill, jobs, log, records, run_some
 from tests.storage_urls import new_url
 
@@ -294,6 +295,7 @@ async def fill_unusual(storage: Storage) -> None:
         [Settlement(id=j.id, fence=j.run.fence, action=Fail(error=error)) for j in claimed if j.run],
     )
     await storage.enqueue("work", jobs("later", "later"))
+    await fill_keyed(storage)
 
 
 @pytest.mark.parametrize("name", ["jobs", "outcomes"])

@@ -148,7 +148,7 @@ def enqueue(
     """Enqueue the rows of a DataFrame and return a report.
 
     Required is a column `data` (written as JSON) or `payload` (bytes). Optional columns are id, run_at,
-    priority, attributes and on_conflict; the column on_conflict overrides the argument.
+    priority, attributes, key and on_conflict; the column on_conflict overrides the argument.
 
     Invalid rows are written to `rejects` as Parquet files. Without `rejects`, the first invalid row fails
     the write before any row of its partition is sent. If an earlier write had the same `run`, its rows are

@@ -43,6 +43,10 @@ _DATA_COLUMNS: Final = (
     *_optional("text", "payload_json"),
     *_optional("texts", "attributes"),
     *_optional("integer", "priority"),
+    # `key` is the key for the limits of the queue, `flow` the id of the flow or batch of the job, and
+    # `memo_bytes` the size of the memo that a run stored for later runs.
+    *_optional("text", "key", "flow"),
+    *_optional("long", "memo_bytes"),
 )
 _COUNT_COLUMNS: Final = _required("integer", "attempts", "retries", "stalls", "timeouts")
 _REVISION_COLUMNS: Final = (*_required("long", "first", "revision"), *_required("integer", "enqueues"))
@@ -82,7 +86,7 @@ COLUMNS: Final[dict[TableName, tuple[Column, ...]]] = {
         # Null if the outcome is kept forever.
         *_optional("time", "expires_at"),
         *_optional("text", "holder"),
-        # Null if the outcome does not keep the data of its job, except `attributes`.
+        # Null if the outcome does not keep the data of its job, except `attributes` and `flow`.
         *_DATA_COLUMNS,
         *_optional("text", "origin_queue", "origin_id"),
     ),

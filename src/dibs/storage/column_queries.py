@@ -39,6 +39,7 @@ class ColumnQueries(Protocol):
 
         `state` and the cursors have the meaning of `list`; None stands for all ids. The columns are the
         fields of Job, JobData, ActiveRun and Outcome with these types: times are ms; `attributes`, `error`,
-        `origin` and `progress` are JSON texts; `handed_off` and `cancel_requested` are booleans.
+        `origin` and `progress` are JSON texts; `handed_off` and `cancel_requested` are booleans;
+        `memo_bytes` is the size of the memo.
         """
         ...

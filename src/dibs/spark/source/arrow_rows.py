@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from dibs.errors import StorageError
+from dibs.flow.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.model.job import Error as JobError
 from dibs.spark.source.pushdown import Predicate
 from dibs.spark.source.rows import json_or_none
@@ -28,6 +29,7 @@ _RAW_COLUMNS: Final = {
     "result_json": "result",
     **dict.fromkeys(("error_type", "error_message", "error_traceback"), "error"),
     **dict.fromkeys(("origin_queue", "origin_id"), "origin"),
+    "flow": "attributes",
 }
 #: Bytes of a batch, about. The driver's default of 16 MiB makes Java hold larger batches, and is no faster.
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -101,6 +103,8 @@ def _make_column(name: str, kind: pa.DataType, queue: str, raw: pa.RecordBatch) 
             return pa.nulls(len(source), kind)
         if name == "attributes" and not source.null_count and pc.all(pc.equal(source, "{}")).as_py():
             return _empty_maps(len(source), kind)
+        if name == "flow" and not pc.any(pc.match_substring(source, FLOW_ATTRIBUTE)).as_py():
+            return pa.nulls(len(source), kind)
         convert = _FROM_JSON[name]
         return pa.array([None if text is None else convert(text) for text in source.to_pylist()], kind)
     if name.endswith("_json"):
@@ -127,6 +131,10 @@ def _attribute_items(text: str) -> list[tuple[str, str]] | None:
     return [(name, bytes(raw).decode()) for name, raw in _attributes(text).items()]
 
 
+def _flow(text: str) -> str | None:
+    return flow_of({name: bytes(raw) for name, raw in _attributes(text).items()})
+
+
 def _error_part(name: str) -> Callable[[str], Any]:
     return lambda text: getattr(_error(text), name)
 
@@ -138,6 +146,7 @@ def _origin_part(index: int) -> Callable[[str], Any]:
 #: Column -> the function that makes its value of a JSON text of the storage.
 _FROM_JSON: Final[dict[str, Callable[[str], Any]]] = {
     "attributes": _attribute_items,
+    "flow": _flow,
     "error_type": _error_part("type"),
     "error_message": _error_part("message"),
     "error_traceback": _error_part("traceback"),

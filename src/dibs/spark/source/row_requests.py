@@ -34,6 +34,7 @@ WRITE_COLUMNS: Final[dict[str, tuple[_SparkTypes, str]]] = {
     "run_at": ((t.TimestampType,), "timestamp (with a time zone: not timestamp_ntz)"),
     "priority": (_INTEGERS, "an integer"),
     "attributes": ((t.StructType, t.MapType), "a struct, or a map from string"),
+    "key": ((t.StringType,), "string"),
     "on_conflict": ((t.StringType, t.StructType), "string or struct"),
 }
 #: Conflict rule of rows without an id: the generated id is equal if the row comes again, so reject it then.
@@ -98,6 +99,7 @@ class RequestBuilder:
             payload=_encode_payload(row),
             attributes=_encode_attributes(row.get("attributes")),
             priority=row.get("priority") or 0,
+            key=row.get("key"),
         )
         id, conflict = row.get("id"), _parse_row_conflict(row.get("on_conflict")) or self._on_conflict
         run_at = row.get("run_at")

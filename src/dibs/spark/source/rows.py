@@ -8,8 +8,9 @@ from typing import Any, Final, get_args
 import msgspec
 import pyarrow as pa
 
+from dibs.flow.wakeup import flow_of
 from dibs.model.events import AttemptKind, LogEvent
-from dibs.model.job import ActiveRun, Error, Job, JobData, Origin, Outcome, Successor
+from dibs.model.job import NO_ATTRIBUTES, ActiveRun, Error, Job, JobData, Origin, Outcome, Successor
 from dibs.model.results import ExportRecord
 from dibs.spark.schemas import columns as table_columns
 
@@ -37,10 +38,21 @@ def json_or_none(raw: bytes | None) -> str | None:
 
 
 def _data_columns(data: JobData | None, attributes: Mapping[str, bytes] | None = None) -> Row:
-    """Return payload, attributes and priority. `attributes` are those of an outcome without data."""
+    """Return payload, attributes, priority, key, flow and memo size.
+
+    `attributes` are those of an outcome without data.
+    """
     if data is None:
-        return (None, None, _attribute_items(attributes) if attributes else None, None)
-    return (data.payload, json_or_none(data.payload), _attribute_items(data.attributes), data.priority)
+        kept = attributes or NO_ATTRIBUTES
+        return (None, None, _attribute_items(kept) if kept else None, None, None, flow_of(kept), None)
+    attributes = data.attributes
+    data_columns = (data.payload, json_or_none(data.payload), _attribute_items(attributes), data.priority)
+    return (*data_columns, *flow_columns(data))
+
+
+def flow_columns(data: JobData) -> Row:
+    """Return the key for the limits of the queue, the id of the job's flow, and the size of its memo."""
+    return (data.key, flow_of(data.attributes), None if data.memo is None else len(data.memo))
 
 
 def _attribute_items(attributes: Mapping[str, bytes]) -> list[tuple[str, str]]:

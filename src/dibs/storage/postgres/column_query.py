@@ -17,12 +17,13 @@ _COUNTS: Final = ("attempts", "retries", "stalls", "timeouts")
 
 #: Column -> its SQL for a row of `live`, which is a current job. `l.fence` is NULL while the job waits.
 _JOB: Final = {
-    **{name: f"l.{name}" for name in (*_SAME, *_COUNTS, "payload", "run_at", "enqueued_at", "seq")},
+    **{name: f"l.{name}" for name in (*_SAME, *_COUNTS, "payload", "run_at", "enqueued_at", "seq", "key")},
     **{name: f"l.{name}" for name in ("fence", "holder", "claimed_at")},
     **{name: f"l.{name}::text" for name in ("error", "origin", "progress")},
     "attributes": "coalesce(l.attributes::text, '{}')",
     "state": "CASE WHEN l.fence IS NULL THEN 'waiting' ELSE 'active' END",
     "priority": "l.priority::integer",
+    "memo_bytes": "octet_length(l.memo)::bigint",
     "handed_off": "CASE WHEN l.fence IS NOT NULL THEN l.state = 'h' END",
     "cancel_requested": "CASE WHEN l.fence IS NOT NULL THEN coalesce(l.cancel_requested, false) END",
 }
@@ -30,11 +31,11 @@ _JOB: Final = {
 _SUCCESSOR: Final = {
     "id": "l.id",
     "state": "'blocked'",
-    **{name: f"(l.next).{name}" for name in (*_SAME[1:], "payload", "run_at", "enqueued_at", "seq")},
+    **{name: f"(l.next).{name}" for name in (*_SAME[1:], "payload", "run_at", "enqueued_at", "seq", "key")},
     **dict.fromkeys(_COUNTS, "0"),
     "attributes": "coalesce((l.next).attributes::text, '{}')",
     "priority": "(l.next).priority::integer",
-    **dict.fromkeys(("fence", "claimed_at"), "NULL::bigint"),
+    **dict.fromkeys(("fence", "claimed_at", "memo_bytes"), "NULL::bigint"),
     **dict.fromkeys(("holder", "error", "origin", "progress"), "NULL::text"),
     **dict.fromkeys(("handed_off", "cancel_requested"), "NULL::boolean"),
 }
@@ -47,7 +48,14 @@ _OUTCOME: Final = {
     "attributes": "coalesce(e.attributes::text, CASE WHEN e.payload IS NOT NULL THEN '{}' END)",
     **{name: f"nullif(e.{name}, 0)" for name in ("enqueued_at", "run_at")},
     "holder": "nullif(e.holder, '')",
-    "priority": "CASE WHEN e.payload IS NOT NULL THEN e.priority::integer END",
+    **{
+        name: f"CASE WHEN e.payload IS NOT NULL THEN {value} END"
+        for name, value in (
+            ("priority", "e.priority::integer"),
+            ("key", "e.key"),
+            ("memo_bytes", "octet_length(e.memo)::bigint"),
+        )
+    },
 }
 _LIVE_FILTERS: Final = {"waiting": "l.fence IS NULL", "active": "l.fence IS NOT NULL"}
 
