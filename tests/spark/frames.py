@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
+from dibs.spark.history.tables import JOB_COLUMNS
 from dibs.spark.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EVENTS = pa.schema([*arrow_schema("events"), *((name, pa.string()) for name in JOB_COLUMNS)])
 LIVE = pa.schema(
     [
         *((name, pa.string()) for name in ("queue", "id", "state")),
@@ -43,7 +45,7 @@ def ms(moment: datetime) -> int:
 
 def events_frame(spark: SparkSession, events: Iterable[tuple[str, str, LogEvent]]) -> DataFrame:
     rows = [event_row(*one) for one in events]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow_schema("events")))
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=EVENTS))
 
 
 def event_row(queue: str, offset: str, event: LogEvent) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from attrs import field, frozen
 from msgspec.structs import replace
@@ -20,7 +19,7 @@ from dibs.errors import Refused
 from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import Engine, EngineName, open_engine
 from dibs.spark.history.log_plan import ReadPlan, plan_read, source_name
-from dibs.spark.history.tables import MINUTE, TIME_COLUMNS, latest_time, row_count
+from dibs.spark.history.tables import APPENDED_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
 from dibs.spark.history.warehouse.draft import Draft
 from dibs.spark.history.warehouse.manifest import (
     DataFile,
@@ -31,9 +30,6 @@ from dibs.spark.history.warehouse.manifest import (
 )
 from dibs.spark.history.warehouse.names import folder_name
 from dibs.spark.history.warehouse.warehouse import Warehouse
-
-#: Tables that only get new rows. Their small files are merged.
-APPENDED_TABLES: Final = ("events", "runs")
 
 
 @frozen(kw_only=True)

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.errors import Refused
+from dibs.model.requests import Settings
+from dibs.model.worker_record import without_reserved
 from dibs.spark.connection import StorageConnection, run_in_thread
 from dibs.spark.history.warehouse.names import folder_name
 from dibs.spark.source.pages import PAGE
@@ -27,6 +30,8 @@ class LogRange(Struct, frozen=True):
     until: str
     #: True if the range has at most one page of events.
     is_short: bool = False
+    #: True if the queue has a limit by key (per_key or key_rate), so that its jobs may have keys.
+    has_keys: bool = False
 
 
 class ReadPlan(Struct, frozen=True, kw_only=True):
@@ -72,7 +77,9 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
     found: list[LogRange] = []
     gaps, new_offsets = [], dict(offsets)
     with StorageConnection(url) as connection:
-        names = sorted(queues or connection.queue_names())
+        infos = without_reserved(connection.run(connection.storage.queues()))
+        keyed = {info.name for info in infos if _has_key_limit(info.settings)}
+        names = sorted(queues or {info.name for info in infos})
         for queue in names:
             after = offsets.get(queue) or None
             until = connection.log_end(queue)
@@ -88,9 +95,8 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             if page.fell_off and after is not None:
                 gaps.append(queue)
                 after = None
-            found += _split_range(
-                connection, LogRange(queue, after, until, is_short=page.offset >= until), tasks
-            )
+            log = LogRange(queue, after, until, is_short=page.offset >= until, has_keys=queue in keyed)
+            found += _split_range(connection, log, tasks)
             new_offsets[queue] = until
     keys = {folder_name(queue): queue for queue in names}
     return ReadPlan(
@@ -102,8 +108,12 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
     )
 
 
+def _has_key_limit(settings: Settings) -> bool:
+    return settings.per_key is not None or settings.key_rate is not None
+
+
 def _split_range(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
     if log.is_short:
         return [log]
     parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)
-    return [LogRange(log.queue, after, until) for after, until in parts]
+    return [replace(log, after=after, until=until) for after, until in parts]

@@ -1,12 +1,12 @@
 """The tables of a warehouse: columns, schemas, and statistics of their Parquet files.
 
-`events` and `runs` have the columns of the data source (schemas.py). Every table is partitioned by queue
-and by `date`, the day in UTC. docs/reference/warehouse.md explains each column.
+`events` and `runs` have the columns of the data source (schemas.py) and JOB_COLUMNS. Every table is
+partitioned by queue and by `date`, the day in UTC. docs/reference/warehouse.md explains each column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, get_args
 
@@ -25,6 +25,8 @@ ATTEMPT_ENDS: Final[tuple[str, ...]] = get_args(AttemptKind)
 JOB_ENDS: Final = ("completed", "failed", "cancelled")
 #: Kinds of events of accepted enqueues; only log level `all` records them.
 ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
+#: Tables that only get new rows, each with an offset. An increment replaces rows of the others.
+APPENDED_TABLES: Final = ("events", "runs")
 PARTITION_COLUMNS: Final = ("queue", "date")
 MINUTE: Final = 60_000
 #: Columns with the times that count for the horizon, and by which files are skipped.
@@ -70,6 +72,8 @@ IDS_COLUMNS: Final = {
     "first_end_at": "timestamp",
     "last_end_at": "timestamp",
 }
+#: Columns of `events` and `runs` that no log has. logged_jobs.py reads them from the records of the jobs.
+JOB_COLUMNS: Final = {"key": "string", "flow": "string"}
 #: Columns of the live jobs at the last read of the storage.
 LIVE_COLUMNS: Final = {
     "id": "string",
@@ -107,19 +111,31 @@ def schema(table: str) -> StructType:
     from pyspark.sql.types import StructType  # noqa: PLC0415 - the names are used without Spark
 
     if own := _WAREHOUSE_COLUMNS.get(table):
-        inner = _parse_ddl(", ".join(f"{name} {kind}" for name, kind in own.items()))
+        inner = _parse_ddl(_to_ddl(own))
     else:
-        inner = [field for field in struct_type(table) if field.name != "queue"]
+        logged = [field for field in struct_type(table) if field.name != "queue"]
+        inner = [*logged, *_parse_ddl(_to_ddl(JOB_COLUMNS))]
     return StructType([*inner, *_parse_ddl("queue string, date date")])
 
 
 def table_schema(table: str) -> pa.Schema:
     """Return the schema of a table with its partition columns last, as Arrow reads it."""
     if own := _WAREHOUSE_COLUMNS.get(table):
-        inner = [pa.field(name, _ARROW_TYPES[kind]) for name, kind in own.items()]
+        inner = _arrow_fields(own)
     else:
-        inner = [field.with_nullable(nullable=True) for field in arrow_schema(table) if field.name != "queue"]
+        logged = [
+            field.with_nullable(nullable=True) for field in arrow_schema(table) if field.name != "queue"
+        ]
+        inner = [*logged, *_arrow_fields(JOB_COLUMNS)]
     return pa.schema([*inner, pa.field("queue", pa.string()), pa.field("date", pa.date32())])
+
+
+def _arrow_fields(columns: Mapping[str, str]) -> list[pa.Field]:
+    return [pa.field(name, _ARROW_TYPES[kind]) for name, kind in columns.items()]
+
+
+def _to_ddl(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
 def _parse_ddl(ddl: str) -> list[StructField]:

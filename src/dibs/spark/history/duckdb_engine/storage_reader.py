@@ -13,23 +13,18 @@ from dibs.spark.connection import StorageConnection
 from dibs.spark.history.duckdb_engine.partition_writer import convert_times, partition_writer
 from dibs.spark.history.live_records import live_record_pages, live_rows
 from dibs.spark.history.log_plan import ReadPlan
+from dibs.spark.history.logged_jobs import event_batches
 from dibs.spark.history.tables import LIVE_READ_COLUMNS, table_schema
 from dibs.spark.history.warehouse.names import folder_name
-from dibs.spark.schemas import arrow_schema
-from dibs.spark.source.pages import QueuePart, log_pages
-from dibs.spark.source.rows import Row, event_rows, to_record_batch
+from dibs.spark.source.rows import Row
 
 
 def read_events(url: str, plan: ReadPlan, folder: Path) -> None:
     """Write the events of a plan below a folder, one page after the other."""
-    schema = arrow_schema("events")
     with StorageConnection(url) as connection, partition_writer("events", folder) as writer:
         for log in plan.ranges:
-            part = QueuePart(log.queue, after=log.after, until=log.until)
-            name = folder_name(log.queue)
-            for page in log_pages(connection, part, gaps=False):
-                if rows := [row for offset, event in page for row in event_rows(name, offset, event)]:
-                    writer.write(_with_date(to_record_batch("events", rows, schema), "at"))
+            for batch in event_batches(connection, log):
+                writer.write(_with_date(batch, "at"))
             writer.close_files()
 
 

@@ -9,15 +9,14 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from dibs.spark.connection import StorageConnection
 from dibs.spark.history.log_plan import LogRange, ReadPlan
+from dibs.spark.history.logged_jobs import event_batches
 from dibs.spark.history.spark_engine.transforms import utc_date
-from dibs.spark.history.warehouse.names import folder_name
-from dibs.spark.schemas import arrow_schema, struct_type
-from dibs.spark.source.pages import QueuePart, log_pages
-from dibs.spark.source.rows import event_rows, to_record_batch
+from dibs.spark.history.tables import JOB_COLUMNS
+from dibs.spark.schemas import struct_type
 
 
 class LogRangeSource(ds.DataSource):
@@ -37,7 +36,9 @@ class LogRangeSource(ds.DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table `events`."""
-        return struct_type("events")
+        # This process has no SparkContext, which could parse DDL.
+        job_columns = [StructField(name, StringType()) for name in JOB_COLUMNS]
+        return StructType([*struct_type("events"), *job_columns])
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return the reader of the ranges in the option `plan`."""
@@ -64,15 +65,9 @@ class _LogRangeReader(ds.DataSourceReader):
         return [_LogPartition(group) for group in (*long, *groups) if group]
 
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema("events")
         with StorageConnection(self._url) as connection:
             for log in cast("_LogPartition", partition).ranges:
-                part = QueuePart(log.queue, after=log.after, until=log.until)
-                name = folder_name(log.queue)
-                for page in log_pages(connection, part, gaps=False):
-                    rows = [row for offset, event in page for row in event_rows(name, offset, event)]
-                    if rows:
-                        yield to_record_batch("events", rows, schema)
+                yield from event_batches(connection, log)
 
 
 def read_new_events(spark: SparkSession, url: str, plan: ReadPlan) -> DataFrame:

@@ -11,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from dibs.spark.history.tables import ATTEMPT_ENDS, IDS_COLUMNS, JOB_ENDS, PARTITION_COLUMNS
+from dibs.spark.history.tables import ATTEMPT_ENDS, IDS_COLUMNS, JOB_COLUMNS, JOB_ENDS, PARTITION_COLUMNS
 from dibs.spark.schemas import COLUMNS
 
 
@@ -54,7 +54,7 @@ def runs_from(events: DataFrame) -> DataFrame:
         .withColumn("run_ms", run_ms())
         .withColumn("date", utc_date("finished_at"))
     )
-    return runs.select(*(column.name for column in COLUMNS["runs"]), "date")
+    return runs.select(*(column.name for column in COLUMNS["runs"]), *JOB_COLUMNS, "date")
 
 
 def ids_from(events: DataFrame) -> DataFrame:

@@ -1,7 +1,9 @@
 """The periods in which a log was trimmed before an increment read its events.
 
-Offsets are opaque, so a warehouse cannot count the missing events. It knows the period: from the last event
-that was read to the first event after it. The number is estimated by the attempts of the hours around it.
+No storage counts the events that it trims. Their number does not follow from the offsets either: each
+storage draws the numbers of log entries from the counter of revisions and fences, which is at least its time
+in us, and an entry has any number of events. The warehouse knows the period: from the last event that was
+read to the first event after it. The number is estimated by the attempts of the hours around it.
 """
 
 from __future__ import annotations
