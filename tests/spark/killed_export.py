@@ -1,8 +1,9 @@
 """An export that kills itself: `python -m tests.spark.killed_export`.
 
-Arguments: delta or iceberg, the location of the warehouse, a folder for the table, and the moment of the
-kill: `reading` (some batches are read), `committing` (all files are written), `committed` or `never`. Prints
-the number of new rows if it lives long enough. The commit of Delta is native code, so the caller kills it.
+Arguments: delta or iceberg, the location of the warehouse, a folder for the table, the moment of the kill,
+and the table. The moments are `reading` (some batches are read), `committing` (all files are written),
+`committed` and `never`. Prints the number of new rows if it lives long enough. The commit of Delta is native
+code, so the caller kills it.
 """
 
 from __future__ import annotations
@@ -38,28 +39,22 @@ def export_to(kind: str, warehouse: Path, folder: Path, table: str = "events") -
     return iceberg.export_iceberg(warehouse, "jobs.events", table, catalog=catalog_in(folder))
 
 
-def export_until(kind: str, warehouse: Path, folder: Path, moment: str) -> bool:
+def export_until(kind: str, warehouse: Path, folder: Path, moment: str, table: str = "events") -> bool:
     """Run an export in a process of its own. Return whether it was killed."""
     if (kind, moment) == ("delta", "committing"):
-        return kill_at_first_file(warehouse, folder)
-    command = [sys.executable, "-m", "tests.spark.killed_export", kind, str(warehouse), str(folder), moment]
+        return kill_at_first_file(warehouse, folder, table)
+    arguments = (kind, str(warehouse), str(folder), moment, table)
+    command = [sys.executable, "-m", "tests.spark.killed_export", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.strip().isdigit() or done.returncode == -signal.SIGKILL, done.stderr
     return done.returncode == -signal.SIGKILL
 
 
-def kill_at_first_file(warehouse: Path, folder: Path) -> bool:
+def kill_at_first_file(warehouse: Path, folder: Path, table: str) -> bool:
     """Kill an export to Delta as soon as it has made a new file of rows. Return whether it was killed."""
     before = {*folder.rglob("*.parquet")}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.spark.killed_export",
-        "delta",
-        str(warehouse),
-        str(folder),
-        "never",
-    ]
+    arguments = ("delta", str(warehouse), str(folder), "never", table)
+    command = [sys.executable, "-m", "tests.spark.killed_export", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as running:
         while running.poll() is None and before == {*folder.rglob("*.parquet")}:
             pass
@@ -108,12 +103,12 @@ def plan_kill(kind: str, moment: str) -> None:
         kill_in(owner, name, after=True)
 
 
-def main(kind: str, warehouse: str, folder: str, moment: str) -> None:
+def main(kind: str, warehouse: str, folder: str, moment: str, table: str = "events") -> None:
     """Export, and be killed."""
     if kind == "iceberg" and moment != "never":
-        iceberg._open(position.open_source(warehouse, "events"), catalog_in(Path(folder)), "jobs.events")
+        iceberg._open(position.open_source(warehouse, table), catalog_in(Path(folder)), "jobs.events")
     plan_kill(kind, moment)
-    print(export_to(kind, Path(warehouse), Path(folder)).rows)  # noqa: T201 - the output of a script
+    print(export_to(kind, Path(warehouse), Path(folder), table).rows)  # noqa: T201 - the output of a script
 
 
 if __name__ == "__main__":

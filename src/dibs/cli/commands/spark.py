@@ -220,16 +220,20 @@ def report(
     help="With --iceberg: name of the catalogue in the configuration of pyiceberg.",
 )
 @click.option(
-    "--table", type=click.Choice(("events", "runs")), default="events", help="Table of the warehouse."
+    "--table",
+    type=click.Choice(("events", "runs", "metrics", "ids", "live")),
+    default="events",
+    help="Table of the warehouse.",
 )
 @options.json
 def export(
     warehouse: str, *, delta: str | None, iceberg: str | None, catalog: str, table: str, json: bool
 ) -> None:
-    """Add the new rows of a warehouse to a table of Delta Lake or Iceberg, which other programs share.
+    """Bring a table of a warehouse to Delta Lake or Iceberg, for programs that read these formats.
 
-    The first call creates the table. You may stop the command at any time and run it at the same time as
-    others: each row is added once.
+    New rows of events and runs are added; metrics, ids and live are replaced as a whole. The first call
+    creates the table. You may stop the command at any time and run it at the same time as others: each row
+    is there once.
 
     Example:
         dibs spark export --warehouse ./history --delta ./lake/events
@@ -237,6 +241,8 @@ def export(
     if (delta is None) == (iceberg is None):
         raise UsageError("export needs either --delta LOCATION or --iceberg NAMESPACE.TABLE")
     require_pyarrow()
+    from dibs.spark.history.tables import APPENDED_TABLES  # noqa: PLC0415 - needs pyarrow
+
     if delta is not None:
         from dibs.spark.history.export.delta import export_delta  # noqa: PLC0415 - needs deltalake
 
@@ -248,7 +254,8 @@ def export(
     if json:
         print_json({"rows": done.rows, "generation": done.generation})
     else:
-        print_lines(f"{target}: {done.rows:,} new rows of {table}, generation {done.generation}")
+        kind = "new rows" if table in APPENDED_TABLES else "rows"
+        print_lines(f"{target}: {done.rows:,} {kind} of {table}, generation {done.generation}")
 
 
 def _import_application(application: str) -> Dibs:

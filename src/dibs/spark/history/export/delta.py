@@ -1,4 +1,4 @@
-"""The export to a table of Delta Lake. Each export that finds new rows is one commit."""
+"""The export to a table of Delta Lake. Each export that changes rows is one commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dibs.errors import ConfigurationError, Refused, StorageError
+from dibs.errors import ConfigurationError, StorageError
 from dibs.spark.history.export.position import (
     POSITION_KEY,
     Export,
@@ -40,25 +40,27 @@ def export_delta(
     *,
     storage_options: Mapping[str, str] | None = None,
 ) -> Export:
-    """Add the new rows of `events` or `runs` to a table of Delta Lake, and return their number.
+    """Bring a table of a warehouse to a table of Delta Lake, and return the number of rows that were written.
 
-    `location` is a path or a URL; the first export creates the table, partitioned by `date`. Each commit
-    holds the offsets of its last rows, so each row is added once, also if exports are killed or run at the
-    same time. `storage_options` are those of deltalake, for example credentials.
+    New rows of `events` and `runs` are added. `metrics`, `ids` and `live` are replaced as a whole, if the
+    warehouse has a newer generation. `location` is a path or a URL; the first export creates the table,
+    partitioned by `date`. Each commit holds the generation and the offsets of its rows, so each row is there
+    once, also if exports are killed or run at the same time. `storage_options` are those of deltalake, for
+    example credentials.
 
-    Raise Refused for a table with rows of another warehouse, WarehouseBusy if another export has committed
+    Raise Refused for a table with rows of another warehouse, WarehouseBusy if another writer has committed
     at the same time, and StorageError if the location cannot be opened. Then nothing is changed.
     """
     source = open_source(warehouse, table)
     delta = _open(source, str(location), storage_options)
     done = find_position(delta)
-    source.check(done)
+    source.check(done, has_rows=done is None and bool(delta.file_uris()))
     position = source.position
-    batches = source.batches(done)
-    first = next(batches, None)
-    if first is None:
+    if source.is_done(done):
         return Export(rows=0, generation=position.generation)
-    counted = _Counted(chain([first], batches))
+    counted = _Counted(source.batches(done))
+    if source.is_appended and not counted.has_more():
+        return Export(rows=0, generation=position.generation)
     properties = CommitProperties(
         custom_metadata={POSITION_KEY: encode_position(position)},
         app_transactions=[Transaction(APPLICATION, position.generation)],
@@ -67,12 +69,14 @@ def export_delta(
         write_deltalake(
             delta,
             pa.RecordBatchReader.from_batches(source.schema, counted),
-            mode="append",
+            mode="append" if source.is_appended else "overwrite",
+            # A table that an earlier version has made gets the columns that it lacks.
+            schema_mode="merge" if source.missing_columns(_columns(delta), str(location)) else None,
             commit_properties=properties,
         )
     except CommitFailedError as error:
         raise WarehouseBusy(
-            f"another export has written to {location} at the same time ({error}); repeat this one",
+            f"another writer has changed {location} at the same time ({error}); repeat this export",
             field="location",
         ) from error
     return Export(rows=counted.rows, generation=position.generation)
@@ -84,6 +88,13 @@ class _Counted:
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self.rows = 0
+
+    def has_more(self) -> bool:
+        """Return whether another batch follows."""
+        first = next(self._batches, None)
+        if first is not None:
+            self._batches = chain([first], self._batches)
+        return first is not None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
@@ -102,14 +113,13 @@ def _open(source: ExportSource, location: str, options: Mapping[str, str] | None
     except (DeltaError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"cannot open the table of Delta Lake at {location}: {reason}") from error
-    names = found.schema().to_arrow().names
-    if missing := [name for name in source.schema.names if name not in names]:
-        raise Refused(
-            f"the table at {location} has no column {', '.join(missing)}, so it is no table of "
-            f"{source.table}; choose another location",
-            field="location",
-        )
+    source.missing_columns(_columns(found), location)
     return found
+
+
+def _columns(delta: DeltaTable) -> list[str]:
+    names: list[str] = delta.schema().to_arrow().names
+    return names
 
 
 def find_position(delta: DeltaTable) -> Position | None:
@@ -128,6 +138,8 @@ def find_position(delta: DeltaTable) -> Position | None:
 
 def _position_of_rows(delta: DeltaTable, generation: int) -> Position:
     offsets: dict[str, str] = {}
+    if "offset" not in _columns(delta):
+        return Position(source="", generation=generation, offsets=offsets)
     for batch in delta.to_pyarrow_dataset().to_batches(columns=["queue", "offset"]):
         groups = pa.Table.from_batches([batch]).group_by("queue").aggregate([("offset", "max")])
         for row in groups.to_pylist():

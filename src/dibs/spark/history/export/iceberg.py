@@ -1,4 +1,4 @@
-"""The export to a table of Iceberg. Each export that finds new rows is one commit of the catalogue."""
+"""The export to a table of Iceberg. Each export that changes rows is one commit of the catalogue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if find_spec("pyiceberg") is None:
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
-from pyiceberg.table import Table
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table, Transaction
 
 #: Rows of one snapshot, in memory at once. All snapshots of an export are committed together.
 SNAPSHOT_ROWS: Final = 1 << 20
@@ -37,12 +38,13 @@ _RETRIES: Final = "commit.retry.num-retries"
 def export_iceberg(
     warehouse: str | Path, identifier: str, table: str = "events", *, catalog: Catalog | str = "default"
 ) -> Export:
-    """Add the new rows of `events` or `runs` to a table of Iceberg, and return their number.
+    """Bring a table of a warehouse to a table of Iceberg, and return the number of rows that were written.
 
-    `identifier` is the name of the table with its namespace, as `jobs.events`. `catalog` is a catalogue of
-    pyiceberg, or its name in the configuration of pyiceberg. The first export creates the table and its
-    namespace, partitioned by `date`. Each commit also sets the property `dibs-position`, so each row is added
-    once, also if exports are killed or run at the same time.
+    New rows of `events` and `runs` are added. `metrics`, `ids` and `live` are replaced as a whole, if the
+    warehouse has a newer generation. `identifier` is the name of the table with its namespace, as
+    `jobs.events`. `catalog` is a catalogue of pyiceberg, or its name in the configuration of pyiceberg. The
+    first export creates the table and its namespace, partitioned by `date`. Each commit also sets the
+    property `dibs-position`, so each row is there once, also if exports are killed or run at the same time.
 
     Raise Refused for a table with rows of another warehouse, and WarehouseBusy if another writer has
     committed at the same time. Then nothing is changed.
@@ -51,20 +53,15 @@ def export_iceberg(
     iceberg = _open(source, _open_catalog(catalog), identifier)
     text = iceberg.properties.get(POSITION_KEY)
     done = None if text is None else decode_position(text)
-    source.check(done)
+    source.check(done, has_rows=_row_total(iceberg) > 0)
     position = source.position
+    if source.is_done(done):
+        return Export(rows=0, generation=position.generation)
     # In this process only: the property in the catalogue stays as it is.
     iceberg.metadata.properties[_RETRIES] = "0"
-    rows = 0
     try:
         with iceberg.transaction() as transaction:
-            for chunk in _chunks(source, done):
-                transaction.append(chunk)
-                rows += chunk.num_rows
-            # Only with rows, because a commit of properties alone never conflicts: a slow export would take
-            # the position back.
-            if rows:
-                transaction.set_properties({POSITION_KEY: encode_position(position)})
+            rows = _write(transaction, source, done, iceberg)
     except CommitFailedException as error:
         raise WarehouseBusy(
             f"another writer has changed {identifier} at the same time ({error}); repeat this export",
@@ -73,8 +70,36 @@ def export_iceberg(
     return Export(rows=rows, generation=position.generation)
 
 
+def _write(transaction: Transaction, source: ExportSource, done: Position | None, iceberg: Table) -> int:
+    """Write the rows and the position in a transaction, and return the number of rows."""
+    rows, is_changed = 0, False
+    if not source.is_appended and _row_total(iceberg):
+        transaction.delete(AlwaysTrue())
+        is_changed = True
+    for chunk in _chunks(source, done):
+        if not is_changed and source.missing_columns(iceberg.schema().column_names, str(iceberg.name())):
+            with transaction.update_schema() as update:
+                update.union_by_name(source.schema)
+        transaction.append(chunk)
+        rows += chunk.num_rows
+        is_changed = True
+    # Only with a change of rows, because a commit of properties alone never conflicts: a slow export would
+    # take the position back.
+    if is_changed:
+        transaction.set_properties({POSITION_KEY: encode_position(source.position)})
+    return rows
+
+
+def _row_total(iceberg: Table) -> int:
+    snapshot = iceberg.current_snapshot()
+    if snapshot is None or snapshot.summary is None:
+        return 0 if snapshot is None else 1
+    # A writer may leave the total out. Then the table counts as not empty.
+    return int(snapshot.summary["total-records"] or 1)
+
+
 def _chunks(source: ExportSource, done: Position | None) -> Iterator[pa.Table]:
-    """Yield the rows behind a position as tables of about SNAPSHOT_ROWS rows."""
+    """Yield the rows to write as tables of about SNAPSHOT_ROWS rows."""
     batches: list[pa.RecordBatch] = []
     held = 0
     for batch in source.batches(done):
@@ -107,13 +132,7 @@ def _open(source: ExportSource, catalog: Catalog, identifier: str) -> Table:
         found = catalog.load_table(identifier)
     except NoSuchTableError:
         return _create(source, catalog, identifier)
-    names = found.schema().column_names
-    if missing := [name for name in source.schema.names if name not in names]:
-        raise Refused(
-            f"the table {identifier} has no column {', '.join(missing)}, so it is no table of "
-            f"{source.table}; choose another name",
-            field="identifier",
-        )
+    source.missing_columns(found.schema().column_names, identifier)
     return found
 
 

@@ -1,14 +1,17 @@
-"""The position of an export: the offsets up to which a table has the rows of a warehouse.
+"""The position of an export: the generation and the offsets up to which a table has the rows of a warehouse.
 
-The commit that adds rows also holds the position behind them. So a kill leaves both or none of them, and the
-next export continues at the position that it finds in the table.
+`events` and `runs` only get new rows, and an export appends those behind the position. The other tables
+replace rows, and an export of a newer generation replaces the whole table.
+
+The commit that changes rows also holds the position behind them. So a kill leaves both or none of them, and
+the next export continues at the position that it finds in the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 import pyarrow as pa
@@ -18,13 +21,11 @@ from attrs import frozen
 from msgspec import Struct
 
 from dibs.errors import Refused, StorageDamaged
-from dibs.spark.history.tables import table_schema
+from dibs.spark.history.tables import APPENDED_TABLES, JOB_COLUMNS, table_schema
 from dibs.spark.history.warehouse.manifest import DATA, DataFile, TablePartition
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
-#: Tables whose rows never change, so that an export only adds rows. Each row has an offset.
-ExportedTable = Literal["events", "runs"]
-EXPORTED_TABLES: Final[tuple[ExportedTable, ...]] = ("events", "runs")
+ExportedTable = Literal["events", "runs", "metrics", "ids", "live"]
 #: Name of the position in the metadata of a commit, or in the properties of a table.
 POSITION_KEY: Final = "dibs-position"
 #: Rows in memory at once.
@@ -46,7 +47,8 @@ class Position(Struct, frozen=True, kw_only=True):
 class Export:
     """The result of one export."""
 
-    #: Number of rows that it added.
+    #: Number of rows that it wrote: new rows of `events` and `runs`, all rows of another table, and 0 if the
+    #: table had this generation already.
     rows: int
     #: Generation of the warehouse whose rows the table has now.
     generation: int
@@ -72,9 +74,41 @@ class ExportSource:
             source=manifest.source, generation=manifest.generation, offsets=dict(manifest.offsets)
         )
 
-    def check(self, done: Position | None) -> None:
-        """Raise Refused if a table at this position has rows of another warehouse."""
+    @property
+    def is_appended(self) -> bool:
+        """True for a table that only gets new rows, so that an export adds them."""
+        return self.table in APPENDED_TABLES
+
+    def is_done(self, done: Position | None) -> bool:
+        """Return whether a table at this position has all rows of this generation."""
+        return done is not None and done.generation == self.position.generation
+
+    def missing_columns(self, names: Iterable[str], target: str) -> list[str]:
+        """Return the columns that the target of the export lacks. `names` are the columns that it has.
+
+        Raise Refused if an earlier version of dibs has not made the table without them.
+        """
+        missing = [name for name in self.schema.names if name not in {*names}]
+        if missing and not (self.is_appended and {*missing} <= {*JOB_COLUMNS}):
+            raise Refused(
+                f"the table {target} has no column {', '.join(missing)}, so it is no table of "
+                f"{self.table}; choose another target",
+                field="target",
+            )
+        return missing
+
+    def check(self, done: Position | None, *, has_rows: bool) -> None:
+        """Raise Refused if a table at this position may have other rows than those of this warehouse.
+
+        `has_rows` is true for a table that is not empty.
+        """
         if done is None:
+            if has_rows and not self.is_appended:
+                raise Refused(
+                    f"the table has rows that no export has written, and an export of {self.table} replaces "
+                    "all rows; choose another table",
+                    field="table",
+                )
             return
         if done.source and done.source != self.position.source:
             raise Refused(
@@ -90,7 +124,12 @@ class ExportSource:
             )
 
     def batches(self, done: Position | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows behind a position, queue by queue and at most BATCH_ROWS at once."""
+        """Yield the rows to write, queue by queue and at most BATCH_ROWS at once.
+
+        These are the rows behind a position, or all rows of a table that is replaced.
+        """
+        if not self.is_appended:
+            done = None
         generation = 0 if done is None else done.generation
         for part, files in sorted(self.warehouse.files(self.table).items()):
             queue = self.warehouse.state.names.get(part.queue, part.queue)
@@ -104,7 +143,7 @@ class ExportSource:
         inner = [field.name for field in self.schema if field.name not in TablePartition._fields]
         with pq.ParquetFile(self.warehouse.store.open_file(file.path), pre_buffer=False) as opened:
             for batch in opened.iter_batches(BATCH_ROWS, columns=inner):
-                new = batch.filter(pc.field("offset") > after)
+                new = batch.filter(pc.field("offset") > after) if self.is_appended else batch
                 if new.num_rows:
                     yield _with_partition(new, queue, part.date, self.schema)
 
@@ -118,6 +157,8 @@ def _generation_of(file: DataFile) -> int | None:
 def _with_partition(rows: pa.RecordBatch, queue: str, date: str, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with the columns of the partition, which the names of its folders hold."""
     columns = {
+        # The files of an earlier version lack the columns that were added since.
+        **{field.name: pa.nulls(rows.num_rows, field.type) for field in schema},
         **{name: rows.column(name) for name in rows.schema.names},
         "queue": pa.repeat(pa.scalar(queue), rows.num_rows),
         "date": pa.repeat(pa.scalar(date).cast(pa.date32()), rows.num_rows),
@@ -127,14 +168,12 @@ def _with_partition(rows: pa.RecordBatch, queue: str, date: str, schema: pa.Sche
 
 
 def open_source(warehouse: str | Path, table: str) -> ExportSource:
-    """Open a table of a warehouse. Raise Refused if its rows may change, and without a warehouse."""
-    for name in EXPORTED_TABLES:
+    """Open a table of a warehouse. Raise Refused for an unknown table, and without a warehouse."""
+    tables: tuple[ExportedTable, ...] = get_args(ExportedTable)
+    for name in tables:
         if name == table:
             return ExportSource(Warehouse.existing(warehouse), name)
-    raise Refused(
-        f"table {table!r:.80} cannot be exported; the tables that can are {', '.join(EXPORTED_TABLES)}",
-        field="table",
-    )
+    raise Refused(f"unknown table {table!r:.80}; known tables: {', '.join(tables)}", field="table")
 
 
 def encode_position(position: Position) -> str:
