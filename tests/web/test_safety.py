@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.routing import Route
 
 from dibs import ConfigurationError, Dibs
 from dibs.web import dibs_web
-from dibs.web.safety import Guard, TokenGate, is_same_origin
+from dibs.web.pages import Pages
+from dibs.web.safety import HEADERS, Guard, TokenGate, is_same_origin
 from dibs.web.writes import WRITES
 from tests.web.conftest import HOST, Browser, browse, may
 
@@ -182,6 +184,23 @@ async def test_each_answer_has_a_strict_policy(jobs: Dibs) -> None:
         assert "unsafe" not in policy
         assert "DENY" == answer.headers["x-frame-options"]
     assert "no-store" == answers[0].headers["cache-control"]
+
+
+@pytest.mark.parametrize("path", ["/workers", "/api/workers"])
+async def test_an_unexpected_error_shows_no_text_and_keeps_the_policy(
+    jobs: Dibs, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("swordfish")
+
+    monkeypatch.setattr(Pages, "key", fail)
+    transport = httpx2.ASGITransport(app=dibs_web(jobs), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=HOST) as client:
+        answer = await client.get(path)
+
+    assert 500 == answer.status_code
+    assert "swordfish" not in answer.text
+    assert HEADERS == {name: answer.headers.get(name) for name in HEADERS}
 
 
 async def test_the_cookie_is_closed_to_scripts_and_other_sites(jobs: Dibs) -> None:
