@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -82,20 +83,34 @@ def test_follow_goes_on_when_the_storage_is_there(tmp_path: Path) -> None:
         read_until(child, "generation 000000000001")
 
 
+def kill_java(child: subprocess.Popen[str]) -> None:
+    """Kill the Java of `dibs spark history`, which must have one."""
+    [java] = [each for each in psutil.Process(child.pid).children(recursive=True) if each.name() == "java"]
+    java.kill()
+    java.wait()
+
+
 @pytest.mark.spark
 def test_follow_starts_java_again(tmp_path: Path) -> None:
-    url, jobs = f"file:{tmp_path}/jobs", tmp_path / "jobs"
-    with following(url, tmp_path / "warehouse", "--engine", "spark") as child:
-        assert "the next one starts in 1 s" in read_until(child, "finds no directory")
-        asyncio.run(simulate(url))
+    """A killed Java fails the increment that uses it, and no later one."""
+    url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
+    asyncio.run(simulate(url))
+    with following(url, warehouse, "--engine", "spark") as child:
         read_until(child, "generation 000000000001")
-        for process in psutil.Process(child.pid).children(recursive=True):
-            if process.name() == "java":
-                process.kill()
+        # Between two increments: the next one starts Java before it needs it.
+        kill_java(child)
         asyncio.run(simulate(url))
+        assert child.stdout
+        lines = iter(child.stdout.readline, "")
+        between = [*takewhile(lambda line: "generation 000000000002" not in line, lines)]
+        assert [] == [line for line in between if "failed" in line]
+        asyncio.run(simulate(url))
+        while not [*warehouse.glob("staging/*/*")]:
+            assert child.poll() is None
+            time.sleep(0.01)
+        kill_java(child)
         assert "the next one starts in 1 s" in read_until(child, "failed")
-        read_until(child, "generation 000000000002")
-    assert jobs.is_dir()
+        read_until(child, "generation 000000000003")
 
 
 def test_a_url_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
