@@ -73,6 +73,19 @@ def test_a_repeated_end_does_not_show_its_time() -> None:
     assert check(history.steps).holds
 
 
+@pytest.mark.parametrize(("last", "alarms"), [(7, set()), (1, {"R1"})])
+def test_the_run_of_an_imported_job_may_cover_the_revisions_of_an_earlier_run(
+    last: int, alarms: set[str]
+) -> None:
+    """The clock that numbered the import may be behind the numbers of the storage."""
+    history = HistoryBuilder().enqueued(5).claimed(10, 5, 5).settled("complete", 10, "done")
+    history = history.add("import", "imported", first=2, revision=2, payload="x")
+    history = history.enqueued(7, "updated", first=2).claimed(11, min(2, last), last)
+    history = history.settled("complete", 11, "done").read()
+
+    assert alarms == {failure.law.split()[0] for failure in check(history.steps, deep=False).failures}
+
+
 def test_every_rule_has_a_planted_history() -> None:
     assert NAMES == list(PLANTED)
 

@@ -279,17 +279,23 @@ def answered_at(step: Step) -> float:
 
 
 class EndedRanges:
-    """The ranges of the runs that may have ended with an outcome. They never overlap."""
+    """The ranges of the runs that may have ended with an outcome.
+
+    They overlap after an import: the revision of an imported job may be below those of earlier runs.
+    """
 
     def __init__(self, id_steps: IdSteps) -> None:
         ended_ranges = (
             run.range for run in id_steps.runs if any(may_end(step) for _, step in run.closing_steps)
         )
-        self._ranges = sorted(ended_ranges, key=itemgetter(1))
+        ranges = sorted(ended_ranges, key=itemgetter(1))
+        self._lasts = [last for _, last in ranges]
+        #: Element i is the lowest first revision of the ranges from i on.
+        self._lowest_firsts = [*accumulate((first for first, _ in reversed(ranges)), min)][::-1]
 
     def covers(self, revision: int) -> bool:
-        index = bisect_left(self._ranges, revision, key=itemgetter(1))
-        return index < len(self._ranges) and self._ranges[index][0] <= revision
+        index = bisect_left(self._lasts, revision)
+        return index < len(self._lasts) and self._lowest_firsts[index] <= revision
 
 
 def may_end(step: Step) -> bool:
