@@ -121,9 +121,7 @@ class ConnectionPool:
 
         Blocking calls do not count as requests in flight. Raises the errors of `call`.
         """
-        replies: list[Any] = await self._send(
-            command, asking=False, blocking=blocking, timeout=timeout + REPLY_TIMEOUT
-        )
+        replies: list[Any] = await self._send(command, asking=False, blocking=blocking, wait=timeout)
         return replies
 
     async def _send_again(self, command: tuple[Any, ...], *, asking: bool) -> Any:
@@ -168,8 +166,9 @@ class ConnectionPool:
         *,
         asking: bool,
         blocking: tuple[Any, ...] | None = None,
-        timeout: float = REPLY_TIMEOUT,
+        wait: float = 0.0,
     ) -> Any:
+        timeout = wait + REPLY_TIMEOUT
         try:
             connection = await self._acquire()
         except asyncio.CancelledError as error:
