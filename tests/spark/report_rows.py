@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,7 +50,10 @@ class Run:
 
 
 def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = ()) -> Path:
-    """Write a warehouse with these runs and the metrics and ids that follow from them."""
+    """Write a warehouse with these runs and the metrics and ids that follow from them.
+
+    `ids` has two files, as after two increments, so an id may have two rows.
+    """
     with Warehouse(root).open_draft() as draft:
         ordered = sorted(runs, key=lambda run: (run.queue, run.finished))
         for queue, group in groupby(ordered, key=lambda run: run.queue):
@@ -58,10 +62,12 @@ def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = (
                 ("runs", _runs(its)),
                 ("events", _events(its)),
                 ("metrics", _metrics(its)),
-                ("ids", _ids(its)),
+                ("ids", _ids(its[::2])),
+                ("ids", _ids(its[1::2])),
             ):
-                _write(draft.staging(f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}"), queue, table, rows)
-                draft.add(table, f"{table}-{folder_name(queue)[:9]}-{its[0].id[:9]}")
+                name = f"{table}-{uuid4().hex}"
+                _write(draft.staging(name), queue, table, rows)
+                draft.add(table, name)
         draft.commit(WarehouseState(source="redis://jobs.internal", gaps=tuple(gaps)))
     return root
 

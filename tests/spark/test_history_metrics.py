@@ -10,7 +10,7 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.spark.history.spark_engine.live_jobs import without_ended
 from dibs.spark.history.spark_engine.metrics import changes_of_ended, changes_of_live, difference, metrics_of
-from dibs.spark.history.spark_engine.transforms import ids_from, merge_ids, runs_from
+from dibs.spark.history.spark_engine.transforms import ids_from, merge_ids, runs_from, union
 from dibs.spark.history.tables import MINUTE
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
@@ -94,9 +94,8 @@ async def test_runs_and_ids_are_as_expected(spark: SparkSession, day: RandomDay)
     columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
     runs = runs_from(events_frame(spark, events)).select(*columns).collect()
     half = len(events) // 2
-    ids = merge_ids(
-        ids_from(events_frame(spark, events[:half])), ids_from(events_frame(spark, events[half:]))
-    )
+    parts = (ids_from(events_frame(spark, part)) for part in (events[:half], events[half:]))
+    ids = merge_ids(union(*parts, single=False))
     found = {}
     for row in ids.collect():
         values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 import dibs.spark
@@ -97,6 +98,45 @@ def test_the_files_of_a_folder_are_plain_parquet(tmp_path: Path) -> None:
         pl.read_parquet(files, hive_schema={"queue": pl.String, "date": pl.Date}).select(SHOWN).rows()
     )
     assert len(expected(location)) == len(pd.concat(map(pd.read_parquet, files)))
+
+
+def merged(location: str) -> list[tuple[object, ...]]:
+    return sorted((id, row["attempts"]) for (_, id), row in rows(location, "ids", "queue", "id").items())
+
+
+def test_the_dataset_of_ids_has_one_row_for_each_id(filled: str) -> None:
+    table = table_dataset(filled, "ids").to_table()
+
+    assert merged(filled) == sorted((row["id"], row["attempts"]) for row in table.to_pylist())
+    assert {at.as_py().date() for at in table["last_end_at"]} == {day.as_py() for day in table["date"]}
+
+
+def test_the_files_of_ids_are_added_up_by_id(tmp_path: Path) -> None:
+    """By the query in docs/reference/warehouse.md."""
+    location, url = str(tmp_path / "warehouse"), f"file:{tmp_path}/jobs"
+
+    async def go_on() -> None:
+        async with open_storage(url, clock="manual") as storage:
+            day = RandomDay(storage)
+            await day.prepare()
+            for _ in range(2):
+                await day.advance(70)
+                await asyncio.to_thread(update, url, location, engine="duckdb")
+
+    asyncio.run(go_on())
+    files = table_files(location, "ids")
+    table = "read_parquet(?, hive_types={'queue': VARCHAR})"
+    query = f"SELECT id, sum(attempts)::BIGINT FROM {table} GROUP BY queue, id"
+    found = duckdb.connect().execute(query, [files]).fetchall()
+
+    assert merged(location) == sorted(found)
+    assert len(found) < sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def test_spark_reads_one_row_for_each_id(filled: str, spark: SparkSession) -> None:
+    found = dibs.spark.read(filled, "ids").select("id", "attempts").collect()
+
+    assert merged(filled) == sorted(tuple(row) for row in found)
 
 
 def test_an_unknown_table_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.figures.parquet import WarehouseReader
+from dibs.spark.report.figures.parquet import WarehouseReader, best_rows
 
 ROWS = 35
 
@@ -43,7 +44,9 @@ def test_the_largest_of_all_batches_are_found(
     monkeypatch.setattr("dibs.spark.report.figures.parquet.BATCH_ROWS", 10)
     columns, odd = ("id", "attempts"), pc.bit_wise_and(pc.field("attempts"), 1) == 1
 
-    top_rows = reader.top_rows("ids", "mail", columns, ["attempts"], 3, odd)
+    top_rows: list[dict[str, Any]] = []
+    for batch in reader.batches("ids", "mail", columns, odd):
+        best_rows(top_rows, batch, ["attempts"], 3)
 
     assert [(f"id {number}", number) for number in (69, 67, 65)] == [(*row.values(),) for row in top_rows]
     assert [(number,) * 2 for number in range(40, 43)] == reader.column_pairs(

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -95,6 +96,30 @@ def test_a_partition_with_many_small_files_is_compacted(location: str) -> None:
 
     assert MAX_SMALL_FILES + 1 == len(files)
     assert {MAIL: 1} == counts(location)
+
+
+def test_a_large_file_is_merged_once_the_smaller_ones_have_a_quarter_of_its_size(location: str) -> None:
+    """Otherwise each increment with few rows would write it again."""
+
+    def add_rows(rows: int) -> list[int]:
+        """Add a file, and return the numbers of rows of the files that are merged, in order."""
+        with Warehouse(location).open_draft() as new:
+            new.add("runs", stage(new, "runs", MAIL, rows=rows))
+            files = new.files_to_compact("runs")
+            merged = sorted(pq.read_metadata(file).num_rows for file in files)
+            if files:
+                new.compact("runs", files, stage(new, "merged", MAIL, rows=sum(merged)))
+            new.commit(new.before)
+            return merged
+
+    merges = [add_rows(rows) for rows in (100_000, *[1_000] * 80)]
+
+    assert 100_000 == sum(file.rows for file in Warehouse.existing(location).files("runs")[MAIL]) - 80_000
+    assert [1_000] * 8 == next(filter(None, merges))
+    with_the_large_one = [sum(merged) - 100_000 for merged in merges if 100_000 in merged]
+    assert 1 == len(with_the_large_one)
+    assert 20_000 <= with_the_large_one[0] < 40_000
+    assert MAX_SMALL_FILES >= counts(location)[MAIL]
 
 
 def test_each_attempt_has_a_folder_of_its_own(location: str) -> None:

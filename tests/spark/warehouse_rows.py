@@ -6,6 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from dibs.spark.history.merged_ids import merge_ids
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.figures.parquet import WarehouseReader
 from tests.spark.frames import ms
@@ -27,12 +30,23 @@ def rows(warehouse: str | Path, table: str, *key: str) -> dict[Any, dict[str, An
     found: dict[Any, dict[str, Any]] = {}
     tables = WarehouseReader(Warehouse.existing(warehouse))
     for queue in tables.queues():
-        for row in (row for batch in tables.batches(table, queue) for row in batch.to_pylist()):
+        for row in _rows_of(tables, table, queue):
             values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
             values["queue"] = queue
             row_key = tuple(values.pop(name) for name in key)
             assert row_key not in found
             found[row_key] = values
+    return found
+
+
+def _rows_of(tables: WarehouseReader, table: str, queue: str) -> list[dict[str, Any]]:
+    batches = [*tables.batches(table, queue)]
+    if table != "ids" or not batches:
+        return [row for batch in batches for row in batch.to_pylist()]
+    # Spark writes columns without null values as such, and DuckDB does not.
+    parts = (pa.Table.from_batches([batch]) for batch in batches)
+    merged = merge_ids(pa.concat_tables(parts, promote_options="permissive"))
+    found: list[dict[str, Any]] = merged.to_pylist()
     return found
 
 

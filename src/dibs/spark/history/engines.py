@@ -16,7 +16,6 @@ from typing import Final, Literal, Protocol
 from dibs.errors import ConfigurationError
 from dibs.spark.history.log_plan import ReadPlan
 from dibs.spark.history.warehouse.draft import Draft
-from dibs.spark.history.warehouse.manifest import TablePartition
 
 EngineName = Literal["auto", "spark", "duckdb"]
 
@@ -72,15 +71,14 @@ class Engine(Protocol):
         The other minutes of these queues are those in `old`.
         """
 
-    def write_ids(self, events: Sequence[Path], known: Sequence[Path]) -> list[TablePartition]:
-        """Write `ids`: the rows in `known` merged with those of new events.
-
-        A row is stored under the day of the id's latest end, so the merge may move it to another
-        partition. Return the partitions whose files are replaced.
-        """
+    def write_ids(self, events: Sequence[Path]) -> None:
+        """Write `ids`: one row for each id that ended by these events, on the day of its latest end."""
 
     def merge_files(self, table: str, files: Sequence[Path], name: str) -> None:
-        """Write the rows of several files of a table under `name`, as one file for each partition."""
+        """Write the rows of several files of a table under `name`, as one file for each partition.
+
+        In a partition of `ids`, the rows of one id become one row.
+        """
 
 
 @contextmanager

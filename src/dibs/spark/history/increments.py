@@ -1,9 +1,9 @@
 """Increments: `update` adds new events to a warehouse, and `rerun` computes its tables again.
 
 An increment reads the new events of the logs and adds them to `events` and `runs`. It counts `metrics`
-again from the first minute that has changed, and merges the attempts that ended into `ids`. Each increment is
-atomic: the tables and the log offsets change with one manifest (warehouse/draft.py), so an increment that was
-killed is simply repeated.
+again from the first minute that has changed, and adds a row to `ids` for each id that ended. Each increment
+is atomic: the tables and the log offsets change with one manifest (warehouse/draft.py), so an increment that
+was killed is simply repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dibs.errors import Refused
 from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import Engine, EngineName, open_engine
 from dibs.spark.history.log_plan import ReadPlan, plan_read, source_name
-from dibs.spark.history.tables import APPENDED_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
+from dibs.spark.history.tables import GROWING_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
 from dibs.spark.history.warehouse.draft import Draft
 from dibs.spark.history.warehouse.manifest import (
     DataFile,
@@ -104,7 +104,7 @@ def rerun(
         if names:
             live = draft.local(draft.known("live"))
             _count_metrics(draft, opened, (draft.local(events), live), starts, state.horizon, end)
-        opened.write_ids(draft.local(events), [])
+        opened.write_ids(draft.local(events))
         draft.replace("ids", {file.partition for file in draft.known("ids")}, "ids")
         return Increment(
             generation=generation_name(draft.commit(state).generation), starts=_by_queue_name(starts, state)
@@ -141,16 +141,14 @@ class _IncrementBuilder:
         )
         if starts:
             _count_metrics(draft, engine, (self._events_since(starts, new), live), starts, horizon)
-        if new:
-            touched = engine.write_ids(new, draft.local(draft.known("ids")))
-            draft.replace("ids", touched, "ids")
         return self._commit(horizon, starts, row_count(new))
 
     def _append(self, new: Sequence[Path]) -> None:
-        """Add the new events and their runs, and compact the partitions that have too many small files."""
+        """Add the new events, their runs and ids, and compact the partitions with too many small files."""
         if new:
             self.engine.write_runs(new)
-        for table in APPENDED_TABLES:
+            self.engine.write_ids(new)
+        for table in GROWING_TABLES:
             self.draft.add(table, table)
             if files := self.draft.files_to_compact(table):
                 self.engine.merge_files(table, files, f"{table}-merged")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as pads
 
 from dibs.errors import Refused
+from dibs.spark.history.merged_ids import merge_ids
 from dibs.spark.history.tables import table_schema
 from dibs.spark.history.warehouse.datasets import dataset_of
 from dibs.spark.history.warehouse.manifest import TABLES, DataFile
@@ -28,7 +29,7 @@ def table_files(warehouse: str | Path, table: str) -> list[str]:
 
     The files are Parquet, with the columns `queue` and `date` in the names of their folders. They stay
     readable for an hour after an increment replaces them. Raise Refused for an unknown table, and for a
-    location without a warehouse.
+    location without a warehouse. The files of `ids` have several rows of an id, to be added up.
     """
     found, files = _open(warehouse, table)
     return [found.store.full_path(file.path) for file in files]
@@ -37,12 +38,14 @@ def table_files(warehouse: str | Path, table: str) -> list[str]:
 def table_dataset(warehouse: str | Path, table: str) -> pads.Dataset:
     """Return a table as a dataset of Arrow, which Polars, pandas and DuckDB read too.
 
+    The dataset of `ids` has one row for each id and is in memory, with some 160 bytes for each row.
     Raise Refused for an unknown table, and for a location without a warehouse.
     """
     found, files = _open(warehouse, table)
     if not files:
         return pads.dataset(table_schema(table).empty_table())
-    return dataset_of(found.store, table, [file.path for file in files])
+    dataset = dataset_of(found.store, table, [file.path for file in files])
+    return pads.dataset(merge_ids(dataset.to_table())) if table == "ids" else dataset
 
 
 def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataFrame:
@@ -51,12 +54,19 @@ def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataF
     Spark reads the files of a folder itself, and those of an object store through pyarrow, so that it
     needs no jars for the store. Raise Refused for an unknown table, and for a location without a warehouse.
     """
-    from dibs.spark.history.spark_engine.warehouse_source import read_through_arrow  # noqa: PLC0415
-    from dibs.spark.history.tables import schema  # noqa: PLC0415
+    from dibs.spark.history.spark_engine.transforms import merge_ids as merge_rows  # noqa: PLC0415
 
     found, files = _open(warehouse, table)
     if not files:
         return spark.createDataFrame(table_schema(table).empty_table())
+    frame = _files_frame(spark, found, table, files)
+    return merge_rows(frame) if table == "ids" else frame
+
+
+def _files_frame(spark: SparkSession, found: Warehouse, table: str, files: list[DataFile]) -> DataFrame:
+    from dibs.spark.history.spark_engine.warehouse_source import read_through_arrow  # noqa: PLC0415
+    from dibs.spark.history.tables import schema  # noqa: PLC0415
+
     if isinstance(found.store, RemoteStore):
         return read_through_arrow(spark, found.store.location, table, [file.path for file in files])
     paths = [found.store.full_path(file.path) for file in files]

@@ -27,6 +27,8 @@ JOB_ENDS: Final = ("completed", "failed", "cancelled")
 ENQUEUE_EVENTS: Final = ("queued", "updated", "blocked")
 #: Tables that only get new rows, each with an offset. An increment replaces rows of the others.
 APPENDED_TABLES: Final = ("events", "runs")
+#: Tables to which an increment adds files. Their small files are merged.
+GROWING_TABLES: Final = (*APPENDED_TABLES, "ids")
 PARTITION_COLUMNS: Final = ("queue", "date")
 MINUTE: Final = 60_000
 #: Columns with the times that count for the horizon, and by which files are skipped.
@@ -71,6 +73,12 @@ IDS_COLUMNS: Final = {
     "longest_run_ms": "bigint",
     "first_end_at": "timestamp",
     "last_end_at": "timestamp",
+}
+#: Column of `ids` -> the function that merges its values in two rows of one id.
+IDS_MERGES: Final = {
+    **dict.fromkeys((name for name, kind in IDS_COLUMNS.items() if kind == "bigint"), "sum"),
+    **dict.fromkeys(("longest_wait_ms", "longest_run_ms", "last_end_at"), "max"),
+    "first_end_at": "min",
 }
 #: Columns of `events` and `runs` that no log has. logged_jobs.py reads them from the records of the jobs.
 JOB_COLUMNS: Final = {"key": "string", "flow": "string"}

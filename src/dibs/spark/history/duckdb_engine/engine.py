@@ -21,8 +21,6 @@ from dibs.spark.connection import run_in_thread
 from dibs.spark.history.duckdb_engine.partition_writer import ROW_GROUP_ROWS, write_sorted
 from dibs.spark.history.duckdb_engine.storage_reader import read_events, read_live
 from dibs.spark.history.tables import MINUTE, PARTITION_COLUMNS, SORT_COLUMN, table_schema
-from dibs.spark.history.warehouse.manifest import TablePartition
-from dibs.spark.history.warehouse.names import partition_of
 
 if TYPE_CHECKING:
     from dibs.spark.history.log_plan import ReadPlan
@@ -113,22 +111,15 @@ class DuckDBEngine:
         self._set(horizon=horizon, until=end)
         self._write("metrics", "metrics")
 
-    def write_ids(self, events: Sequence[Path], known: Sequence[Path]) -> list[TablePartition]:
-        """Write `ids`: the rows in `known` merged with those of new events."""
+    def write_ids(self, events: Sequence[Path]) -> None:
+        """Write `ids`: one row for each id that ended by these events, on the day of its latest end."""
         self._view("events", events)
-        self._view("ids", known)
-        touched = [
-            TablePartition(queue, date.isoformat())
-            for queue, date in self._database.sql(_query("ids_touched")).fetchall()
-        ]
-        self._view("ids", [file for file in known if partition_of(file) in touched])
         self._write("ids", "ids")
-        return touched
 
     def merge_files(self, table: str, files: Sequence[Path], name: str) -> None:
         """Write the rows of several files of a table under `name`, as one file for each partition."""
         self._view("merged", files, table=table)
-        self._write_rows(table, "SELECT * FROM merged", name)
+        self._write_rows(table, _query("ids_merged") if table == "ids" else "FROM merged", name)
 
     def _view(
         self, name: str, files: Sequence[Path], *, table: str = "", is_partitioned: bool = True

@@ -10,6 +10,7 @@ the next export continues at the position that it finds in the table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -21,6 +22,7 @@ from attrs import frozen
 from msgspec import Struct
 
 from dibs.errors import Refused, StorageDamaged
+from dibs.spark.history.merged_ids import merge_ids
 from dibs.spark.history.tables import APPENDED_TABLES, JOB_COLUMNS, table_schema
 from dibs.spark.history.warehouse.manifest import DATA, DataFile, TablePartition
 from dibs.spark.history.warehouse.warehouse import Warehouse
@@ -128,6 +130,9 @@ class ExportSource:
 
         These are the rows behind a position, or all rows of a table that is replaced.
         """
+        if self.table == "ids":
+            yield from self._merged_ids()
+            return
         if not self.is_appended:
             done = None
         generation = 0 if done is None else done.generation
@@ -138,6 +143,18 @@ class ExportSource:
                 # A file holds events of its own generation and earlier ones.
                 if (_generation_of(file) or generation + 1) > generation:
                     yield from self._rows(file, part, queue, after)
+
+    def _merged_ids(self) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each id. All rows of a queue are in memory at once."""
+        state = self.warehouse.state
+        files = sorted(self.warehouse.files("ids").items())
+        for folder, parts in groupby(files, key=lambda item: item[0].queue):
+            queue = state.names.get(folder, folder)
+            batches = (
+                batch for part, its in parts for file in its for batch in self._rows(file, part, queue, "")
+            )
+            merged = merge_ids(pa.Table.from_batches(batches, self.schema)).cast(self.schema)
+            yield from merged.to_batches(BATCH_ROWS)
 
     def _rows(self, file: DataFile, part: TablePartition, queue: str, after: str) -> Iterator[pa.RecordBatch]:
         inner = [field.name for field in self.schema if field.name not in TablePartition._fields]

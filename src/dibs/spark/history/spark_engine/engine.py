@@ -17,8 +17,6 @@ from dibs.spark.history.spark_engine.metrics import changes_of_ended, changes_of
 from dibs.spark.history.spark_engine.table_builder import TableBuilder, table_builder
 from dibs.spark.history.spark_engine.transforms import epoch_ms, ids_from, merge_ids, runs_from, union
 from dibs.spark.history.tables import MINUTE, PARTITION_COLUMNS
-from dibs.spark.history.warehouse.manifest import TablePartition
-from dibs.spark.history.warehouse.names import partition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,28 +117,18 @@ class SparkEngine:
         kept = builder.read("metrics", old, single=single).join(known, "queue").where(is_kept).drop("start")
         builder.write("metrics", union(kept, counted, single=single), is_clustered=single)
 
-    def write_ids(self, events: Sequence[Path], known: Sequence[Path]) -> list[TablePartition]:
-        """Write `ids`: the rows in `known` merged with those of new events."""
+    def write_ids(self, events: Sequence[Path]) -> None:
+        """Write `ids`: one row for each id that ended by these events, on the day of its latest end."""
         builder = self._builder
-        single = builder.use_one_task(events, known)
-        fresh = ids_from(builder.read("events", events, single=single))
-        if not known:
-            builder.write("ids", fresh, is_clustered=single)
-            return []
-        old = builder.read("ids", known, single=single)
-        moved = old.join(fresh.select("queue", "id"), ["queue", "id"], "left_semi")
-        both = union(moved.select(*PARTITION_COLUMNS), fresh.select(*PARTITION_COLUMNS), single=single)
-        touched = [TablePartition(row["queue"], str(row["date"])) for row in both.distinct().collect()]
-        if touched:
-            touched_files = [file for file in known if partition_of(file) in touched]
-            merged = merge_ids(builder.read("ids", touched_files, single=single), fresh, single=single)
-            builder.write("ids", merged, is_clustered=single)
-        return touched
+        single = builder.use_one_task(events)
+        builder.write("ids", ids_from(builder.read("events", events, single=single)), is_clustered=single)
 
     def merge_files(self, table: str, files: Sequence[Path], name: str) -> None:
         """Write the rows of several files of a table under `name`, as one file for each partition."""
         builder = self._builder
         single = builder.use_one_task(files)
         rows = builder.read(table, files, single=single)
+        if table == "ids":
+            rows = merge_ids(rows, "date")
         whole = rows if single else rows.repartition(*PARTITION_COLUMNS)
         builder.write(name, whole, table=table, is_clustered=True)

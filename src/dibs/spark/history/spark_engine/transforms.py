@@ -11,7 +11,14 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from dibs.spark.history.tables import ATTEMPT_ENDS, IDS_COLUMNS, JOB_COLUMNS, JOB_ENDS, PARTITION_COLUMNS
+from dibs.spark.history.tables import (
+    ATTEMPT_ENDS,
+    IDS_COLUMNS,
+    IDS_MERGES,
+    JOB_COLUMNS,
+    JOB_ENDS,
+    PARTITION_COLUMNS,
+)
 from dibs.spark.schemas import COLUMNS
 
 
@@ -92,21 +99,9 @@ def union(*frames: DataFrame, single: bool) -> DataFrame:
     return rows.coalesce(1) if single else rows
 
 
-def merge_ids(*frames: DataFrame, single: bool = False) -> DataFrame:
-    """Return one row per id from several frames of ids, each made of different events."""
-    aggregates = {name: _MERGE_AGGREGATES.get(name, "sum") for name in IDS_COLUMNS if name != "id"}
-    joined = (
-        union(*frames, single=single)
-        .groupBy("queue", "id")
-        .agg(*(getattr(f, aggregate)(name).alias(name) for name, aggregate in aggregates.items()))
+def merge_ids(rows: DataFrame, *keys: str) -> DataFrame:
+    """Return one row for each queue and id, and each value of the columns `keys`, of rows of `ids`."""
+    merged = rows.groupBy("queue", "id", *keys).agg(
+        *(getattr(f, how)(name).alias(name) for name, how in IDS_MERGES.items())
     )
-    return joined.withColumn("date", utc_date("last_end_at")).select(*IDS_COLUMNS, *PARTITION_COLUMNS)
-
-
-#: Column -> aggregate that merges two rows of one id; the default is sum.
-_MERGE_AGGREGATES = {
-    "longest_wait_ms": "max",
-    "longest_run_ms": "max",
-    "first_end_at": "min",
-    "last_end_at": "max",
-}
+    return merged.withColumn("date", utc_date("last_end_at")).select(*IDS_COLUMNS, *PARTITION_COLUMNS)

@@ -34,6 +34,8 @@ from dibs.version import VERSION
 #: A partition with more than MAX_SMALL_FILES files below this size is compacted.
 SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
 MAX_SMALL_FILES: Final = 8
+#: A file is merged only with smaller files that have at least a quarter of its size together.
+MERGE_RATIO: Final = 4
 
 
 class WarehouseBusy(Refused):
@@ -61,6 +63,8 @@ class Draft:
         self.attempt: str = new_id()
         self._kept: dict[str, list[DataFile]] = {name: [*before.tables.get(name, ())] for name in TABLES}
         self._new: dict[str, list[StagedFile]] = {name: [] for name in TABLES}
+        #: Local file -> path of the kept file of which it is the copy.
+        self._copies: dict[Path, str] = {}
 
     def staging(self, name: str) -> Path:
         """Return the path of a new folder to write a table, or a part of one, to."""
@@ -89,28 +93,28 @@ class Draft:
         self.add(table, name)
 
     def files_to_compact(self, table: str) -> list[Path]:
-        """Return the small files of every partition that has too many of them, as local files."""
+        """Return files to merge, of every partition that has too many small files, as local files."""
         small: dict[TablePartition, list[DataFile | StagedFile]] = {}
         files: list[DataFile | StagedFile] = [*self._kept[table], *self._new[table]]
         for file in files:
             if file.bytes < SMALL_FILE_BYTES:
                 small.setdefault(file.partition, []).append(file)
-        many = [file for files in small.values() if len(files) > MAX_SMALL_FILES for file in files]
-        return [
-            file.path if isinstance(file, StagedFile) else self.store.local_copy(file.path) for file in many
-        ]
+        many = (its for its in small.values() if len(its) > MAX_SMALL_FILES)
+        return [self._local_file(file) for its in many for file in _files_to_merge(its)]
+
+    def _local_file(self, file: DataFile | StagedFile) -> Path:
+        if isinstance(file, StagedFile):
+            return file.path
+        copy = self.store.local_copy(file.path)
+        self._copies[copy] = file.path
+        return copy
 
     def compact(self, table: str, files: Iterable[Path], name: str) -> None:
-        """Replace these files with the files staged under a name."""
+        """Replace files that `files_to_compact` has returned with the files staged under a name."""
         replaced = {*files}
+        paths = {self._copies[path] for path in replaced & self._copies.keys()}
         self._new[table] = [file for file in self._new[table] if file.path not in replaced]
-        # A partition is compacted as a whole, so all its small files are replaced.
-        parts = {partition_of(path) for path in replaced}
-        self._kept[table] = [
-            file
-            for file in self._kept[table]
-            if file.partition not in parts or file.bytes >= SMALL_FILE_BYTES
-        ]
+        self._kept[table] = [file for file in self._kept[table] if file.path not in paths]
         self.add(table, name)
 
     def commit(self, state: WarehouseState) -> Manifest:
@@ -170,3 +174,20 @@ class Draft:
             f"{self.store.location} at the same time; this increment changed nothing. Repeat it",
             field="warehouse",
         )
+
+
+def _files_to_merge(
+    files: Iterable[DataFile | StagedFile],
+) -> list[DataFile | StagedFile]:
+    """Return the smaller files of a partition, to be merged into one.
+
+    Merging all files each time would write a large file again for a few new rows. With this rule the file
+    of a row grows by a quarter or more with each merge, so a row is written again a logarithmic number of
+    times. If no file qualifies, the list is empty.
+    """
+    ordered, smaller, end = sorted(files, key=lambda file: file.bytes), 0, 0
+    for index, file in enumerate(ordered):
+        if index and file.bytes <= MERGE_RATIO * smaller:
+            end = index + 1
+        smaller += file.bytes
+    return ordered[:end]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.spark.history.merged_ids import merge_ids
 from dibs.spark.history.tables import JOB_ENDS
 from dibs.spark.report.figures.findings import FAILURE_ENDS, PoisonId, find_poison_ids
 from dibs.spark.report.figures.parquet import WarehouseReader, best_rows, ms_to_timestamp
@@ -66,20 +67,37 @@ class TopIds(Struct, frozen=True, kw_only=True):
 def top_ids(reader: WarehouseReader, queue: str) -> TopIds:
     """Return the ids of the whole history, from the table `ids`."""
     own = [name for name in IdSummary.__struct_fields__ if name != "failures"]
-    columns = [*dict.fromkeys((*own, *FAILURE_ENDS))]
-
-    def best(*order: str) -> tuple[IdSummary, ...]:
-        rows = reader.top_rows("ids", queue, columns, order, TOP_IDS)
-        return tuple(
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {
+        order: [] for order in (("longest_run_ms",), ("attempts",), FAILURE_ENDS)
+    }
+    for rows in _merged_ids(reader, queue, [*dict.fromkeys((*own, *FAILURE_ENDS))]):
+        for order, best in found.items():
+            best_rows(best, rows, order, TOP_IDS)
+    slowest, hottest, failing = (
+        tuple(
             IdSummary(**{name: row[name] for name in own}, failures=sum(row[end] for end in FAILURE_ENDS))
-            for row in rows
+            for row in best
         )
-
-    return TopIds(
-        slowest=best("longest_run_ms"),
-        hottest=best("attempts"),
-        failing=tuple(row for row in best(*FAILURE_ENDS) if row.failures),
+        for best in found.values()
     )
+    return TopIds(slowest=slowest, hottest=hottest, failing=tuple(row for row in failing if row.failures))
+
+
+def _merged_ids(
+    reader: WarehouseReader, queue: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch | pa.Table]:
+    """Yield the columns of the ids of a queue, with one row for each id."""
+    batches = reader.batches("ids", queue, columns)
+    if reader.file_count("ids", queue) == 1:
+        # In a single file each id has one row.
+        yield from batches
+        return
+    rows = reader.row_count("ids", queue)
+    for part in _divide_by_id(batches, min(MAX_PARTS, -(-rows // RUNS_PER_PART))):
+        sums = _IdSums(merge_ids)
+        for batch in part:
+            sums.add(pa.Table.from_batches([batch]))
+        yield from sums.tables()
 
 
 def top_ids_since(reader: WarehouseReader, queue: str, begin: int, runs: int) -> TopIds:
@@ -88,12 +106,12 @@ def top_ids_since(reader: WarehouseReader, queue: str, begin: int, runs: int) ->
     where = pc.field("finished_at") >= ms_to_timestamp(begin)
     batches = reader.batches("runs", queue, _RUN_COLUMNS, where, since=begin)
     for part in _divide_by_id(batches, min(MAX_PARTS, -(-runs // RUNS_PER_PART))):
-        sums = _IdSums()
+        sums = _IdSums(_merge)
         for batch in part:
-            sums.add(batch)
-        table = sums.table()
-        for order, rows in found.items():
-            best_rows(rows, table, (order,), TOP_IDS)
+            sums.add(_columns_of_ids(batch))
+        for table in sums.tables():
+            for order, rows in found.items():
+                best_rows(rows, table, (order,), TOP_IDS)
     slowest, hottest, failing = (
         tuple(IdSummary(**{name: row[name] for name in IdSummary.__struct_fields__}) for row in rows)
         for rows in found.values()
@@ -144,30 +162,24 @@ _MERGES: Final = {
 
 @define
 class _IdSums:
-    """The sums of each id while runs are read."""
+    """The sums of each id while rows are read."""
 
+    #: Returns a table with one row for each id.
+    _merge: Callable[[pa.Table], pa.Table]
     _groups: list[pa.Table] = field(factory=list)
     _fresh: int = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count the runs of a batch."""
-        self._groups.append(_merge(_columns_of_ids(batch)))
+    def add(self, rows: pa.Table) -> None:
+        """Add rows to the sums of their ids."""
+        self._groups.append(self._merge(rows))
         self._fresh += self._groups[-1].num_rows
         if self._fresh > _MERGE_AT:
-            self._groups, self._fresh = [self.table()], 0
+            self._groups, self._fresh = [*self.tables()], 0
 
-    def table(self) -> pa.Table:
-        """Return one row for each id."""
-        groups = self._groups or [_columns_of_ids(_NO_RUNS)]
-        return _merge(pa.concat_tables(groups))
-
-
-_NO_RUNS: Final = pa.RecordBatch.from_pydict(
-    {
-        **{name: pa.array([], pa.string()) for name in ("id", "end")},
-        **{name: pa.array([], pa.int64()) for name in ("enqueues", "wait_ms", "run_ms")},
-    }
-)
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield one table with one row for each id, or none without rows."""
+        if self._groups:
+            yield self._merge(pa.concat_tables(self._groups))
 
 
 def _columns_of_ids(batch: pa.RecordBatch) -> pa.Table:
@@ -206,11 +218,9 @@ def poison_ids(reader: WarehouseReader, queue: str, failures: int) -> list[Poiso
     for end in FAILURE_ENDS[1:]:
         bad += pc.field(end)
     columns: Sequence[str] = ("id", "attempts", "completed", *FAILURE_ENDS)
-    suspects: list[Mapping[str, Any]] = [
-        *reader.top_rows(
-            "ids", queue, columns, ("attempts",), POISON_CANDIDATES, bad * 2 > pc.field("attempts")
-        )
-    ]
+    suspects: list[dict[str, Any]] = []
+    for rows in _merged_ids(reader, queue, columns):
+        best_rows(suspects, rows.filter(bad * 2 > pc.field("attempts")), ("attempts",), POISON_CANDIDATES)
     return [_with_error_type(reader, poison) for poison in find_poison_ids(queue, suspects, failures)]
 
 

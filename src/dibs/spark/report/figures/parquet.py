@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import frozen
 
+from dibs.spark.history.warehouse.manifest import DataFile
 from dibs.spark.history.warehouse.names import folder_name
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
@@ -68,23 +69,13 @@ class WarehouseReader:
             found += zip(left, right, strict=True)
         return found
 
-    def top_rows(
-        self,
-        table: str,
-        queue: str,
-        columns: Sequence[str],
-        order: Sequence[str],
-        most: int,
-        where: Any = None,
-    ) -> list[dict[str, Any]]:
-        """Return some columns of the `most` rows with the largest sums of the columns `order`.
+    def file_count(self, table: str, queue: str) -> int:
+        """Return the number of files with rows of a queue."""
+        return len(self._files(table, queue))
 
-        Rows with equal sums are sorted by id.
-        """
-        best: list[dict[str, Any]] = []
-        for batch in self.batches(table, queue, columns, where):
-            best_rows(best, batch, order, most)
-        return best
+    def row_count(self, table: str, queue: str) -> int:
+        """Return the number of rows of a queue."""
+        return sum(file.rows for file in self._files(table, queue))
 
     def batches(
         self,
@@ -99,21 +90,27 @@ class WarehouseReader:
 
         Partitions of the days before `since` (ms) are left out.
         """
+        for file in self._files(table, queue, since):
+            source = self._warehouse.store.open_file(file.path)
+            with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
+                for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
+                    filtered = batch if where is None else batch.filter(where)
+                    if filtered.num_rows:
+                        yield filtered
+
+    def _files(self, table: str, queue: str, since: int = 0) -> list[DataFile]:
         folder, first = folder_name(queue), datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
-        for part, files in self._warehouse.files(table).items():
-            for file in files if part.queue == folder and part.date >= first else ():
-                source = self._warehouse.store.open_file(file.path)
-                with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, pre_buffer=False) as opened:
-                    for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
-                        filtered = batch if where is None else batch.filter(where)
-                        if filtered.num_rows:
-                            yield filtered
+        parts = self._warehouse.files(table).items()
+        return [file for part, its in parts if part.queue == folder and part.date >= first for file in its]
 
 
 def best_rows(
     best: list[dict[str, Any]], rows: pa.RecordBatch | pa.Table, order: Sequence[str], most: int
 ) -> None:
-    """Keep in `best` the `most` rows with the largest sums of the columns `order`, of `best` and `rows`."""
+    """Keep in `best` the `most` rows with the largest sums of the columns `order`, of `best` and `rows`.
+
+    Rows with equal sums are sorted by id.
+    """
     sums = reduce(pc.add, (rows.column(name) for name in order))
     keys = [("sum", "descending"), ("id", "ascending")]
     indexes = pc.select_k_unstable(rows.append_column("sum", sums), most, sort_keys=keys)
