@@ -7,7 +7,7 @@ installed. Both write a plain table with a primary key, without deduplication or
 the limit of what a queue can reach. Reads are compared like with like: all columns of `jobs` with a plain
 table of as many columns, and the columns id and payload with a plain table of these two. A source of constant
 rows shows the limit of every data source in Python. Compare the ratios: the speed of a shared machine changes
-by the minute. The CPU time is that of Java, all Python processes and the servers together.
+by the minute. The CPU time is that of Java, of all Python processes and of the servers.
 """
 
 from __future__ import annotations
@@ -64,12 +64,19 @@ from {schema}.live
 
 
 class Cost(NamedTuple):
-    """The cost of one step: rows a second, and CPU time of all processes together in us a row."""
+    """The cost of one step: rows a second, and CPU time in us a row of each of `PROCESSES`."""
 
     rate: float
-    cpu: float
+    cpu: dict[str, float]
+
+    @property
+    def whole_cpu(self) -> float:
+        """CPU time of all processes together."""
+        return sum(self.cpu.values())
 
 
+#: Kind of process -> a part of the names of its processes; the first match counts.
+PROCESSES: Final = {"java": ("java",), "server": ("postgres", "redis-server"), "python": ("",)}
 #: Name of a step -> its cost in each repetition.
 Costs = dict[str, list[Cost]]
 
@@ -120,20 +127,23 @@ def measure(
             for _ in range(READS if " read " in name and number else 1):
                 cpu, started = cpu_seconds(), time.perf_counter()
                 step()
-                seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+                seconds, after = time.perf_counter() - started, cpu_seconds()
                 # The first round only warms up Java, connection pools and the caches of the servers.
                 if number and not name.startswith("("):
-                    costs.setdefault(name, []).append(Cost(rows / seconds, 1e6 * cpu / rows))
+                    costs.setdefault(name, []).append(
+                        Cost(rows / seconds, {kind: 1e6 * (after[kind] - cpu[kind]) / rows for kind in cpu})
+                    )
     return costs
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time that this process and all below it took: Java, Python's tasks and the servers."""
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    total = 0.0
-    for process in processes:
+def cpu_seconds() -> dict[str, float]:
+    """Return the CPU time by kind of process of this process and all below it."""
+    total = dict.fromkeys(PROCESSES, 0.0)
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
+            name = process.name()
+            kind = next(kind for kind, names in PROCESSES.items() if name.startswith(names))
+            total[kind] += sum(process.cpu_times()[:4])
     return total
 
 
@@ -221,8 +231,12 @@ def table_rows(costs: Costs) -> list[dict[str, Any]]:
                 "step": name,
                 "rows_per_second": round(median(cost.rate for cost in measured)),
                 "ratio": median(a.rate / b.rate for a, b in pairs) if pairs else None,
-                "cpu_us_a_row": round(median(cost.cpu for cost in measured), 1),
-                "cpu_ratio": median(b.cpu / a.cpu for a, b in pairs) if pairs else None,
+                "cpu_us_a_row": round(median(cost.whole_cpu for cost in measured), 1),
+                "cpu_ratio": median(b.whole_cpu / a.whole_cpu for a, b in pairs) if pairs else None,
+                **{
+                    f"{kind}_us_a_row": round(median(cost.cpu[kind] for cost in measured), 1)
+                    for kind in PROCESSES
+                },
             }
         )
     return table
@@ -264,11 +278,16 @@ def main() -> None:
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
-    table = Table("step", "rows/s", "ratio", "us of CPU a row", "ratio of CPU", title=title)
+    kinds = [f"{kind}_us_a_row" for kind in PROCESSES]
+    table = Table("step", "rows/s", "ratio", "us of CPU a row", *PROCESSES, "ratio of CPU", title=title)
     for row in rows:
         ratios = ["" if row[name] is None else f"{row[name]:.2f}" for name in ("ratio", "cpu_ratio")]
         table.add_row(
-            row["step"], f"{row['rows_per_second']:,}", ratios[0], f"{row['cpu_us_a_row']}", ratios[1]
+            row["step"],
+            f"{row['rows_per_second']:,}",
+            ratios[0],
+            *(f"{row[name]}" for name in ("cpu_us_a_row", *kinds)),
+            ratios[1],
         )
     report.open_console().print(table)
 

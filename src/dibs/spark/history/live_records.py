@@ -7,13 +7,15 @@ the other. Jobs that change their state during the read are found through the lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
-from dibs.model.job import Job, Successor
+from dibs.flow.wakeup import flow_of
+from dibs.model.job import Job, JobData, Successor
 from dibs.model.results import ExportRecord, State
 from dibs.spark.connection import StorageConnection
 from dibs.spark.source.pages import QueuePart, log_pages, record_pages
-from dibs.spark.source.rows import Row, flow_columns
+
+Row = tuple[Any, ...]
 
 #: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
 #: once.
@@ -58,10 +60,15 @@ def live_rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
         fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
         state = "active" if run else "waiting"
         times = (job.enqueued_at, _due_time(job), claimed)
-        yield (queue, job.id, state, job.first, fence, *times, *flow_columns(job.data), seen)
+        yield (queue, job.id, state, job.first, fence, *times, *_data_columns(job.data), seen)
     if (blocked := record.slot.successor) is not None:
         times = (blocked.enqueued_at, _due_time(blocked), None)
-        yield (queue, record.id, "blocked", blocked.first, None, *times, *flow_columns(blocked.data), seen)
+        yield (queue, record.id, "blocked", blocked.first, None, *times, *_data_columns(blocked.data), seen)
+
+
+def _data_columns(data: JobData) -> Row:
+    """Return the key for the limits of the queue, the flow of the job, and the size of its memo."""
+    return (data.key, flow_of(data.attributes), None if data.memo is None else len(data.memo))
 
 
 def _due_time(job: Job | Successor) -> int:

@@ -25,7 +25,7 @@ from dibs.spark.history.tables import JOB_COLUMNS
 from dibs.spark.history.warehouse.names import folder_name
 from dibs.spark.schemas import arrow_schema
 from dibs.spark.source.pages import QueuePart, log_pages, record_pages
-from dibs.spark.source.rows import event_rows, to_record_batch
+from dibs.spark.source.record_columns import to_record_batch
 
 #: The id of a node that its flow has made: the id of the flow, a number in base 36, and that of the node.
 NODE_ID: Final = re.compile(r".+/[0-9a-z]+/[0-9]+", re.DOTALL)
@@ -45,9 +45,7 @@ def event_batches(connection: StorageConnection, log: LogRange) -> Iterator[pa.R
 
 
 def _event_batch(log: LogRange, page: Sequence[tuple[str, LogEvent]], known: KnownJobs) -> pa.RecordBatch:
-    name = folder_name(log.queue)
-    rows = [row for offset, event in page for row in event_rows(name, offset, event)]
-    batch = to_record_batch("events", rows, arrow_schema("events"))
+    batch = to_record_batch("events", folder_name(log.queue), page, arrow_schema("events"))
     for index, column in enumerate(JOB_COLUMNS):
         batch = batch.append_column(column, _job_column(page, known, index))
     return batch

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -19,8 +19,9 @@ from msgspec import Raw
 from dibs.errors import StorageError
 from dibs.flow.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.model.job import Error as JobError
+from dibs.spark.source.masks import ARROW_TYPES, passing_mask
 from dibs.spark.source.pushdown import Predicate
-from dibs.spark.source.rows import json_or_none
+from dibs.spark.source.record_columns import json_or_none
 from dibs.storage.column_queries import ColumnQuery
 
 #: Columns of the tables -> the column of the storage that they are made of, if its name differs.
@@ -87,7 +88,7 @@ def to_table_batch(
         return made[name]
 
     for predicate in predicates:
-        mask = _mask(predicate, column(predicate.column.name, _ARROW_TYPES[predicate.column.kind]))
+        mask = passing_mask(predicate, column(predicate.column.name, ARROW_TYPES[predicate.column.kind]))
         raw = raw.filter(mask)
         made = {name: array.filter(mask) for name, array in made.items()}
     return pa.RecordBatch.from_arrays([column(field.name, field.type) for field in schema], schema=schema)
@@ -153,44 +154,3 @@ _FROM_JSON: Final[dict[str, Callable[[str], Any]]] = {
     "origin_queue": _origin_part(0),
     "origin_id": _origin_part(1),
 }
-
-# -- predicates --------------------------------------------------------------------------------------
-
-_COMPARISONS: Final = {
-    "EqualTo": pc.equal,
-    "GreaterThan": pc.greater,
-    "GreaterThanOrEqual": pc.greater_equal,
-    "LessThan": pc.less,
-    "LessThanOrEqual": pc.less_equal,
-}
-_ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "text": pa.string(),
-    "bytes": pa.binary(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "flag": pa.bool_(),
-    "time": pa.timestamp("us", tz="UTC"),
-    "texts": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
-}
-
-
-def _mask(predicate: Predicate, values: pa.Array) -> pa.Array:
-    """Return for each value whether it passes; as in SQL, a comparison with null is false."""
-    if predicate.operator_name == "IsNull":
-        return values.is_null()
-    if predicate.operator_name == "IsNotNull":
-        return values.is_valid()
-    if predicate.column.kind == "time":
-        # A literal is a number of ms, which may have a fraction.
-        values = pc.divide(values.cast(pa.int64()), 1000)
-    if predicate.operator_name == "In":
-        literals = [value for value in predicate.value if value is not None]
-        found = [pc.equal(values, literal) for literal in literals]
-        mask = found[0] if found else pa.repeat(False, len(values))  # noqa: FBT003
-        for other in found[1:]:
-            mask = pc.or_(mask, other)
-    elif predicate.value is None:
-        mask = pa.repeat(False, len(values))  # noqa: FBT003
-    else:
-        mask = _COMPARISONS[predicate.operator_name](values, predicate.value)
-    return cast("pa.Array", pc.fill_null(mask, False))  # noqa: FBT003

@@ -27,7 +27,7 @@ from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.pages import log_pages, record_pages
 from dibs.spark.source.partitioning import id_ranges, offset_ranges
 from dibs.spark.source.pushdown import Predicates, split_filters
-from dibs.spark.source.rows import EVENT_ROWS, RECORD_ROWS, Row, to_record_batch
+from dibs.spark.source.record_columns import ITEMS, Item, passing_items, to_record_batch
 from dibs.storage.column_queries import ColumnQueries, ColumnQuery, ColumnTable
 
 logger: Final = logging.getLogger("dibs.spark")
@@ -80,7 +80,7 @@ class TableReader(Shipped, ds.DataSourceReader):
             queues = self._options.queues or connection.queue_names()
             allowed = self._predicates.allowed_values("queue")
             queues = [queue for queue in queues if allowed is None or queue in allowed]
-            if self._options.table in EVENT_ROWS:
+            if self._options.table not in STATES:
                 is_single = len(queues) == 1
                 parts = (self._log_partitions(connection, queue, is_single=is_single) for queue in queues)
             else:
@@ -165,23 +165,19 @@ class TableReader(Shipped, ds.DataSourceReader):
     def _read_rows(
         self, connection: StorageConnection, part: QueuePartition, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        for page in self._pages(connection, part):
-            if rows := self._predicates.filter_rows(page):
-                yield to_record_batch(self._options.table, rows, schema)
-
-    def _pages(self, connection: StorageConnection, part: QueuePartition) -> Iterator[Iterable[Row]]:
         table = self._options.table
-        if table in EVENT_ROWS:
-            to_rows = EVENT_ROWS[table]
-            # Without `after`, the read starts at the oldest event, so events trimmed since planning are no
-            # gap.
-            gaps = self._options.on_gap == "skip" or self._options.after is None
-            for events in log_pages(connection, part, gaps=gaps):
-                yield (row for offset, event in events for row in to_rows(part.queue, offset, event))
-        else:
-            record_to_rows = RECORD_ROWS[table]
-            for records in record_pages(connection, part):
-                yield (row for record in records for row in record_to_rows(part.queue, record))
+        for page in self._pages(connection, part):
+            if items := passing_items(table, part.queue, page, self._predicates.predicates):
+                yield to_record_batch(table, part.queue, items, schema)
+
+    def _pages(self, connection: StorageConnection, part: QueuePartition) -> Iterator[Sequence[Item]]:
+        items = ITEMS[self._options.table]
+        if self._options.table in STATES:
+            yield from map(items, record_pages(connection, part))
+            return
+        # Without `after`, the read starts at the oldest event, so events trimmed since planning are no gap.
+        gaps = self._options.on_gap == "skip" or self._options.after is None
+        yield from map(items, log_pages(connection, part, gaps=gaps))
 
 
 class PushdownReader(TableReader):

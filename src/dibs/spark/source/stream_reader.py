@@ -25,7 +25,7 @@ from dibs.spark.shipping import Shipped
 from dibs.spark.source.batch_reader import QueuePartition, check_schema
 from dibs.spark.source.options import StreamOptions
 from dibs.spark.source.pages import PAGE, log_pages
-from dibs.spark.source.rows import EVENT_ROWS, to_record_batch
+from dibs.spark.source.record_columns import ITEMS, to_record_batch
 
 #: Queue -> offset of the last event read; "" is the start of the log.
 StreamOffset = dict[str, str]
@@ -108,12 +108,11 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
     def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition. A second read of the same partition yields the same rows."""
         part, table = cast("QueuePartition", partition), self._options.table
-        schema, make = to_arrow_schema(self._schema, timezone="UTC"), EVENT_ROWS[table]
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         with StorageConnection(self._options.url) as connection:
             for events in log_pages(connection, part, gaps=self._options.on_gap == "skip"):
-                rows = [row for offset, event in events for row in make(part.queue, offset, event)]
-                if rows:
-                    yield to_record_batch(table, rows, schema)
+                if items := ITEMS[table](events):
+                    yield to_record_batch(table, part.queue, items, schema)
 
 
 def _limit_offset(

@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 
 from dibs.spark.connection import StorageConnection
 from dibs.spark.history.duckdb_engine.partition_writer import convert_times, partition_writer
-from dibs.spark.history.live_records import live_record_pages, live_rows
+from dibs.spark.history.live_records import Row, live_record_pages, live_rows
 from dibs.spark.history.log_plan import ReadPlan
 from dibs.spark.history.logged_jobs import event_batches
 from dibs.spark.history.tables import LIVE_READ_COLUMNS, table_schema
 from dibs.spark.history.warehouse.names import folder_name
-from dibs.spark.source.rows import Row
 
 
 def read_events(url: str, plan: ReadPlan, folder: Path) -> None:
