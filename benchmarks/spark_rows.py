@@ -124,7 +124,7 @@ def measure(
     for number in range(options.rounds + 1):
         for name, step in steps(spark, urls, server, jobs, jdbc=options.jdbc.exists()).items():
             # A read is short compared with the pauses of a shared machine, so it is repeated.
-            for _ in range(READS if " read " in name and number else 1):
+            for _ in range(READS if " read" in name and number else 1):
                 cpu, started = cpu_seconds(), time.perf_counter()
                 step()
                 seconds, after = time.perf_counter() - started, cpu_seconds()
