@@ -10,13 +10,7 @@ from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs.storage import checks
 from dibs.storage.postgres.codec import claims, rows
 from dibs.storage.postgres.codec.parameters import sendable_lease
-from dibs.storage.postgres.codec.rows import Row
-from dibs.storage.postgres.codec.steps import (
-    SETTLE_COLUMNS,
-    STEP_COLUMNS,
-    encode_steps,
-    rows_by_step,
-)
+from dibs.storage.postgres.codec.steps import StepRows, encode_steps, rows_by_step
 from dibs.storage.postgres.session import MAX_LIMIT, PostgresSession
 
 #: The longest wait of a `serve` for a lock, in ms, as text for lock_timeout. A transaction of the caller may
@@ -49,14 +43,14 @@ class ManyQueuesSession(PostgresSession):
         return [results[step.queue] for step in steps]
 
     def _decode_step(
-        self, step: QueueStep, found: Sequence[Row], reasons: Sequence[str], lease: str, token: str
+        self, step: QueueStep, found: StepRows, reasons: Sequence[str], lease: str, token: str
     ) -> SettleAndClaimResult:
-        _, statuses, revisions, now, *_ = found[-1]
+        statuses, revisions = found.settled
         settled = rows.decode_settled(statuses, revisions, reasons)
         if not step.limit:
+            now = found.claimed[-1][1]
             return SettleAndClaimResult(tuple(settled), ClaimResult(now=now))
-        claimed = [row[STEP_COLUMNS + SETTLE_COLUMNS :] for row in found]
-        claim = self._decode_claim(step.queue, claimed, lease, step.limit, token)
+        claim = self._decode_claim(step.queue, found.claimed, lease, step.limit, token)
         return SettleAndClaimResult(tuple(settled), claim)
 
     def _decode_claim(

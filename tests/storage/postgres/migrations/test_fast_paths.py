@@ -222,10 +222,10 @@ def positions_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("level", ["off", "runs"])
-async def test_completions_without_outcomes_are_logged_the_same_by_complete_plain_and_complete_all(
+async def test_completions_without_outcomes_are_logged_the_same_by_complete_runs_and_complete_all(
     storage: PostgresStorage, level: str, positions_sent: None
 ) -> None:
-    """complete_plain() needs the positions of the rows, which a claim returns."""
+    """complete_runs() needs the positions of the rows, which a claim returns."""
     patch = SettingsPatch(log_level=level, retention=OutcomeRetention(completed=0))  # type: ignore[arg-type]
     ids = ["a", 'quote"', "ü", "z"]
     for queue in ("fast", "general"):
@@ -266,7 +266,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-async def test_complete_plain_leaves_other_runs_to_the_general_path(
+async def test_complete_runs_leaves_other_runs_to_the_general_path(
     storage: PostgresStorage, what: str, positions_sent: None
 ) -> None:
     """The settled slots and the answers are those without positions. A report moves the row."""

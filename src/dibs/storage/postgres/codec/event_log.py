@@ -27,7 +27,7 @@ class _Completions(msgspec.Struct, frozen=True, gc=False):
     #: The holder of the runs with five fields.
     holder: str
     events: list[msgspec.Raw] = []
-    #: The fields from here on are those of complete_plain() in 0034_completions.sql, instead of `events`.
+    #: The fields from here on are those of complete_runs() in 0035_serve.sql, instead of `events`.
     fence: int = 0
     revision: int = 0
     ids: list[str] = []

@@ -141,9 +141,12 @@ def encode_requests(batch: CheckedBatch) -> Params:
 
 
 def encode_settlements(
-    given: Sequence[Settlement], limits: Limits, positions: RowPositions
+    given: Sequence[Settlement], limits: Limits, positions: RowPositions, *, in_call: int = 0
 ) -> tuple[Params, list[str]]:
-    """Return the parameters of settle(), and for each settlement a reason to refuse it or ""."""
+    """Return the parameters of settle(), and for each settlement a reason to refuse it or "".
+
+    `in_call` is the number of settlements of the call, if it has those of other queues.
+    """
     reasons = [refusal_reason(one.action, limits) for one in given]
     # An action of an unknown type is refused; its kind has no effect.
     kinds = [KINDS.get(type(one.action), "completed") for one in given]
@@ -156,7 +159,7 @@ def encode_settlements(
     results = [one.action.result if isinstance(one.action, Complete) else None for one in given]
     spots = positions.take([one.fence for one in given])
     params = {
-        "spots": spots if plain and len(ids) >= FEWEST_POSITIONS else None,
+        "spots": spots if plain and max(in_call, len(ids)) >= FEWEST_POSITIONS else None,
         "ids": [sendable_id(id) for id in ids],
         "fences": [one.fence if -INT8 <= one.fence <= INT8 else 0 for one in given],
         "kinds": None if plain else kinds,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, groupby
-from operator import itemgetter
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from dibs.model.limits import Limits
 from dibs.model.requests import QueueStep
@@ -13,10 +13,8 @@ from dibs.storage.postgres.codec.parameters import Params, encode_settlements
 from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import Row
 
-#: The columns of the query before those of settle.
-STEP_COLUMNS = 1
-#: The columns of settle, and the time of a step that claims nothing.
-SETTLE_COLUMNS = 3
+#: The columns of settle.
+SETTLE_COLUMNS = 2
 
 
 def encode_steps(
@@ -26,7 +24,8 @@ def encode_steps(
 
     No claim returns more than `most` jobs.
     """
-    encoded = [encode_settlements(step.settlements, limits, positions) for step in steps]
+    total = sum(len(step.settlements) for step in steps)
+    encoded = [encode_settlements(step.settlements, limits, positions, in_call=total) for step in steps]
     batches = [params for params, _ in encoded]
     lasts = list(accumulate(len(params["ids"]) for params in batches))
     return {
@@ -35,6 +34,7 @@ def encode_steps(
         "lasts": lasts,
         "plains": [params["plain"] for params in batches],
         "limits": [min(step.limit, most) for step in steps],
+        "owners": [number for number, params in enumerate(batches, 1) for _ in params["ids"]],
         "ids": [id for params in batches for id in params["ids"]],
         "fences": [fence for params in batches for fence in params["fences"]],
         "kinds": _join(batches, "kinds", "completed"),
@@ -56,6 +56,22 @@ def _join(batches: Sequence[Params], field: str, default: str | None) -> list[An
     ]
 
 
-def rows_by_step(rows: Iterable[Row]) -> Mapping[int, Sequence[Row]]:
-    """Return the rows of each step, which follow each other, by the number of the step from 1."""
-    return {step: list(found) for step, found in groupby(rows, itemgetter(0))}
+class StepRows(NamedTuple):
+    """The rows of one step of a `serve`."""
+
+    #: The columns of settle: NULL in both if all settlements are done.
+    settled: Row
+    #: The rows of claim. The last one of a step that claims nothing has only the time.
+    claimed: Sequence[Row]
+
+
+def rows_by_step(rows: Iterable[Row]) -> Mapping[int, StepRows]:
+    """Return the rows of each step, by the number of the step from 1."""
+    settled: dict[int, Row] = {}
+    claimed: defaultdict[int, list[Row]] = defaultdict(list)
+    for step, *columns in rows:
+        if columns[0] is not None:
+            settled[step] = columns[:SETTLE_COLUMNS]
+        else:
+            claimed[step].append(columns[SETTLE_COLUMNS:])
+    return {step: StepRows(settled.get(step, (None, None)), found) for step, found in claimed.items()}

@@ -51,27 +51,12 @@ LATERAL {schema}.claim(
     %(now)s::bigint) c
 
 -- name: serve
--- Runs settle and claim for each step of a `serve`, in the order of `queues`. `firsts` and `lasts` are the positions of
--- the settlements of a step in the arrays `ids`, `fences`, `kinds`, `results` and `details`. Returns the rows of claim
--- for each step, with the number of the step and the time. The last row of a step also has the columns of settle.
--- OFFSET 0 keeps the planner from moving the WHERE out of a subquery, so that the function does not run for a step
--- without settlements, or without a claim.
-SELECT t.step, CASE WHEN c.ids IS NULL THEN s.statuses END, CASE WHEN c.ids IS NULL THEN s.revisions END,
-    CASE WHEN t.most = 0 THEN {schema}.tick(%(now)s::bigint) END, {claimed}
-FROM unnest(
-    %(queues)b::text[], %(firsts)b::integer[], %(lasts)b::integer[], %(plains)b::boolean[], %(limits)b::integer[])
-    WITH ORDINALITY AS t (queue, first, last, plain, most, step)
-LEFT JOIN LATERAL (
-    SELECT s.statuses, s.revisions
-    FROM {schema}.settle(
-        t.queue, %(now)s::bigint, t.plain, (%(ids)b::text[])[t.first:t.last], (%(fences)b::bigint[])[t.first:t.last],
-        (%(kinds)b::text[])[t.first:t.last], (%(results)b::bytea[])[t.first:t.last],
-        (%(details)b::text[])[t.first:t.last], ((%(spots)b::text[])[t.first:t.last])::tid[]) s
-    WHERE t.last >= t.first OFFSET 0) s ON true
-LEFT JOIN LATERAL (
-    SELECT c.* FROM {schema}.claim(
-        CASE WHEN s.statuses IS NULL THEN t.queue ELSE t.queue END, %(lease)s::uuid, t.most, %(now)s::bigint) c
-    WHERE t.most > 0 OFFSET 0) c ON true
+-- Runs the steps of several queues. Returns the rows of serve() in 0035_serve.sql.
+SELECT c.step, c.statuses, c.revisions, {claimed}
+FROM {schema}.serve(
+    %(queues)b::text[], %(lease)s::uuid, %(now)s::bigint, %(limits)b::integer[], %(firsts)b::integer[],
+    %(lasts)b::integer[], %(plains)b::boolean[], %(owners)b::integer[], %(ids)b::text[], %(fences)b::bigint[],
+    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) c
 
 -- name: register_queues
 -- Inserts the rows of new queues. Sent on a connection of the storage, before a statement on the caller's.
