@@ -16,7 +16,7 @@ Connect = Callable[[], Any]
 
 #: Makes each insert of a job draw one more number, as a concurrent call would.
 ANOTHER_CALL = """
-CREATE FUNCTION draws() RETURNS trigger LANGUAGE plpgsql AS
+CREATE FUNCTION draws() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS
 $$ BEGIN PERFORM nextval('numbers'); RETURN NEW; END $$;
 CREATE TRIGGER draws BEFORE INSERT ON live FOR EACH ROW EXECUTE FUNCTION draws();
 SELECT setval('numbers', (SELECT last_value - 100 FROM numbers))
