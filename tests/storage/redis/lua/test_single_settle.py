@@ -153,7 +153,7 @@ async def test_other_data_ends_the_same_on_both_paths(storage: RedisStorage, dat
         Fail(error=Error(type="E")),
         Cancelled(),
         Release(),
-        Complete(retention=OutcomeRetention(completed=9)),
+        Complete(retention=OutcomeRetention(completed=60_000)),
         Complete(then=(FollowUp(queue=FAST, job=NewJob(id="next")),)),
     ],
     ids=["fail", "cancelled", "release", "retention", "follow-up"],
