@@ -208,11 +208,16 @@ def release(session: nox.Session) -> None:
 
     Two builds must give the same bytes. `-- --final` refuses what must not be uploaded.
     """
-    session.install("attrs", "build>=1.3", "check-wheel-contents>=0.6", "twine>=6.2")
+    session.log("1 of 6: the tools")
+    session.install(
+        "attrs", "build>=1.3", "check-wheel-contents>=0.6", "cyclonedx-bom>=7.2", "pip>=25", "twine>=6.2"
+    )
     dist = Path("dist")
     shutil.rmtree(dist, ignore_errors=True)
+    session.log("2 of 6: two builds")
     session.run("python", "tools/build_release.py", str(dist))
     artifacts = [str(path) for path in sorted(dist.iterdir())]
+    session.log("3 of 6: contents and metadata")
     session.run("twine", "check", "--strict", *artifacts)
     session.run(
         "check-wheel-contents",
@@ -221,15 +226,19 @@ def release(session: nox.Session) -> None:
         *(path for path in artifacts if path.endswith(".whl")),
     )
     session.run("python", "tools/check_artifacts.py", *session.posargs, *artifacts)
-    session.run("python", "tools/try_wheel.py", str(dist))
-    # The packages of a new environment with all extras: the tool that makes the list is not among them.
-    session.install("cyclonedx-bom>=7.2", "virtualenv")
+    session.log("4 of 6: the packages of all extras, once for all environments")
+    wheels = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    session.run("python", "tools/try_wheel.py", "--collect", str(wheels), str(dist))
+    session.log("5 of 6: the wheel in new environments")
+    session.run("python", "tools/try_wheel.py", "--wheels", str(wheels), str(dist))
+    session.log("6 of 6: the list of all packages of all extras")
+    # A new environment without pip, which is not among the packages.
     place = Path(session.create_tmp()) / "sbom"
-    session.run("virtualenv", "--clear", "--no-seed", "--quiet", str(place))
+    session.run("python", "-m", "venv", "--clear", "--without-pip", str(place))
     wheel = next(path for path in artifacts if path.endswith(".whl"))
-    session.run(
-        "python", "-m", "pip", "--python", str(place), "install", "--quiet", f"{wheel}[{USER_EXTRAS}]"
-    )
+    pip = ("python", "-m", "pip", "--python", str(place), "install", "--quiet", "--no-compile")
+    session.run(*pip, "--no-index", "--find-links", str(wheels), f"{wheel}[{USER_EXTRAS}]")
     words = ("--output-reproducible", "--pyproject", "pyproject.toml", "--output-file", "dist/dibs.cdx.json")
     session.run("cyclonedx-py", "environment", *words, str(place))
 

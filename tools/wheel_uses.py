@@ -137,6 +137,10 @@ class Place:
         path.mkdir(exist_ok=True)
         return path
 
+    @property
+    def python(self) -> Path:
+        return self.folder / "env" / "bin" / "python"
+
     def environ(self, added: dict[str, str]) -> dict[str, str]:
         """Return the variables of a program: no source of dibs on the path, and no settings of dibs."""
         clean = {
