@@ -1,8 +1,12 @@
 """The pages of the docs, with their code blocks and tables, for tests that run them.
 
 Blocks with a title are saved as files, other Python blocks run as if typed at a prompt, and rows of tables
-run in order. A block marked `{.no-run}` does not run. One marked `{.in-spark}` runs with a Spark session, in
-tests/spark/test_source_howto.py. The site reads a mark as a CSS class, and GitHub ignores it.
+run in order. The site reads a mark of a block as a CSS class, and GitHub ignores it:
+
+- `{.no-run}` does not run;
+- `{.in-shell}` runs in bash, in test_shell_blocks.py, on a storage with the jobs that the page speaks of;
+- `{.until-ctrl-c}` starts programs that serve until Ctrl-C, in test_started_programs.py;
+- `{.in-spark}` runs with a Spark session, in tests/spark/test_source_howto.py.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ FENCED = re.compile(r"^```(\w+)(.*?)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 OUTPUT = re.compile(r"^#> ?(.*)\n?", re.MULTILINE)
 #: A row whose last cell is code, with its result after an arrow.
 CODE_ROW = re.compile(r"^\|(?P<other>.*)\| `(?P<dibs>[^`]+)`(?: → `(?P<result>[^`]+)`)? \|$", re.MULTILINE)
+#: Marks of blocks that do not run with the other blocks of their page.
+MARKS = ("no-run", "in-shell", "until-ctrl-c", "in-spark")
 
 
 class Block(NamedTuple):
@@ -42,12 +48,11 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """True if tests/docs runs this block. tests/spark runs the blocks marked {.in-spark}."""
-        return "{.no-run}" not in self.options and not self.runs_in_spark
+        """True if this block runs with the page. Blocks with a mark run elsewhere, or not at all."""
+        return not any(self.has_mark(mark) for mark in MARKS)
 
-    @property
-    def runs_in_spark(self) -> bool:
-        return "{.in-spark}" in self.options
+    def has_mark(self, mark: str) -> bool:
+        return f"{{.{mark}}}" in self.options
 
 
 class Row(NamedTuple):

@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from dibs import Dibs
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest
 from tests.cli.shell import Shell
 from tests.docs.pages import DOCS, OUTPUT, Page, run_block
+from tests.worker.jobs import wait_for_count
 
 #: The pytest.ini of a user's project, in which pytest-asyncio runs async tests.
 INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
@@ -125,3 +129,25 @@ def test_programs_on_the_pages_can_be_imported(name: str, project: Path) -> None
     )
 
     assert (0, "") == (ran.returncode, ran.stderr)
+
+
+async def send(to: str, subject: str) -> None: ...
+
+
+async def test_the_warning_about_a_payload_that_does_not_fit_is_current(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (shown,) = (block.text for block in Page("howto/change_a_task.md").blocks if block.language == "text")
+    app = Dibs("memory:")
+    app.task(queue="mail.send")(send)
+    async with app:
+        job = NewJob(id="01K", data=JobData(payload=b'{"args":["ada"]}'))
+        await app.storage.enqueue("mail.send", [EnqueueRequest(job=job)])
+        work = asyncio.create_task(app.work(processes=0, handle_signals=False))
+        await wait_for_count(app, "mail.send", "scheduled")
+        app.stop(grace=0)
+        await work
+    (warned,) = (record.getMessage() for record in caplog.records if "PayloadMismatch" in record.getMessage())
+
+    moment = r"\S+ \S+ UTC$"
+    assert re.sub(moment, "", shown.strip()) == re.sub(moment, "", warned)

@@ -12,7 +12,7 @@ from tests.docs.pages import OUTPUT, Block, Page
 
 PROGRAMS = [
     pytest.param(block, id=f"{name}-{number}")
-    for name in ("app", "batches", "flows", "handlers")
+    for name in ("app", "batches", "flows", "handlers", "history")
     for number, block in enumerate(Page(f"reference/{name}.md").python_blocks)
 ]
 

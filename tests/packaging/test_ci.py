@@ -28,7 +28,7 @@ PROGRAMS = {
     "redis-server": "redis-server",
     "strace": "strace",
 }
-OF_THE_RUNNER = {"bash", "kubectl", "postgres", "systemd-analyze", "unshare"}
+OF_THE_RUNNER = {"bash", "jq", "kubectl", "postgres", "systemd-analyze", "unshare"}
 #: Programs that a package of `.[dev]` contains.
 OF_PIP = {"hadolint"}
 SEARCHED = re.compile(r"(?:find_program|shutil\.which)\(\"([\w-]+)\"")

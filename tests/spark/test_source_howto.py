@@ -36,7 +36,7 @@ def test_every_block_prints_its_output(
 ) -> None:
     """Spark's processes keep their working directory, so relative paths are made absolute."""
     names: dict[str, Any] = {"spark": spark}
-    blocks = [block for block in Page("howto/spark.md").blocks if block.runs_in_spark]
+    blocks = [block for block in Page("howto/spark.md").blocks if block.has_mark("in-spark")]
     for block in blocks:
         text = run(block.text.replace("./", f"{tmp_path}/"), names)
 
@@ -54,7 +54,7 @@ def test_the_recipes_for_pipelines_print_their_output(
     monkeypatch.syspath_prepend(str(tmp_path))
     at(f"file:{tmp_path}/jobs", lambda storage: run_some(storage, "mail", ["a", "b", "c"]))
     names: dict[str, Any] = {"spark": spark}
-    blocks = [block for block in page.blocks if block.runs_in_spark]
+    blocks = [block for block in page.blocks if block.has_mark("in-spark")]
     for block in blocks:
         text = run(block.text.replace("./", f"{tmp_path}/"), names)
 
