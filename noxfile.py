@@ -241,6 +241,9 @@ def release(session: nox.Session) -> None:
     session.run(*pip, "--no-index", "--find-links", str(wheels), f"{wheel}[{USER_EXTRAS}]")
     words = ("--output-reproducible", "--pyproject", "pyproject.toml", "--output-file", "dist/dibs.cdx.json")
     session.run("cyclonedx-py", "environment", *words, str(place))
+    # Both folders together have two gigabytes.
+    shutil.rmtree(wheels)
+    shutil.rmtree(place)
 
 
 @nox.session

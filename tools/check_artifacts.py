@@ -1,7 +1,7 @@
 """Checks what a wheel and a source distribution of dibs contain, and what their metadata says.
 
     python tools/check_artifacts.py dist/*            exit with 1 and print a line for each fault
-    python tools/check_artifacts.py --final dist/*    refuse addresses of [project.urls] that lead nowhere
+    python tools/check_artifacts.py --final dist/*    refuse placeholders, and unassembled changes
 
 `nox -s release` runs it on what it has built, and tests/packaging/test_artifacts.py on a wheel of the source.
 """
@@ -128,9 +128,23 @@ def check_metadata(found: Message, project: Mapping[str, Any], *, final: bool) -
     urls = dict(line.split(", ", 1) for line in found.get_all("Project-URL", []))
     yield from (f"METADATA lacks the URL {name}" for name in sorted(URLS - urls.keys()))
     if final:
-        yield from (f"{name} {url} leads nowhere" for name, url in urls.items() if ".example/" in url)
+        yield from (
+            f"{name} {url} leads nowhere: set it under [project.urls]"
+            for name, url in urls.items()
+            if ".example/" in url
+        )
+        yield from (
+            f"links of the readme begin with {url}, which leads nowhere: set the replacement under "
+            "[tool.hatch.metadata.hooks.fancy-pypi-readme]"
+            for url in find_placeholders(str(found.get_payload()))
+        )
     relative = re.findall(r"\]\((?!https?:|#)([^)]+)\)", str(found.get_payload()))
     yield from (f"the readme has the relative link {link}" for link in relative)
+
+
+def find_placeholders(text: str) -> list[str]:
+    """Return the placeholders for addresses of the project in a text, each up to its first folder."""
+    return sorted(set(re.findall(r"https://dibs\.example/\w+", text)))
 
 
 def check_entry_points(text: str, files: set[str]) -> Iterator[str]:
@@ -158,6 +172,12 @@ def check_sdist(files: Mapping[str, bytes], *, final: bool = False) -> Iterator[
             f"{name} is in no section of CHANGELOG.md: run `nox -s changelog`"
             for name in sorted(files)
             if FRAGMENT.fullmatch(name)
+        )
+        units = (name for name in sorted(files) if name.startswith("deploy/"))
+        yield from (
+            f"{name} names {url}, which leads nowhere"
+            for name in units
+            for url in find_placeholders(files[name].decode())
         )
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,11 +50,19 @@ def test_the_wheel_has_no_fault(tool: ModuleType, wheel: Path) -> None:
     assert [] == list(tool.check_wheel(tool.read_wheel(wheel)))
 
 
-def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Path) -> None:
-    faults = list(tool.check_wheel(tool.read_wheel(wheel), final=True))
+def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Path, sdist: Path) -> None:
+    """CONTRIBUTING.md names the files with such addresses."""
+    wheel_faults = list(tool.check_wheel(tool.read_wheel(wheel), final=True))
+    sdist_faults = list(tool.check_sdist(tool.read_sdist(sdist), final=True))
+    pages = re.findall(r"`(deploy/systemd/[\w*.-]+)`", (PROJECT / "CONTRIBUTING.md").read_text("utf-8"))
 
-    assert faults, "the addresses are chosen: remove this test, and --final from tools/check_artifacts.py"
-    assert all("leads nowhere" in fault for fault in faults)
+    assert wheel_faults, "the addresses are chosen: remove this test, and the check of addresses by --final"
+    assert {*tool.URLS, "links"} == {fault.partition(" ")[0] for fault in wheel_faults}
+    assert all("leads nowhere" in fault for fault in wheel_faults)
+    assert ["deploy/systemd/*.service"] == pages
+    assert {path.relative_to(PROJECT).as_posix() for path in PROJECT.glob(pages[0])} == {
+        fault.partition(" ")[0] for fault in sdist_faults if "leads nowhere" in fault
+    }
 
 
 def test_the_sdist_has_no_fault(tool: ModuleType, sdist: Path) -> None:
