@@ -17,6 +17,7 @@ from dibs.model.requests import (
     EnqueueRequest,
     Fail,
     QueueStep,
+    RetryLater,
     SettingsPatch,
     SettleAction,
     Settlement,
@@ -65,6 +66,8 @@ class Kind(Struct):
     reported: str = ""
     #: An id that failed earlier, so that it has an outcome.
     failed_before: str = ""
+    #: True if the first job was claimed before, and returned by a retry.
+    retried_before: bool = False
     #: True to settle with a wrong fence.
     wrong_fence: bool = False
 
@@ -102,6 +105,9 @@ KINDS: dict[str, Kind] = {
     "updated": Kind(updated="j1"),
     "reported": Kind(reported="j1"),
     "failed before": Kind(failed_before="j1"),
+    "merged": Kind(jobs=[asked("a"), asked("a"), asked("b")]),
+    "due before the enqueue": Kind(jobs=[urgent("a", 0, NOW - 5), asked("b")]),
+    "retried before": Kind(retried_before=True, limits=(6, 1)),
     "wrong fence": Kind(wrong_fence=True),
     "many": Kind(jobs=[asked(f"{number:04}") for number in range(3 * MANY)], limits=(MANY, MANY + 1)),
 }  # fmt: skip
@@ -117,6 +123,10 @@ async def prepare(storage: PostgresStorage, queue: str, kind: Kind) -> None:
     await storage.configure(queue, kind.settings, now=NOW - 1000)
     if kind.jobs:
         await storage.enqueue(queue, kind.jobs, now=NOW)
+    if kind.retried_before:
+        lease = (await storage.grant([queue], 60_000, "test", now=NOW)).lease
+        [job] = (await storage.claim(queue, lease, 1, now=NOW)).jobs
+        await storage.settle(queue, [ended(job, RetryLater())], now=NOW)
 
 
 def ended(job: Job, action: SettleAction, *, wrong_fence: bool = False) -> Settlement:
@@ -208,7 +218,10 @@ def outcome_seen(outcome: Outcome | None) -> Outcome | None:
 
 
 def event_seen(event: LogEvent) -> tuple[Any, ...]:
-    return event.id, event.kind, event.at, event.attempt, event.claimed_at or 0, event.holder, event.result
+    return (
+        *(event.id, event.kind, event.at, event.attempt, event.claimed_at or 0, event.holder, event.result),
+        *(event.enqueues, event.enqueued_at, event.run_at, event.first == event.revision),
+    )
 
 
 async def test_it_stores_and_answers_what_calls_for_one_queue_do(
