@@ -40,6 +40,14 @@ BLOCKS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def sigint() -> Iterator[None]:
+    """Let SIGINT end the programs. The children of a command in the background ignore it otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Program(NamedTuple):
     """A command of a block, with the lines that the page shows below it."""
 
