@@ -42,7 +42,7 @@ BLOCKS = [
 
 @pytest.fixture(autouse=True)
 def sigint() -> Iterator[None]:
-    """Let SIGINT end the programs. The children of a command in the background ignore it otherwise."""
+    """Make SIGINT end the programs, also if a shell has started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
