@@ -168,13 +168,6 @@ def arrow_schema(table: str) -> pa.Schema:
     """Return the Arrow schema of a table. Raise Refused for an unknown table."""
     import pyarrow as pa  # noqa: PLC0415 - COLUMNS is used without pyarrow too
 
-    kinds: dict[ColumnType, pa.DataType] = {
-        "text": pa.string(),
-        "bytes": pa.binary(),
-        "integer": pa.int32(),
-        "long": pa.int64(),
-        "flag": pa.bool_(),
-        "time": pa.timestamp("us", tz="UTC"),
-        "texts": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
-    }
-    return pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in columns(table)])
+    from dibs.spark.arrow_types import ARROW_TYPES  # noqa: PLC0415 - needs pyarrow
+
+    return pa.schema([pa.field(c.name, ARROW_TYPES[c.kind], c.nullable) for c in columns(table)])

@@ -129,6 +129,18 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "        IF rejects AND EXISTS (",
         "        IF false AND EXISTS (",
     ),
+    "sql_a_claim_of_several_queues_ignores_pauses": (
+        "a paused queue hands out no job",
+        "0035_serve",
+        "          AND NOT k.paused AND k.log_level",
+        "          AND k.log_level",
+    ),
+    "sql_a_claim_of_several_queues_takes_one_priority": (
+        "claims follow the order",
+        "0035_serve",
+        "            IF have_lower[place - 1] THEN",
+        "            IF false THEN",
+    ),
 }
 
 #: The same for bugs that need jobs in the line.

@@ -19,7 +19,8 @@ from msgspec import Raw
 from dibs.errors import StorageError
 from dibs.flow.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.model.job import Error as JobError
-from dibs.spark.source.masks import ARROW_TYPES, passing_mask
+from dibs.spark.arrow_types import ARROW_TYPES
+from dibs.spark.source.masks import passing_mask
 from dibs.spark.source.pushdown import Predicate
 from dibs.spark.source.record_columns import json_or_none
 from dibs.storage.column_queries import ColumnQuery

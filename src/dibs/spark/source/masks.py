@@ -17,16 +17,6 @@ _COMPARISONS: Final = {
     "LessThan": pc.less,
     "LessThanOrEqual": pc.less_equal,
 }
-#: Type of a column in schemas.py -> its type in Arrow.
-ARROW_TYPES: Final[dict[str, pa.DataType]] = {
-    "text": pa.string(),
-    "bytes": pa.binary(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "flag": pa.bool_(),
-    "time": pa.timestamp("us", tz="UTC"),
-    "texts": pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)),
-}
 
 
 def passing_mask(predicate: Predicate, values: pa.Array) -> pa.Array:

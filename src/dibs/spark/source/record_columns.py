@@ -18,7 +18,8 @@ from dibs.flow.wakeup import flow_of
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import ActiveRun, Job, JobData, Outcome, Successor
 from dibs.model.results import ExportRecord
-from dibs.spark.source.masks import ARROW_TYPES, passing_mask
+from dibs.spark.arrow_types import ARROW_TYPES
+from dibs.spark.source.masks import passing_mask
 
 if TYPE_CHECKING:
     from dibs.spark.source.pushdown import Predicate

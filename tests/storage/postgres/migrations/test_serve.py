@@ -98,6 +98,9 @@ KINDS: dict[str, Kind] = {
     "two priorities": Kind(jobs=[urgent("a", 0), urgent("b", 5), urgent("c", 5), urgent("d", -1)]),
     "scheduled first": Kind(jobs=[urgent("a", 0), urgent("b", 5, NOW + 50), urgent("c", 5), asked("d")]),
     "scheduled": Kind(jobs=[urgent("a", 0, NOW + 70), urgent("b", 0, NOW + 60), urgent("c", 0)]),
+    "due in another order": Kind(
+        jobs=[urgent("a", 0, NOW - 1), urgent("b", 0, NOW - 5), asked("c")], limits=(1, 1)
+    ),
     "own retention": Kind(jobs=[keyed("a", None, retention=OutcomeRetention(completed=60_000)), asked("b")]),
     "key": Kind(jobs=[keyed("a", "k"), asked("b")]),
     "rich": Kind(jobs=[keyed("a", None, attributes={"x": b"[1]"}), asked("b")]),
@@ -331,3 +334,18 @@ async def test_a_settlement_of_an_unknown_queue_is_lost(storage: PostgresStorage
     assert ["done"] == [one.status for one in known.settled]
     assert ["lost", "lost"] == [one.status for one in unknown.settled]
     assert unknown.claim.lost
+
+
+@pytest.mark.parametrize(("after", "claimed"), [(59_999, 1), (60_000, 0)])
+async def test_a_lease_ends_at_its_expiry(
+    opening: Callable[..., PostgresStorage], schema: str, after: int, claimed: int
+) -> None:
+    async with opening(clock="manual", schema=schema) as storage:
+        for queue in ("a", "b"):
+            await storage.enqueue(queue, [asked("1")], now=NOW)
+        lease = (await storage.grant(["a", "b"], 60_000, "test", now=NOW)).lease
+        found = await storage.serve(
+            [QueueStep("a", limit=1), QueueStep("b", limit=1)], lease, now=NOW + after
+        )
+
+    assert [(claimed, not claimed)] * 2 == [(len(one.claim.jobs), one.claim.lost) for one in found]
