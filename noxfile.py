@@ -294,7 +294,7 @@ def mutants(session: nox.Session) -> None:
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
-@nox.session(venv_backend="venv")
+@nox.session(venv_backend="venv", python=find_python("3.12"))
 def django(session: nox.Session) -> None:
     """Run Django's own tests of task backends on the backend of dibs. Needs Python 3.12 and the internet."""
     folder = Path(session.create_tmp())
