@@ -1,4 +1,4 @@
-"""The types of answers: those that the protocol of a storage declares for its verbs."""
+"""Checks that the answer of a storage has the type that the storage protocol declares for the verb."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.report.story import format_value
 
-#: Entries of an answer that are checked; a longer list has entries of one type.
+#: Number of entries of a list or mapping whose types are checked. Later entries are assumed to have these types.
 CHECKED_ENTRIES: Final = 100
 
 
 def wrong_answer(verb: str, answer: object) -> str | None:
-    """Return a sentence about an answer whose type is not that of the protocol, or None."""
+    """Return an error message for an answer whose type differs from the protocol's, else None."""
     declared = declared_type(verb)
     if declared is None or has_type(answer, declared):
         return None

@@ -40,7 +40,7 @@ from dibs_conformance.target import LevelPlan, Locations, OpenStorage, Progress
 KNOWN_ERRORS = (Refused, ConfigurationError, NotImplementedError)
 INTERRUPTED = "the user interrupted the run"
 
-#: The smallest part that a level gets of an equal share of the budget, however long others took.
+#: A level gets at least this fraction of an equal share of the budget, even if lower levels took longer.
 SMALLEST_SHARE = 0.5
 
 
@@ -207,7 +207,7 @@ def run_level(name: str, plan: LevelPlan) -> LevelReport:
 
 
 def findings_of(error: BaseException, so_far: Findings) -> tuple[Findings, str]:
-    """Return the findings of a level that an exception ended, and the reason of Ctrl-C, or ""."""
+    """Return the findings of a level that an exception ended, and INTERRUPTED after Ctrl-C, else ""."""
     if isinstance(error, KeyboardInterrupt):
         gap = SkippedTest(name="the rest of the level", why=INTERRUPTED)
         return structs.replace(so_far, untested=(*so_far.untested, gap)), INTERRUPTED
@@ -242,7 +242,10 @@ def skipped_level_report(name: str, reason: str) -> LevelReport:
 
 
 def today() -> str:
-    """Return the day in UTC, as "2026-11-23". SOURCE_DATE_EPOCH replaces it, for a report to compare."""
+    """Return the day in UTC, as "2026-11-23".
+
+    The environment variable SOURCE_DATE_EPOCH sets the day, so that two runs can write equal reports.
+    """
     seconds = float(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 

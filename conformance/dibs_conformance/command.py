@@ -40,7 +40,7 @@ class Duration(click.FloatRange):
         return bounded
 
 
-#: "\b" keeps the lines of the next paragraph apart.
+#: Click joins the lines of a paragraph, except in a paragraph after "\b".
 HELP: Final = """Test a storage against the contract, and print what was tried.
 
 \b

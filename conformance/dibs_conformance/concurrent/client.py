@@ -23,7 +23,7 @@ TAKES_QUEUES = frozenset({"grant", "renew", "drop", "counts"})
 #: Operations without the argument `now`.
 WITHOUT_NOW = frozenset({"export", "split"})
 #: A queue without jobs and leases, for the second step of a `serve`.
-BESIDE = "beside"
+EMPTY_QUEUE = "beside"
 Clock = Callable[[], float]
 OnCall = Callable[[Call], None]
 
@@ -85,7 +85,7 @@ async def serve_two(
     """
     if not storage.capabilities.many_queues:
         return await storage.settle_and_claim(queue, settlements, lease, limit, now=now)
-    steps = [QueueStep(BESIDE, limit=1), QueueStep(queue, settlements, limit)]
+    steps = [QueueStep(EMPTY_QUEUE, limit=1), QueueStep(queue, settlements, limit)]
     answer = await cast("ManyQueues", storage).serve(steps, lease, now=now)
     if wrong := wrong_answer("serve", answer):
         raise TypeError(wrong)

@@ -58,7 +58,8 @@ class Search:
     queue: str
     tries: int = 0
     why: str = "no order explains it"
-    #: The round and the number of its parts that are explained, and False if only the tried time was wrong.
+    #: The longest partial order: its round, the number of parts explained in that round, and False if the
+    #: next part failed only because of the time that was tried for it.
     furthest: tuple[int, int, bool] = (-1, -1, False)
 
     def explains(

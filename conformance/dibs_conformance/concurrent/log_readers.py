@@ -1,7 +1,7 @@
 """The law of readers of a log: once a reader has received an offset, no event appears at or before it.
 
-Calls and their events need not become visible at the same moment, so this is no part of the search for an
-order. It compares what each reader got with the log that stands at the end.
+A call and its events may become visible at different moments, so the search for an order (linearize.py) leaves
+readings of the log out. This module compares the events that each reader got with the log at the end.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from dibs_conformance.concurrent.actions import (
 ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
 ENQUEUE_BOTH = Action(operation="enqueue", ids=IDS)
 ENQUEUE_OTHER = Action(operation="enqueue", ids=IDS[1:])
-#: A waits under the short lease, which can expire within an example.
+#: The job `a` is active under the short lease, which can expire within an example.
 RUNNING = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
 REAP = Action(operation="reap", clock_offset=PAST_SHORT_TTL)
 COMPLETE = Action(operation="settle", clock_offset=PAST_SHORT_TTL)
 SETTLE = Action(operation="settle")
-TURN = Action(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL)
+SETTLE_AND_CLAIM = Action(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL)
 SERVE = Action(operation="serve", clock_offset=PAST_SHORT_TTL)
 READ_LOG = Action(operation="events")
 ALL_EVENTS = Action(operation="configure", configure_to="all events")
@@ -50,12 +50,12 @@ class Race:
 
     first: str
     second: str
-    #: The section of the contract.
+    #: The section of the contract that states the results of such an overlap.
     section: str
     setup: tuple[Action, ...] = RUNNING
     first_action: Action | None = None
     second_actions: tuple[Action, ...] = ()
-    #: The actions of both clients in the next round; without them it is random.
+    #: The actions of both clients in the next round. If empty, the actions of that round are random.
     after: tuple[Action, ...] = ()
 
     @property
@@ -112,7 +112,13 @@ RACES: Final = (
     race("claim", "reap", "3, leases"),
     race("settle", "reap", "3, leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
     race("report", "reap", "3, leases", second_actions=(REAP, CLAIM)),
-    race("settle_and_claim", "reap", "3, leases", first_action=TURN, second_actions=(REAP, CLAIM)),
+    race(
+        "settle_and_claim",
+        "reap",
+        "3, leases",
+        first_action=SETTLE_AND_CLAIM,
+        second_actions=(REAP, CLAIM),
+    ),
     race("serve", "reap", "3, leases", first_action=SERVE, second_actions=(REAP, CLAIM)),
     race(
         "serve", "serve", first_action=Action(operation="serve"), second_actions=(Action(operation="serve"),)

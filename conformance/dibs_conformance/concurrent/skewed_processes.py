@@ -1,7 +1,7 @@
 """Processes with skewed clocks at one location: one an hour ahead, one right, and one an hour behind.
 
-They read the storage's now in turn. In real time it must never step back. For a storage with the capability
-`server_clock` it must also go on as the kit's clock does, whichever process reads it.
+The processes read the storage's time one after the other, and a later reading must never be smaller. With the
+capability `server_clock`, the storage's time must also advance at the rate of the kit's clock.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenSto
 
 LAW: Final = "processes with skewed clocks share one time"
 SENTENCE: Final = "The time of a storage never steps back, on whatever process a caller uses."
-#: The ms by which the clocks of the processes are off. The first call is that of the right one.
+#: The error of each process's clock in ms, in the order of their readings. The first clock is right.
 SHIFTS: Final = (0, SHIFT, -SHIFT)
 ROUNDS: Final = 3
-#: The ms by which the time may go on faster or slower than the kit's clock.
+#: The storage's time and the kit's clock may differ by this number of ms since the first reading.
 SLACK: Final = 1_000
 
 

@@ -70,14 +70,14 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
 
 
 def unshared_gaps(plan: LevelPlan) -> list[SkippedTest]:
-    """Return the tests that need a storage which several processes may use at once."""
+    """Return an entry for each fault that this storage cannot have, because one process at a time uses it."""
     why = "the storage exists only within one process (it does not claim `shared`)"
     names = ("stop and continue",) if plan.claims.durable else ("kill -9", "stop and continue")
     return [SkippedTest(name=name, why=why) for name in names]
 
 
 def power_loss_test(plan: LevelPlan, durability: str) -> tuple[FaultTest | None, SkippedTest]:
-    """Return the test of a claim to survive power loss, or None with the reason for its absence."""
+    """Return the power loss test, or None if it cannot run, and the entry of the report for that case."""
     if not claims_power_loss(durability):
         why = f"the storage does not claim to survive it: {durability}"
         return None, SkippedTest(name="power loss", why=why)

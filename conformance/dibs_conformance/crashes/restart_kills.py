@@ -248,7 +248,7 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
             if client.point.compacts and isinstance(opened.storage, Compaction):
                 runner.run(opened.storage.compact())
 
-    # Earlier and in another queue, to count the lines of the action.
+    # The rehearsal counts the lines of the action. It uses another queue and an earlier time than the history.
     rehearsal = Program((), f"{client.queue} rehearsed", ClientState(), client.now - REHEARSED_BEFORE)
     run(client.scene.setup, rehearsal, ignore)
     counter.reset(None)

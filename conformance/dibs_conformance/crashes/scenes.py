@@ -268,7 +268,10 @@ class FaultCampaign(Generic[P]):
         )
 
     def _untested_points(self) -> tuple[SkippedTest, ...]:
-        """Return the number of points that the budget left out, if there are some and no point failed."""
+        """Return one entry with the number of tested points, if the budget ended before all were tested.
+
+        Return () after a failure.
+        """
         if self.failure is not None or self.tested_points >= self.known_points:
             return ()
         why = f"{self.tested_points:,} of {self.known_points:,} points tried, then the budget ended"

@@ -31,7 +31,7 @@ QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX
 #: Few ids, so that clients meet. Other ids are used by one client only.
 SHARED_IDS = ("a", "b", "c")
-#: Calls of a client after which it uses another of the ids for imports.
+#: After this number of calls a client imports under the next id. All clients use the same sequence of ids.
 CALLS_PER_MET_ID = 5
 #: In ms: the lifetimes of a lease that expires during the run, and of a lease that does not.
 SHORT_TTL, LONG_TTL = 30, 600_000

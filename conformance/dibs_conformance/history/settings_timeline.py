@@ -57,7 +57,10 @@ class SettingTimeline:
         self._earliest_sent = [*accumulate((began for _, began, _ in reversed(self.writes)), min)][::-1]
 
     def possible(self, began: int, ended: int) -> set[str]:
-        """A write is superseded if another one was sent after its answer, and answered before `began`."""
+        """Return the values that the setting may have had at some time from `began` to `ended`.
+
+        A write no longer counts if another one was sent after its answer, and answered before `began`.
+        """
         answered = bisect_left(self._ends, began)
         found = set() if answered else {self._default}
         first = bisect_left(self._ends, self._latest_sent[answered - 1]) if answered else 0

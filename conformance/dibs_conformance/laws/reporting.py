@@ -75,7 +75,7 @@ class OneEventEach(Law):
         #: The ended attempts whose event was not read yet: their kind of end, and the time.
         self.due: dict[tuple[str, str, int], tuple[str | None, int]] = {}
         self.age: dict[str, int] = {}
-        #: Queues whose log may have been trimmed by its size. A reader from the start is not told.
+        #: Queues whose log may have been trimmed by its size. A reader from the start gets no `fell_off`.
         self.size_limited: set[str] = set()
         self.read_offsets: dict[tuple[str, str, int], str] = {}
 

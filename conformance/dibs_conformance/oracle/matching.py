@@ -50,7 +50,7 @@ def match(numbering: NumberMap, scope: Scope, expected: Any, actual: Any, path: 
             match(numbering, scope, *pair, f"{path}[{index}]")
     elif expected != actual:
         found, wanted = format_value(actual), format_value(expected)
-        if found == wanted:  # They differ behind the cut.
+        if found == wanted:  # format_value shortens both texts, and they differ only in the part left out.
             found, wanted = repr(actual), repr(expected)
         raise Mismatch(f"{path or 'the answer'} is {found}; expected {wanted}")
 

@@ -28,7 +28,10 @@ NOT_KEPT = OutcomeRetention(completed=0, failed=0, cancelled=0)
 
 
 def release_with_a_time(lockstep: Lockstep) -> None:
-    """Release runs with a delay, a time and none. Those with a time go to the back, also at the same time."""
+    """Release runs with a delay, with a time and with neither.
+
+    With a delay or a time, the job goes behind the others, also behind those with an equal time.
+    """
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c", "d")
     actions = (Release(run_at=lockstep.now), Release(), Release(delay=5), Release(run_at=0))
@@ -44,7 +47,7 @@ def release_with_a_time(lockstep: Lockstep) -> None:
 
 
 def refuse_a_release(lockstep: Lockstep) -> None:
-    """Release a run with two times, a run that was asked to cancel, and a handed-off run."""
+    """Release a run with both a delay and a time, a run with a requested cancellation, and a handed-off run."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
     both, asked, away = claim(lockstep, lease)

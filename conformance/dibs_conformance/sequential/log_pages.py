@@ -16,9 +16,10 @@ PAGES: Final = (1, 2, 3)
 
 
 async def check_log_pages(storage: Storage) -> tuple[int, list[str]]:
-    """Log changes in the same ms, most of which draw no number but that of the log, and read small pages.
+    """Log events with equal times, and read them in small pages.
 
     A reader with pages of each size, and one that begins at each offset, must get the events in their order.
+    Most events come from an amend, which draws no seq, revision or fence from which an offset could be made.
     """
     await storage.configure("q", SettingsPatch(log_level="all"), now=NOW)
     begin = (await storage.events("q", limit=1, now=NOW)).offset

@@ -14,9 +14,9 @@ NOW: Final = 1_767_225_600_000
 DEFAULT_LIMIT: Final = 100
 #: A number of jobs and events that needs two pages of the default size.
 JOBS: Final = DEFAULT_LIMIT + 1
-#: A number of steps with an event. A storage may remove that many from its log in several steps.
+#: The number of `configure` calls, each of which logs an event. Pruning so many events takes several calls.
 STEPS: Final = 1_100
-#: The limit of each prune, and the most calls until nothing is left.
+#: The limit of each prune, and the number of calls after which `more` must be False.
 PRUNE_LIMIT: Final = 100
 MOST_PRUNES: Final = STEPS // PRUNE_LIMIT + 4
 

@@ -1,6 +1,6 @@
 """Rules of several calls, for situations that single random calls seldom reach.
 
-Each rule leads one id to a subtle point of the contract, and leaves the next calls to chance.
+Each rule brings one id into a state that needs several calls. The rules that run next are chosen at random.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class MaxActiveRule(Rule):
     def _check_moment(
         self, queue: str, timeline: SettingsTimeline, claims: list[Step], time: int
     ) -> Iterator[Violation]:
-        """Check jobs that are active at once: the last of their claims took effect beside the others."""
+        """Check jobs that are active at once: the last of their claims took effect while the others ran."""
         latest = max(claims, key=lambda claim: claim.began)
         limit = timeline.certain("max_active", latest.began, time)
         if limit not in (None, "null") and len(claims) > int(limit or 0):

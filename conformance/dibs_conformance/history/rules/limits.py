@@ -74,7 +74,7 @@ class RateRule(Rule):
     def _check_starts(
         self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[Step]
     ) -> Iterator[Violation]:
-        """Follow the clock of the setting, from the first claim since which its value is certain."""
+        """Yield claims that a rate forbids. Claims before the last uncertain value of the rate do not count."""
         stretch = Stretch()
         for claim in sorted(claims, key=lambda claim: (claim.now, ended(claim))):
             text = timeline.certain(setting, *stretch.interval_with(claim))
@@ -99,7 +99,7 @@ class Stretch:
     clock: int = 0
 
     def interval_with(self, claim: Step) -> tuple[int, int]:
-        """Return the recorder's times from the first of these claims to the last, with one more claim."""
+        """Return the recorder's times of the first and the last of these claims, including `claim`."""
         steps = (*self.claims, claim)
         return min(step.began for step in steps), max(ended(step) for step in steps)
 

@@ -27,9 +27,9 @@ class Period:
 
 @define
 class Reading:
-    """A listing or an export by one client, from its first page to its last. Its parts may have cursors."""
+    """A listing or an export by one client, from its first page to its last, read as a whole or in parts."""
 
-    #: The split that divided it, if there was one, and its pages.
+    #: The `split` that returned the cursors of the parts, if there was one, and then the pages.
     steps: list[Step] = field(factory=list)
     ids: Counter[str] = field(factory=Counter)
 
