@@ -11,7 +11,7 @@ from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.report.story import format_value
 
-#: Number of entries of a list or mapping whose types are checked. Later entries are assumed to have these types.
+#: Number of entries of a list or mapping whose types are checked. Later entries count as having these types.
 CHECKED_ENTRIES: Final = 100
 
 

@@ -1,7 +1,7 @@
 """The law of readers of a log: once a reader has received an offset, no event appears at or before it.
 
-A call and its events may become visible at different moments, so the search for an order (linearize.py) leaves
-readings of the log out. This module compares the events that each reader got with the log at the end.
+A call and its events may become visible at different moments, so the search for an order (linearize.py)
+leaves readings of the log out. This module compares the events that each reader got with the log at the end.
 """
 
 from __future__ import annotations

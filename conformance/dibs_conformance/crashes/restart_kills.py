@@ -248,7 +248,7 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
             if client.point.compacts and isinstance(opened.storage, Compaction):
                 runner.run(opened.storage.compact())
 
-    # The rehearsal counts the lines of the action. It uses another queue and an earlier time than the history.
+    # The rehearsal counts the lines of the action, in another queue and at an earlier time than the history.
     rehearsal = Program((), f"{client.queue} rehearsed", ClientState(), client.now - REHEARSED_BEFORE)
     run(client.scene.setup, rehearsal, ignore)
     counter.reset(None)

@@ -47,7 +47,7 @@ def release_with_a_time(lockstep: Lockstep) -> None:
 
 
 def refuse_a_release(lockstep: Lockstep) -> None:
-    """Release a run with both a delay and a time, a run with a requested cancellation, and a handed-off run."""
+    """Release a run with both a delay and a time, a run that was asked to stop, and a handed-off run."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
     both, asked, away = claim(lockstep, lease)

@@ -62,8 +62,8 @@ class SequentialRun:
         self._plan.sources.append(lambda: Findings(histories=session.examples, events=session.calls))
         self._add_failure(run_walkthrough(session))
         walked, ran_examples = session.examples, True
-        # After a failure of the walkthrough, no probe runs. While an author implements a new storage, the first
-        # failure names the next method to write, and failures of probes would hide it.
+        # After a failure of the walkthrough, no probe runs. The first failure of an unfinished storage names
+        # the next method to write, and failures of probes would hide it.
         claims = self._plan.claims
         probes = [probe for probe in PROBES if not probe.needs or getattr(claims, probe.needs)]
         probed = [self._run_probe(probe) for probe in probes if not self._failures]

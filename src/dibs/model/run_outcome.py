@@ -28,8 +28,8 @@ from dibs.model.retry import Backoff, RetryCause, is_exhausted
 
 #: The type of the error of a job whose payload does not fit the handler.
 MISMATCH: Final = "PayloadMismatch"
-#: Retries of such a job in a row, and the time until each of them, in ms: ten minutes for a deployment, after
-#: which all workers have the code that fits.
+#: Most retries of such a job in a row, and the time until each of them in ms. Together they take ten minutes,
+#: in which a deployment should reach all workers.
 MAX_MISMATCHES: Final = 10
 MISMATCH_PAUSE: Final = 60_000
 _MISMATCH_NUMBER: Final = re.compile(r"retry (\d+) of ")

@@ -74,7 +74,7 @@ class RateRule(Rule):
     def _check_starts(
         self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[Step]
     ) -> Iterator[Violation]:
-        """Yield claims that a rate forbids. Claims before the last uncertain value of the rate do not count."""
+        """Yield claims that a rate forbids. Starts before the rate certainly had its value do not count."""
         stretch = Stretch()
         for claim in sorted(claims, key=lambda claim: (claim.now, ended(claim))):
             text = timeline.certain(setting, *stretch.interval_with(claim))

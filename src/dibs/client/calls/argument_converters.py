@@ -17,7 +17,7 @@ _BY_KEYWORD: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYW
 
 
 class ArgumentConverters:
-    """The converters of the parameters of a function. It is false if no parameter needs one.
+    """The converters of the parameters of a function. `bool()` of it is False if no parameter needs one.
 
     A serde of an application may know types that dibs does not, so only the serdes of dibs refuse them.
     """

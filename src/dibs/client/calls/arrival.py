@@ -69,7 +69,7 @@ def check_untyped_data(serde: Serde, data: Any, payload: bytes) -> None:
 def may_change_untyped(value: Any) -> bool:
     """Return whether a value can lose parts also without a type hint, so that it must be compared.
 
-    It is so for an object, and for a list or dictionary that contains a value of pydantic. An encoder of
+    Return True for an object, and for a list or dictionary that contains a value of pydantic. An encoder of
     msgspec searches these: a dictionary of 1,000 keys takes 15 us.
     """
     if type(value) not in _PLAIN_TYPES:

@@ -43,5 +43,5 @@ def convert(plain: Any, hint: Any) -> Any:
 
 
 def unchanged(value: Any) -> Any:
-    """Return the value."""
+    """Return `value` itself, as `dump` or `load` of a hint whose values need no conversion."""
     return value

@@ -24,7 +24,7 @@ from dibs.model.limits import LIMITS
 
 #: Seconds for which the result of a step waits until the transaction of another step has ended.
 OPEN_SECONDS: Final = 10.0
-#: Seconds between two looks at such a transaction.
+#: Seconds between two checks whether such a transaction has ended.
 LOOK_SECONDS: Final = 0.01
 
 

@@ -85,10 +85,13 @@ class OutcomeWait(EndWaiter):
                 return ended
 
     async def _join_group(self) -> bool:
-        """Join a wait unless it goes on. Return True if it reports each end, so that a read is not needed."""
+        """Join a shared wait, unless this waiter is in one that goes on.
+
+        Return True if the new shared wait reports each end, so that the state need not be read.
+        """
         if self._group is not None and not self._group.is_ended:
             return False
-        # Later waits begin after a read: the job may have ended or changed.
+        # Only the first shared wait may begin without a read: later the job may have ended or changed.
         own, self._own = self._own, None
         self.pending_at: int = self._revision if own is not None and await self._is_kept(own) else 0
         self._group = await self._client.join_wait(self)
@@ -98,7 +101,10 @@ class OutcomeWait(EndWaiter):
         return False
 
     async def _is_kept(self, own: OutcomeRetention) -> bool:
-        """Return whether an outcome is surely kept until the wait ends, as far as this is known by now."""
+        """Return whether the retention `own` surely keeps the outcome until the wait ends.
+
+        Return False if it depends on the settings of the queue, which are not cached yet.
+        """
         of_queue = await self._client.known_retention()
         return of_queue is not None and self._extended(of_queue, own) == own
 

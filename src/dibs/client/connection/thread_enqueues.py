@@ -101,7 +101,10 @@ def current_target() -> ThreadEnqueues | None:
 def start_on_thread(
     call: Coroutine[Any, Any, T], target: ThreadEnqueues
 ) -> tuple[T, None] | tuple[None, Coroutine[Any, Any, T]]:
-    """Run an enqueue on this thread. Return its result, or the rest of it, which needs an event loop."""
+    """Run an enqueue on this thread, as far as it needs no event loop.
+
+    Return its result and None; or None and a coroutine that runs the rest of the call on an event loop.
+    """
     _THREAD.target = target
     try:
         call.send(None)
@@ -114,7 +117,10 @@ def start_on_thread(
 
 @coroutine
 def move_to_loop() -> Generator[None, None, None]:
-    """Continue the call of this coroutine on an event loop. Only for code below `start_on_thread`."""
+    """Suspend the call that runs on a thread, so that it continues on an event loop.
+
+    Only code that `start_on_thread` runs may await this.
+    """
     yield
 
 
@@ -124,7 +130,7 @@ async def _continue(call: Coroutine[Any, Any, T]) -> T:
 
 @frozen
 class _Begun(Generic[T]):
-    """A coroutine that has begun, which `await` itself refuses."""
+    """An awaitable for a coroutine that has begun already. `await` accepts only coroutines that have not."""
 
     _call: Coroutine[Any, Any, T]
 
