@@ -53,14 +53,14 @@ NEEDED_IN_SDIST: Final = (
     "tools",
     *PACKAGES,
 )
-#: What a source distribution has no use for: caches, environments, results and the files of editors.
+#: Files that must not be in a source distribution: caches, environments, results and the files of editors.
 UNWANTED: Final = re.compile(
     r"(^|/)(__pycache__|\.[^/]+_cache|\.hypothesis|\.venv|\.nox|\.git|\.bench-[^/]*|dist|site)(/|$)"
     r"|^benchmarks/results/|\.(pyc|so|log)$"
 )
-#: Changes that are in no section of the changelog yet.
+#: Fragments of the changelog. `nox -s changelog` removes them, so a final release has none.
 FRAGMENT: Final = re.compile(r"changelog\.d/[^/]+\.[a-z]+\.md")
-#: Texts of files that somebody else has written, whose licence must be in the wheel, too.
+#: Texts that show a file written by others. The licence of such a file must be in the wheel, too.
 FOREIGN: Final = re.compile(rb"@licen[cs]e|copyright|MIT License|SPDX-License", re.IGNORECASE)
 URLS: Final = {"Documentation", "Source", "Issues", "Changelog"}
 

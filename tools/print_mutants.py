@@ -39,11 +39,10 @@ from tests.kit.redis_locations import RedisLocations  # noqa: E402
 
 @frozen
 class BugGroup:
-    """The bugs in one part of dibs: the title, and the most histories of each higher level that is run
-    alone.
-    """
+    """The bugs in one part of dibs, as a section of the page."""
 
     title: str
+    #: The levels above L0 that are run on each of these bugs, with the most histories of each.
     above: dict[str, int]
 
 

@@ -120,7 +120,7 @@ if __name__ == "__main__":
     print(read(spark, "jobs", url="file:./jobs").count(), "rows")
     spark.stop()
 """
-#: Seconds that a server has for its first answer, on a machine that does other things.
+#: Seconds in which a server must give its first answer, also on a busy machine.
 START: Final = 60
 STORAGE: Final = {"DIBS_URL": "file:./jobs"}
 
@@ -169,7 +169,7 @@ class Place:
 
     @contextmanager
     def running(self, *words: str, **environ: str) -> Iterator[None]:
-        """Run a program meanwhile, and end it by SIGTERM. Fail if it ended with another code than 0."""
+        """Run a program during a `with` block, then send it SIGTERM. Fail if its exit code is not 0."""
         process = subprocess.Popen(self.command(words), cwd=self.work, env=self.environ(environ))
         try:
             yield

@@ -48,7 +48,7 @@ class Line(pydantic.BaseModel):
 
 
 class Lost(Exception):
-    """Somebody's own."""
+    """An exception class of an application."""
 
 
 def thumbnail(path: str, width: int = 200) -> str:

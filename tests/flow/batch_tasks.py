@@ -9,7 +9,7 @@ from typing import Any, Final
 from dibs import BatchClosed, Dibs, current_job
 from tests.flow.tasks import RAN, Tasks
 
-#: The apps of tests, by their marks, for handlers that add members.
+#: The app of each test, by the mark that the test passes to its jobs. Handlers that add members use it.
 APPS: Final[dict[str, Dibs]] = {}
 #: The gates that the members of `hold` wait for, by the mark of the test.
 GATES: Final[defaultdict[str, asyncio.Event]] = defaultdict(asyncio.Event)
@@ -26,7 +26,7 @@ async def grow(mark: str, depth: int) -> int:
 
 
 def grow_blocking(mark: str, depth: int) -> int:
-    """The same in a thread."""
+    """Do the same as `grow` in a `def` handler, which runs on a thread."""
     RAN.setdefault(mark, []).append(depth)
     batch = APPS[mark].sync.get_batch()
     task = APPS[mark].get_task(current_job().queue)

@@ -18,12 +18,12 @@ from dibs.flow.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request, with_wak
 from dibs.model.job import Job
 from dibs.model.requests import Complete, Fail, HandOff, Release, SettleAction, Settlement
 
-#: The calls of an evaluation that change the storage, or read it.
+#: The verbs of a storage that an evaluation calls.
 CALLS = ("get", "enqueue", "report", "settle", "finish", "amend", "cancel", "retry_failed")
 Stop = Literal["before", "after", "freeze"]
-#: Milliseconds after the end of each test.
+#: A delay in ms that is longer than any test.
 NEVER: Final = 10**9
-#: More steps than any flow of the tests takes: then the flow hangs.
+#: A number of steps that no flow of the tests needs. A flow that takes more hangs.
 MAX_STEPS = 20_000
 
 
@@ -170,7 +170,7 @@ class Driver:
         self._evaluators = [self._new_evaluator() for _ in range(self.evaluators)]
 
     def _new_evaluator(self) -> Evaluator:
-        """Return an evaluator as that of another process, whose requests wait for no other process."""
+        """Return an evaluator with an app of its own, as another process would have."""
         app = Dibs("memory:", flows=True)
         app.task(queue="join")(join)
         self._stack.enter_context(app.override_storage(cast("Storage", SharedStorage(self.storage))))
@@ -209,7 +209,7 @@ class Driver:
         raise AssertionError(f"the flow did not end in {most} steps")
 
     async def run_steps(self, count: int) -> None:
-        """Run some jobs."""
+        """Run `count` jobs, or fewer if no more are due."""
         self._lease = (await self.storage.grant([FLOWS, EVALUATIONS, "join"], 10**9, "driver")).lease
         for _ in range(count):
             await self._step()
@@ -274,7 +274,7 @@ class Driver:
         return Complete()
 
     async def _thaw(self) -> None:
-        """Run the frozen evaluation to its end, late."""
+        """Continue the frozen evaluation, and wait for its end."""
         assert self._frozen is not None
         self.storage.thawed.set()
         await asyncio.wait([self._frozen])

@@ -1,4 +1,4 @@
-"""The app of the runs with killed processes; each process imports it. DIBS_URL is its storage."""
+"""An app with flows, whose worker processes a test kills. $DIBS_URL is the URL of its storage."""
 
 from __future__ import annotations
 

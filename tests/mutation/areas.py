@@ -77,7 +77,8 @@ _NOT_POSTGRES: Final = (
 )
 
 _AREAS: Final = (
-    # A default of a result may be used by one storage only, and what a step records matters to `file` only.
+    # Two storages try the mutants of these areas, because some mutants show on one storage alone: `postgres`
+    # uses defaults of results that `memory` sets, and only `file` needs all recorded changes of a step.
     Area(
         name="model",
         files=tuple(f"src/dibs/model/{name}.py" for name in _MODEL),

@@ -43,10 +43,10 @@ class Tried:
 
 
 def summary(tried: Sequence[Tried]) -> str:
-    """Return the table of counts by area. The share of killed ones is that of the valid ones.
+    """Return a table with the numbers of mutants by area, and the share of the valid mutants that was killed.
 
-    A mutant is valid unless it is equivalent or not a program. Those that only the tests of a storage kill
-    are valid and not killed.
+    A mutant is valid unless it is equivalent or not a program. If only the tests of a storage found it, it
+    counts as valid and not killed.
     """
     head = ("area", "drawn", "killed", "other tests", "survived", "equivalent", "not valid", "%")
     rows = [_ROW.format(*head)]

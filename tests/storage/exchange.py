@@ -40,7 +40,7 @@ async def exchange(storage: Storage, lease: str, token: str, id: str) -> str:
 
 
 async def begun(storage: Storage) -> tuple[str, str]:
-    """Return a lease, and the token of a worker that has waited once for work and once for an end."""
+    """Grant a lease, wait once for work and once for an end, and claim. Return the lease and the token."""
     lease = (await storage.grant(["q"], 600_000, "worker")).lease
     await storage.wait(["q"], timeout=0.01)
     await storage.wait(["q"], for_="ids", ids=["none"], timeout=0.01)

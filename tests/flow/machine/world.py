@@ -47,7 +47,7 @@ class World:
     retried: Counter[str] = field(factory=Counter)
     #: The flows whose cancellation was requested.
     cancelled: set[str] = field(factory=set)
-    #: The flows whose job was cancelled directly.
+    #: The flows whose job in the queue of flows was cancelled by `queue.cancel`, not by `flow.cancel`.
     plainly: set[str] = field(factory=set)
     #: True after anything that may delay a flow until its timer.
     is_disturbed: bool = False

@@ -1,4 +1,4 @@
-"""A private Postgres, a schema of its own for each test, and plain connections beside the storage's."""
+"""Fixtures on a private Postgres: a new schema for each test, a storage on it, and connections of psycopg."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NUMBERS = count()
 
 @pytest.fixture
 def schema() -> str:
-    """The name of a schema that is not there yet."""
+    """The name of a schema that does not exist yet."""
     return f"test_{next(_NUMBERS)}"
 
 
 @pytest.fixture
 def opening(postgres_server: PostgresServer, schema: str) -> Callable[..., PostgresStorage]:
-    """Opens the place of this test, again and again if need be."""
+    """Return a function that makes storages on the schema of this test. `options` are those of open_url."""
 
     def opened(**options: Any) -> PostgresStorage:
         return open_url(postgres_server.url, **{"schema": schema, **options})
@@ -43,7 +43,10 @@ async def storage(opening: Callable[..., PostgresStorage]) -> AsyncIterator[Post
 
 @pytest.fixture
 async def connect(postgres_server: PostgresServer, schema: str) -> AsyncIterator[Callable[[], Any]]:
-    """Opens connections of one's own, with the schema on their path; all are closed in the end."""
+    """Yield a function that opens a connection of psycopg with the schema as its search path.
+
+    All connections are closed after the test.
+    """
     opened: list[psycopg.AsyncConnection[Any]] = []
 
     async def one() -> psycopg.AsyncConnection[Any]:
@@ -79,7 +82,7 @@ async def sql(
 
 @pytest.fixture
 def pair(postgres_server: PostgresServer) -> Iterator[Pair]:
-    """A primary and a hot standby that streams from it, both of their own."""
+    """A primary and a hot standby that streams from it, started for this test alone."""
     if not (postgres_server.found.path / "pg_basebackup").exists():
         pytest.skip(f"no pg_basebackup beside Postgres {postgres_server.version} to copy a primary with")
     with start_postgres() as primary, start_standby(primary) as standby:

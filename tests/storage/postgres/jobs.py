@@ -1,4 +1,4 @@
-"""Short words for what these tests do to a storage."""
+"""Short forms of the requests and calls of these tests: enqueue, grant, claim and complete."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Poolers: pgbouncer where there is one, and one of ours in transaction mode, as unkind as it may be.
+"""Two connection poolers for tests: pgbouncer, if it is installed, and `Pooler`, which is written here.
 
-Ours gives each transaction another session. It speaks just enough of Postgres's protocol: whole messages are
-passed on, a session is taken with the first of a transaction and put back when the server says it is idle.
-Nothing that belongs to a session reaches a client: no pid, no notification.
+`Pooler` works in transaction mode and gives each transaction another session, which pgbouncer does only
+sometimes. It forwards whole messages. The first message of a transaction takes a session, and the session is
+free again when the server reports that it is idle. A client gets neither the process id of a session nor its
+notifications.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from dibs_conformance.servers import PostgresServer, ServerUnavailable
 from dibs_conformance.servers.processes import LOOPBACK, Server
 
 SESSIONS: Final = 3
-#: What a client may ask before it says hello: encryption (no), or to cancel something (not done here).
+#: The codes of requests that a client may send in place of the startup message. The pooler refuses encryption
+#: (TLS and GSS), and ignores the cancellation of a statement.
 ENCRYPTION: Final = (80877103, 80877104)
 CANCEL: Final = 80877102
-TOLD: Final = ("server_version", "server_encoding", "client_encoding", "DateStyle", "integer_datetimes")
+#: The parameters of the server that a client gets at its start.
+PARAMETERS: Final = ("server_version", "server_encoding", "client_encoding", "DateStyle", "integer_datetimes")
 
 Message = tuple[bytes, bytes]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def message(reader: asyncio.StreamReader) -> Message:
-    """Read one message: its kind, and all of its bytes."""
+    """Read one message, and return its kind and all of its bytes."""
     head = await reader.readexactly(5)
     return head[:1], head + await reader.readexactly(int.from_bytes(head[1:5]) - 4)
 
@@ -44,7 +47,7 @@ def packed(kind: bytes, body: bytes) -> bytes:
 
 
 class Pooler:
-    """Sessions for everybody in turn; `handed_out` counts the transactions each had."""
+    """A pooler with SESSIONS sessions. `handed_out` is the number of transactions of each session."""
 
     def __init__(self) -> None:
         self.handed_out = [0] * SESSIONS
@@ -54,7 +57,7 @@ class Pooler:
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def connect(self, server: PostgresServer) -> None:
-        """Open the sessions. The driver's own library says hello and proves the password."""
+        """Open the sessions. libpq authenticates them, and then the pooler reads and writes their sockets."""
         for number in range(SESSIONS):
             session = await asyncio.to_thread(PGconn.connect, server.url.encode())
             assert session.status == ConnStatus.OK, session.error_message
@@ -62,12 +65,12 @@ class Pooler:
             wire = socket.socket(fileno=os.dup(session.socket))
             wire.setblocking(False)  # noqa: FBT003 - as it is called
             self._idle.put_nowait((number, await asyncio.open_connection(sock=wire)))
-        told = {name: self._keep[0].parameter_status(name.encode()) or b"" for name in TOLD}
+        values = {name: self._keep[0].parameter_status(name.encode()) or b"" for name in PARAMETERS}
         self._greeting = packed(b"R", bytes(4))
         self._greeting += b"".join(
-            packed(b"S", name.encode() + b"\0" + value + b"\0") for name, value in told.items()
+            packed(b"S", name.encode() + b"\0" + value + b"\0") for name, value in values.items()
         )
-        # A pid of its own making, as every pooler tells.
+        # As with every pooler, the process id that a client gets is that of no session.
         self._greeting += packed(b"K", struct.pack("!ii", 1, 1)) + packed(b"Z", b"I")
 
     async def close(self) -> None:
@@ -77,7 +80,7 @@ class Pooler:
             await asyncio.wait(self._clients)
         while not self._idle.empty():
             self._idle.get_nowait()[1][1].close()
-        # A transport is closed in the next turn of the loop: one that is left then warns, in some later test.
+        # A transport closes in the next iteration of the loop; else a later test gets its ResourceWarning.
         await asyncio.sleep(0)
         for session in self._keep:
             session.finish()
@@ -114,33 +117,33 @@ class Pooler:
     async def _transaction(
         self, first: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        number, (answers, asks) = await self._idle.get()
+        number, (from_server, to_server) = await self._idle.get()
         self.handed_out[number] += 1
-        asks.write(first[1])
-        on = asyncio.create_task(self._pass_on(reader, asks))
-        back = asyncio.create_task(self._answer(answers, writer))
-        await asyncio.wait([on, back], return_when=asyncio.FIRST_COMPLETED)
-        if back.done():
-            self._idle.put_nowait((number, (answers, asks)))
+        to_server.write(first[1])
+        requests = asyncio.create_task(self._forward_requests(reader, to_server))
+        replies = asyncio.create_task(self._forward_replies(from_server, writer))
+        await asyncio.wait([requests, replies], return_when=asyncio.FIRST_COMPLETED)
+        if replies.done():
+            self._idle.put_nowait((number, (from_server, to_server)))
         else:
-            # The client left amid a transaction: the session goes with it.
-            asks.close()
-        for task in (on, back):
+            # The client disconnected during a transaction, so the session ends, too.
+            to_server.close()
+        for task in (requests, replies):
             task.cancel()
-        await asyncio.gather(on, back, return_exceptions=True)
+        await asyncio.gather(requests, replies, return_exceptions=True)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, asks: asyncio.StreamWriter) -> None:
+    async def _forward_requests(self, reader: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         while True:
             kind, whole = await message(reader)
             if kind == b"X":
                 return
-            asks.write(whole)
+            to_server.write(whole)
 
-    async def _answer(self, answers: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward_replies(self, from_server: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
-            kind, whole = await message(answers)
+            kind, whole = await message(from_server)
             if kind == b"A":
-                continue  # a notification: nobody knows for whom
+                continue  # Notifications belong to a session, and a client has none.
             writer.write(whole)
             if kind == b"Z" and whole[5:] == b"I":
                 return
@@ -148,7 +151,7 @@ class Pooler:
 
 @asynccontextmanager
 async def pooled(server: PostgresServer) -> AsyncIterator[tuple[str, Pooler]]:
-    """Yield the URL of a pooler before a server, and the pooler."""
+    """Start a `Pooler` in front of a server. Yield its URL and the pooler."""
     pooler = Pooler()
     await pooler.connect(server)
     listening = await asyncio.start_server(pooler.begin, LOOPBACK, 0)
@@ -165,7 +168,7 @@ def url_at(server: PostgresServer, port: int) -> str:
 
 
 class PgBouncer(Server):
-    """A pgbouncer before a server; it refuses to run as root, and runs as whoever the server runs as."""
+    """A pgbouncer in front of a server. It runs as the user of the server, as it refuses to run as root."""
 
     def __init__(
         self, server: PostgresServer, mode: str = "transaction", *, sessions: int = SESSIONS, **settings: str
@@ -188,9 +191,9 @@ class PgBouncer(Server):
 
     def command(self) -> Sequence[str]:
         conf = self.folder / "pgbouncer.ini"
-        there = f"host={LOOPBACK} port={self._server.port} user={self._server.user}"
+        address = f"host={LOOPBACK} port={self._server.port} user={self._server.user}"
         conf.write_text(
-            f"[databases]\npostgres = {there} password={self._server.password}\n"
+            f"[databases]\npostgres = {address} password={self._server.password}\n"
             f"[pgbouncer]\nlisten_addr = {LOOPBACK}\nlisten_port = {self.port}\n"
             f"unix_socket_dir = {self.folder}\nauth_type = any\nlogfile =\n"
             + "".join(f"{name} = {value}\n" for name, value in self._settings.items())
@@ -210,9 +213,9 @@ class PgBouncer(Server):
 
     @property
     def version(self) -> str:
-        told = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
-        return told.stdout.split("\n")[0]
+        printed = subprocess.run([self._program, "--version"], capture_output=True, text=True, check=True)
+        return printed.stdout.split("\n")[0]
 
 
-#: Debian puts it beside other daemons, which is not on everybody's PATH.
+#: The folders in which pgbouncer is searched. Debian installs it in /usr/sbin, which PATH may not contain.
 _PLACES: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"

@@ -1,4 +1,4 @@
-"""A wrapper that repeats a transaction after a conflict, as people write it."""
+"""A wrapper that repeats a transaction after a conflict, as applications have one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RETRIED: Final = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
 async def retried(connection: Any, work: Callable[[], Awaitable[Any]], *, tries: int = 3) -> Any:
-    """Run `work` in a transaction, and again after a conflict, as people's wrappers do."""
+    """Run `work` in a transaction. After a serialization failure or a deadlock, run it again."""
     for left in reversed(range(tries)):
         try:
             async with connection.transaction():

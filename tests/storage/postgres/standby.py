@@ -1,4 +1,4 @@
-"""A primary and its standby: what a server answers, and when the standby has everything."""
+"""Queries on a primary or its standby, and a wait until the standby has replayed what the primary wrote."""
 
 from __future__ import annotations
 

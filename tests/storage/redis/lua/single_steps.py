@@ -12,7 +12,7 @@ from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer
 
 FAST: Final = "fast"
-#: As long as FAST, so that values with the name of the queue have the same size.
+#: A queue name with as many letters as FAST, so that values that contain the name have the same size.
 GENERAL: Final = "slow"
 READS: Final = {
     b"hash": ("HGETALL",),
@@ -23,7 +23,10 @@ READS: Final = {
 
 
 async def contents(storage: RedisStorage, prefix: str, queue: str) -> dict[str, Any]:
-    """Return the fields and the sizes of the values under the keys of a queue: numbers and times differ."""
+    """Return the sizes of the values under each key of a queue, and the fields of hashes.
+
+    The values themselves contain times and drawn numbers, so they differ between two queues.
+    """
     start = f"{prefix}:{{{queue}}}:"
     found: dict[str, Any] = {}
     for key in sorted(await storage._run_command(start, "KEYS", start + "*")):
