@@ -68,7 +68,10 @@ async def rows(connection: Any, query: str) -> Sequence[Any]:
 
 @pytest.fixture
 async def lease(storage: PostgresStorage, connection: Any) -> str:
-    """The lease of a claim that took `a`, and filed `b` and `c`, which have the same key."""
+    """The lease of a claim that took `a`.
+
+    The claim has filed `b` and `c`: it took them out of the line, because their key is full.
+    """
     await storage.configure("q", SettingsPatch(per_key=1))
     await enqueue(storage, keyed("a"), keyed("b"), keyed("c"), keyed("other", None, priority=-1))
     lease = await leased(storage)
@@ -141,7 +144,7 @@ async def test_a_settle_and_claim_sees_the_key_that_it_frees(storage: PostgresSt
 
 @pytest.fixture
 async def brought(storage: PostgresStorage, lease: str, connection: Any) -> str:
-    """A lease. A claim that max_active stopped has brought `b` back into the line, before the filed `c`."""
+    """The same lease, after a claim that put `b` back into the line and took no job, by max_active."""
     await storage.configure("q", SettingsPatch(max_active=1))
     await storage.forget("q", ["a"])
     assert [] == await ids(storage, lease)

@@ -132,7 +132,7 @@ async def test_neither_does_a_blocking_connection(
 async def test_nor_the_first_failure_in_one(
     storage: PostgresStorage, opening: Callable[..., PostgresStorage], connect: Connect
 ) -> None:
-    """The fail queue, and the queues of what follows, are new with the end that needs them."""
+    """The first failure creates the fail queue and the queue of the follow-up, in an open transaction."""
     await storage.configure("q", SettingsPatch(fail_handler=True))
     await storage.enqueue("q", [asked("a"), asked("b")])
     a, b = await claimed(storage)

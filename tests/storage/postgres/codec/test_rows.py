@@ -12,7 +12,7 @@ OLD = Origin(
 
 
 def test_an_origin_of_an_earlier_version_is_read() -> None:
-    """Its array ends before run_at and attributes, and its error before `kind`."""
+    """The stored array has neither run_at nor attributes, and its error has no `kind`."""
     assert decode_origin('["q", "a", 5, 6, 1, 2, 3, 4, 7, ["E", "", "", null]]') == OLD
 
 

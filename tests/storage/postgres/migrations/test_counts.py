@@ -1,4 +1,4 @@
-"""What is counted is counted at one moment, however long the counting takes."""
+"""The counts of a queue are those of one moment, even if other calls commit while they are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.storage.postgres.jobs import asked, leased
 
 Connect = Callable[[], Any]
 
-#: Counts the scheduled jobs only when nobody holds the lock.
+#: A count of scheduled jobs that waits until the test has released the advisory lock 7.
 SLOW = """
 CREATE OR REPLACE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$ BEGIN PERFORM pg_advisory_lock_shared(7); RETURN 0; END $$
@@ -30,7 +30,7 @@ async def test_a_job_that_moves_while_it_is_counted_is_counted_once(
     await beside.execute("SELECT pg_advisory_lock(7)")
     counting = asyncio.ensure_future(storage.counts(["q"]))
     async with asyncio.timeout(60):
-        while not (await beside.execute(WAITS)).rowcount:  # noqa: ASYNC110 - the server tells nobody
+        while not (await beside.execute(WAITS)).rowcount:  # noqa: ASYNC110 - the server sends no message about it
             await asyncio.sleep(0.01)
     claim = await storage.claim("q", lease, 1)
     await beside.execute("SELECT pg_advisory_unlock(7)")

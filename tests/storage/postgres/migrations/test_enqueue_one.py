@@ -41,7 +41,7 @@ async def test_it_finds_its_tables_without_a_search_path(
 async def test_it_reads_no_table_from_its_start_to_its_end(
     storage: PostgresStorage, connect: Connect, schema: str
 ) -> None:
-    """Postgres would plan that for a table of one page, and keep the plan when it has grown."""
+    """For a table of one page, Postgres would plan a sequential scan, and keep it when the table grows."""
     await storage.enqueue("q", [asked("first")])
     connection = await connect()
     for number in range(8):

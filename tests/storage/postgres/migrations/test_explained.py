@@ -1,4 +1,4 @@
-"""Two calls on one id that overlap, compared with both orders of the same calls on the storage in memory."""
+"""Two overlapping calls on one id get the answers of the same calls made one after the other in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FOR_EVER = OutcomeRetention(completed=None, failed=None, cancelled=None)
 
 
 class Story:
-    """The job `a` of one storage, and the calls on it."""
+    """The job `a` of one storage, and the two calls on it that a test compares."""
 
     def __init__(self, storage: Any) -> None:
         self.storage = storage

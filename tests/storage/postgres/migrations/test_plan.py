@@ -1,4 +1,7 @@
-"""What a claim reads: the front of the line, whatever waits behind it or is scheduled above it."""
+"""The plans of queries: a claim reads only the first entries of an index, however many jobs wait.
+
+The *line* is the order in which claims take the waiting jobs of a queue. The index `live_line` has it.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,8 @@ def names(plan: dict[str, Any]) -> list[str]:
     return [plan["Node Type"], *below]
 
 
-#: What functions ask in migrations/, and the one index that is fit for it.
-LOOKS = {
+#: Queries of the functions in migrations/, and the only index that serves each of them.
+PLANS = {
     "FROM ended WHERE q = 1 AND id = 'a'": "ended_pkey",
     "FROM ended WHERE q + 0 = 1 AND kind = 'completed' AND expires_at <= 1": "ended_expiry",
     "FROM request_keys WHERE q = 1 AND key = 'a'": "request_keys_pkey",
@@ -60,7 +63,7 @@ LOOKS = {
 }
 
 
-async def test_what_is_planned_while_a_table_is_empty_is_good_later(
+async def test_a_plan_for_an_empty_table_is_good_later(
     storage: PostgresStorage,
     connect: Connect,
 ) -> None:
@@ -68,15 +71,15 @@ async def test_what_is_planned_while_a_table_is_empty_is_good_later(
     connection = await connect()
     await connection.execute("SET enable_seqscan = off")
     used = {}
-    for look in LOOKS:
-        ((found,),) = await (await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT 1 {look}")).fetchall()
-        used[look] = indexes(found[0]["Plan"])
+    for query in PLANS:
+        ((found,),) = await (await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT 1 {query}")).fetchall()
+        used[query] = indexes(found[0]["Plan"])
 
-    assert {look: {index} for look, index in LOOKS.items()} == used
+    assert {query: {index} for query, index in PLANS.items()} == used
 
 
 def most_rows(plan: dict[str, Any]) -> int:
-    """Return how many rows the step with the most of them had."""
+    """Return the largest number of rows that a step of the plan returned."""
     return max(int(plan["Actual Rows"]), *(most_rows(each) for each in plan.get("Plans", ())), 0)
 
 
@@ -87,7 +90,7 @@ def indexes(plan: dict[str, Any]) -> set[str]:
 
 @pytest.fixture
 async def table(storage: PostgresStorage, connect: Connect) -> Any:
-    """20,000 jobs that wait, and as many scheduled at a higher priority."""
+    """A connection to a queue with 20,000 due jobs, and 20,000 scheduled ones of a higher priority."""
     await storage.enqueue("q", [asked("first")])
     connection = await connect()
     await fill(connection, "due", 20_000, 0, 1_000_000_000_000)
@@ -117,8 +120,8 @@ async def test_scheduled_jobs_of_a_higher_priority_cost_a_claim_nothing(
     assert 8 > touched(found[0]["Plan"])
 
 
-async def test_a_page_reads_what_is_on_it(table: Any, storage: PostgresStorage) -> None:
-    """And not all that follows, of which there would be as many times more as there are pages."""
+async def test_a_page_reads_only_its_own_rows(table: Any, storage: PostgresStorage) -> None:
+    """If each page read all rows after it, the cost of a listing would grow with the square of its length."""
     await table.execute("ANALYZE")
     for state in (None, "waiting"):
         for ends in (False, True):
@@ -133,7 +136,7 @@ async def test_a_page_reads_what_is_on_it(table: Any, storage: PostgresStorage) 
 
 
 async def explained(table: Any, query: str, **words: Any) -> dict[str, Any]:
-    """Return the plan of a query about this queue, with what running it took."""
+    """Run a query about the queue, and return its plan with the rows and the blocks that each step read."""
     words |= {"queue": "q", "now": None}
     found = await table.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", words)
     plan: dict[str, Any] = (await found.fetchone())[0][0]["Plan"]
@@ -159,7 +162,7 @@ def test_a_small_table_is_vacuumed_more_often(rows: int, claims: int) -> None:
     assert claims == claims_per_vacuum(rows)
 
 
-async def test_who_claims_much_vacuums(
+async def test_a_process_with_many_claims_vacuums(
     storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vacuum, "FEWEST_CLAIMS", 5)
@@ -169,9 +172,9 @@ async def test_who_claims_much_vacuums(
     assert storage._vacuum._task is not None
     await storage._vacuum._task
     look = await connect()
-    # Before 15 the server's statistics are gathered by a process of their own, a little later.
+    # Before Postgres 15, a separate process of the server collects its statistics, with a delay.
     async with asyncio.timeout(60):
-        while not await swept(look):  # noqa: ASYNC110 - the server tells nobody
+        while not await was_vacuumed(look):  # noqa: ASYNC110 - the server sends no message about it
             await asyncio.sleep(0.05)
 
 
@@ -192,8 +195,8 @@ async def test_a_table_is_vacuumed_by_its_size_from_the_first_time_on(
     assert storage._vacuum._limit == pytest.approx(20_000, rel=0.05)
 
 
-async def swept(connection: Any) -> bool:
-    """Tell whether `live` was vacuumed, as a transaction of its own sees it."""
+async def was_vacuumed(connection: Any) -> bool:
+    """Return whether the table `live` was vacuumed once, by the statistics that a new transaction reads."""
     if connection.info.server_version >= 150_000:
         await connection.execute("SELECT pg_stat_force_next_flush()")
     found = await connection.execute(

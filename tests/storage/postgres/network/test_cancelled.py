@@ -1,4 +1,4 @@
-"""A caller who is cancelled amid a statement: it ends for nobody, and its connection is as good as before."""
+"""Calls that are cancelled during a statement: no other call gets the reply, and the connection is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dibs.storage.postgres import PostgresStorage, open_url
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.jobs import asked
 
-#: Answers with its session and with what it was asked, after a while.
+#: Returns the process id of the session and the number `said`, after some seconds.
 ECHO = b"SELECT pg_backend_pid(), %(said)s::bigint, pg_sleep(%(seconds)s)"
 
 
@@ -24,9 +24,9 @@ async def echo(storage: PostgresStorage, said: int, seconds: float = 0.0) -> tup
 
 
 async def sent(storage: PostgresStorage) -> None:
-    """Return when a statement of somebody's is under way."""
+    """Return once a call has taken the idle connection and sent its statement."""
     connections = storage._server.check_open()
-    while connections._idle:  # noqa: ASYNC110 - the driver tells nobody when it has sent
+    while connections._idle:  # noqa: ASYNC110 - the driver has no callback for a sent statement
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
 
@@ -41,7 +41,7 @@ async def test_its_connection_is_used_again(
     await asyncio.gather(slow, return_exceptions=True)
     assert slow.cancelled()
     other, _ = await echo(storage, 3)
-    assert other != pid, "nobody gets a connection on which a reply is owed"
+    assert other != pid, "a call got a connection whose last reply has not arrived"
     clearing = storage._server.check_open()._discarding
     await asyncio.gather(*clearing)
 
@@ -64,8 +64,10 @@ async def test_nobody_gets_the_reply_of_another(storage: PostgresStorage) -> Non
     assert 10 >= len(storage._server.check_open()._idle) + len(storage._server.check_open()._discarding)
 
 
-async def test_what_was_sent_happens(storage: PostgresStorage, connect: Callable[[], Any]) -> None:
-    """As after a lost reply: the caller does not know, and the storage does."""
+async def test_a_statement_that_was_sent_takes_effect(
+    storage: PostgresStorage, connect: Callable[[], Any]
+) -> None:
+    """The caller is cancelled, and does not learn the outcome, as after a lost reply."""
     await storage.enqueue("q", [asked("first")])
     holder = await connect()
     await holder.execute("SELECT 1 FROM live WHERE id = 'first' FOR UPDATE")
@@ -82,7 +84,7 @@ async def test_what_was_sent_happens(storage: PostgresStorage, connect: Callable
 def test_the_end_of_a_loop_is_silent(
     postgres_server: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever is cancelled as the loop ends is cancelled once more while the driver cleans up."""
+    """asyncio.run cancels a cancelled call a second time, while psycopg cleans up after the first one."""
 
     async def leave() -> None:
         async with open_url(postgres_server.url, schema=schema) as storage:
@@ -98,7 +100,7 @@ def test_the_end_of_a_loop_is_silent(
 def test_a_caller_that_outlives_the_storage_is_silent(
     postgres_server: PostgresServer, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end of the loop cancels a task that still runs. Its connection begins no new task then."""
+    """The end of the loop cancels the call after the close. The cleanup must not start a new task then."""
 
     async def leave() -> asyncio.Task[Any]:
         async with open_url(postgres_server.url, schema=schema) as storage:

@@ -79,7 +79,7 @@ async def test_a_server_that_will_not_do_is_refused(
 
 
 class Answering:
-    """A connection that answers everything with one row."""
+    """A connection that answers each statement with the same row."""
 
     def __init__(self, row: list[object]) -> None:
         self.row = row
@@ -178,7 +178,10 @@ async def test_a_read_whose_connection_is_lost_twice_is_told(
 async def read_behind_a_lock(
     storage: PostgresStorage, connect: Callable[[], Any]
 ) -> tuple[Any, Any, asyncio.Task[Any]]:
-    """Return the connection that holds the lock, one to kill sessions with, and the read that waits."""
+    """Start a read that waits for a lock.
+
+    Return the connection that holds the lock, a connection for `kill`, and the read.
+    """
     await storage.enqueue("q", [asked("a")])
     mine, killer = await connect(), await connect()
     await mine.execute("LOCK TABLE live")
@@ -201,14 +204,14 @@ async def blocked(connection: Any) -> None:
 async def kill_all_others(connection: Any) -> None:
     """End every other session of the server, and return when they are gone.
 
-    pg_terminate_backend only sends a signal: a statement that is sent before it is handled meets it half-way,
-    and its outcome is rightly unknown.
+    pg_terminate_backend only sends a signal. The outcome of a statement that a test sent before the session
+    handled the signal would be unknown.
     """
     await kill(connection, "pid <> pg_backend_pid() AND backend_type = 'client backend'")
 
 
 async def kill(connection: Any, which: str) -> None:
-    """End some sessions, and return when they are gone."""
+    """End the sessions that a condition on pg_stat_activity selects, and return when they are gone."""
     ended = await connection.execute(
         f"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE {which}"
     )

@@ -20,7 +20,7 @@ from tests.storage.postgres.retries import retried
 
 Connect = Callable[[], Any]
 Opening = Callable[..., PostgresStorage]
-#: Sessions that wait for a lock inside of a statement of ours.
+#: Selects the sessions that wait for a lock during an enqueue.
 WAITING = "wait_event_type = 'Lock' AND query LIKE '%enqueue%'"
 
 
@@ -174,7 +174,7 @@ async def a_settlement(storage: PostgresStorage) -> Any:
 async def test_a_schema_that_was_removed_and_made_again_is_another_one(
     storage: PostgresStorage, opening: Opening, schema: str, connect: Connect
 ) -> None:
-    """A test database that is created anew: the app that was opened before must not write to it unseen."""
+    """As with a test database that is dropped and created: an app opened before must not write to it."""
     mine = await connect()
     await mine.execute(f"DROP SCHEMA {schema} CASCADE")
     await mine.commit()
@@ -206,7 +206,7 @@ async def test_a_savepoint_that_is_rolled_back_takes_its_enqueue_along(
     assert [("a", b"1"), ("c", b"3")] == [(job.id, job.data.payload) for job in await claimed(storage)]
 
 
-async def test_a_two_phase_transaction_is_refused_before_it_begins_in_vain(
+async def test_a_two_phase_transaction_is_refused_before_its_first_statement(
     storage: PostgresStorage, connect: Connect
 ) -> None:
     """Postgres cannot prepare a transaction that has sent a notification."""

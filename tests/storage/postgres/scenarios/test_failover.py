@@ -1,4 +1,4 @@
-"""A real standby is promoted at the same address: what is told, what is kept, which fences follow."""
+"""A failover to a standby at the same address: the errors, the jobs that are kept, and the new fences."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ async def test_jobs_fences_and_wake_ups_survive_a_failover(pair: Pair) -> None:
         (answer,) = await again(lambda: storage.settle("q", [done(a)]))
         await again(lambda: storage.enqueue("q", [asked("a")]))
         assert (await waiting).woken
-        (anew,) = await claimed(storage)
+        (second,) = await claimed(storage)
 
-    assert ("done", "a") == (answer.status, anew.id)
+    assert ("done", "a") == (answer.status, second.id)
     assert a.run
     assert b.run
-    assert anew.run
-    assert anew.run.fence > max(a.run.fence, b.run.fence)
-    assert anew.revision > max(a.revision, b.revision)
+    assert second.run
+    assert second.run.fence > max(a.run.fence, b.run.fence)
+    assert second.revision > max(a.revision, b.revision)
 
 
 async def test_a_standby_is_read_and_not_written_until_it_is_promoted(pair: Pair) -> None:

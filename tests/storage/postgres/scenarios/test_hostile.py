@@ -1,4 +1,4 @@
-"""Names and ids with every hostile character, and the views in which people see them."""
+"""Ids, queue names and schema names with characters that SQL, format strings or terminals treat specially."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application on one server needs no library of another."""
+"""A Postgres URL imports psycopg alone: no client library of another storage."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def payloads(queue: Queue) -> dict[str, Any]:
 
 
 async def test_calls_for_other_ids_go_on(queue: Queue, connect: Callable[[], Any]) -> None:
-    """Once, one call that waited for a lock stopped all others of the queue from its process."""
+    """In an earlier version, a call that waited for a lock delayed all calls of its process to the queue."""
     connection = await connect()
     async with connection.transaction():
         await queue.enqueue("in the transaction", id="x", connection=connection)
@@ -81,7 +81,7 @@ async def test_calls_for_a_locked_id_keep_their_order(queue: Queue, connect: Cal
 async def test_an_enqueue_beside_its_own_transaction_ends_and_names_the_session(
     hasty: Queue, connect: Callable[[], Any]
 ) -> None:
-    """Once, the task waited for itself, for ever."""
+    """In an earlier version, the enqueue waited for ever for a transaction of its own task."""
     connection = await connect()
     pid = connection.info.backend_pid
     async with connection.transaction():
@@ -167,7 +167,7 @@ async def test_many_calls_for_a_locked_id_leave_connections_for_others(
 async def test_the_limit_of_a_lock_wait_ends_with_its_statement(
     opening: Callable[..., PostgresStorage],
 ) -> None:
-    """Behind a pooler, the session belongs to another client next."""
+    """Behind a pooler, another client gets the session next, and must not inherit the limit."""
     async with opening(max_connections=1) as storage:
         limited = storage.limit_lock_waits(0.1)
         for _ in range(5):  # the driver prepares a statement that is repeated

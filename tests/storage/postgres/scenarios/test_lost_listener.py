@@ -1,4 +1,4 @@
-"""The connection of the listener is lost: waits end by the poll, and notifications come back."""
+"""The connection of the listener is lost: until dibs has a new one, polls end the waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url(postgres_server: PostgresServer, address: Address, schema: str) -> str:
 
 
 async def listening(storage: PostgresStorage) -> None:
-    """Begin to listen, and know the queue: a wait without a read of its own."""
+    """Make the storage listen to the queue and know its state, so that a later wait begins without a read."""
     await storage.enqueue("q", [asked("x")])
     await claimed(storage)
     await storage.wait(["q"], timeout=0.01)
@@ -43,7 +43,7 @@ async def test_a_listener_that_is_cut_off_silently_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As by a firewall that forgets a connection: no packet tells that it is gone."""
+    """As by a firewall that drops the packets of a connection: the client gets neither a FIN nor a RST."""
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.3)
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.QUIET_SECONDS", 0.5)
     async with open_url(url, poll=0.2) as storage:

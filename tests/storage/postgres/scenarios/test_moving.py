@@ -1,4 +1,4 @@
-"""What was kept elsewhere arrives here as it was, and goes back the same."""
+"""`dibs move` from another storage to Postgres and back: all jobs, outcomes and settings stay the same."""
 
 from __future__ import annotations
 

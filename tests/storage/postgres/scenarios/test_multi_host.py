@@ -1,4 +1,4 @@
-"""A URL with two hosts, a primary and a real standby: which one serves, and what a failover costs."""
+"""A URL with two hosts, a primary and a standby: calls go to the primary, before and after a failover."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_while_no_host_is_primary_every_call_says_unavailable(pair: Pair) 
 
 
 async def test_a_primary_that_becomes_read_only_is_left_for_the_new_one(pair: Pair) -> None:
-    """One call says so; the next opens a new connection, which goes to the new primary."""
+    """One call raises StorageReadOnly. The next one opens a new connection, which goes to the new primary."""
     primary, standby = pair
     async with open_url(url_of(primary, standby), max_connections=1) as storage:
         await storage.enqueue("q", [asked("a")])
@@ -97,7 +97,7 @@ def make_read_only(server: PostgresServer) -> None:
 
 
 async def test_with_synchronous_replication_a_failover_loses_no_accepted_job(pair: Pair) -> None:
-    """A client and a worker go on at the new primary, without a restart."""
+    """A client and a worker continue on the new primary, and neither is started again."""
     primary, standby = pair
     await asyncio.to_thread(make_synchronous, primary)
     accepted: list[Ticket[int]] = []

@@ -1,4 +1,4 @@
-"""PgBouncer itself in each of its modes: what works behind it, and which errors say what does not."""
+"""PgBouncer in each of its modes: the calls that work behind it, and the errors for those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pooler in transaction mode asks: a session keeps nothing of ours when a transaction is over."""
+"""Storages behind a pooler in transaction mode: no session keeps a state of dibs after a transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ async def double(number: int) -> int:
     return 2 * number
 
 
-LEFT_BEHIND = """
+#: The state of a session: prepared statements, advisory locks, channels, and settings.
+SESSION_STATE = """
 SELECT (SELECT count(*) FROM pg_prepared_statements),
        (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
        (SELECT count(*) FROM pg_listening_channels()),
@@ -51,10 +52,10 @@ async def every_verb(storage: PostgresStorage) -> None:
         await storage.wait(["q"], timeout=0.001)
 
 
-async def test_a_session_keeps_nothing_of_ours(
+async def test_a_session_keeps_no_state_of_dibs(
     opening: Callable[..., PostgresStorage], monkeypatch: Any
 ) -> None:
-    """A pooler is known by a pid of its own making; from then on nothing is prepared."""
+    """dibs recognizes a pooler by a process id that is not that of the session. Then it prepares nothing."""
     storage = opening()
     queries = storage._server.queries
     made_up = queries["server"].replace(b"pg_backend_pid()", b"-1")
@@ -65,7 +66,7 @@ async def test_a_session_keeps_nothing_of_ours(
 
         assert not connections.prepares
         async with connections.borrow() as connection:
-            left: Any = await (await connection.execute(LEFT_BEHIND)).fetchone()
+            left: Any = await (await connection.execute(SESSION_STATE)).fetchone()
     assert left == CLEAN
 
 
@@ -73,7 +74,7 @@ async def test_a_session_keeps_nothing_of_ours(
 async def pooled_url(
     request: pytest.FixtureRequest, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[str]:
-    """The URL of a pooler with three sessions; that it passes on no notification is found out soon."""
+    """The URL of a pooler with three sessions. The storage finds after 0.2 s that no notification arrives."""
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.2)
     if request.param == "ours":
         async with pooled(postgres_server) as (url, pooler):
@@ -93,20 +94,19 @@ async def test_every_verb_goes_through_a_pooler(pooled_url: str, schema: str) ->
     async with open_url(pooled_url, schema=schema) as storage:
         assert not storage._server.check_open().prepares
         await every_verb(storage)
-        # A session that still listens is found by asking whichever comes: that takes a moment.
+        # The listener sends UNLISTEN on each session that the pooler gives it, until it meets its own.
         async with asyncio.timeout(30):
-            while await left_in_sessions(storage) != {CLEAN}:  # noqa: ASYNC110 - the server's, no event of ours
+            while await session_states(storage) != {CLEAN}:  # noqa: ASYNC110 - the server has no event for it
                 await asyncio.sleep(0.05)
 
 
-async def left_in_sessions(storage: PostgresStorage) -> set[tuple[Any, ...]]:
-    """What the sessions of a pooler keep, as they come."""
-    return {
-        (await storage._server.fetch(LEFT_BEHIND.encode(), {}, writes=False))[0] for _ in range(2 * SESSIONS)
-    }
+async def session_states(storage: PostgresStorage) -> set[tuple[Any, ...]]:
+    """Return the states of the sessions that the pooler gives to some reads, likely all of them."""
+    query = SESSION_STATE.encode()
+    return {(await storage._server.fetch(query, {}, writes=False))[0] for _ in range(2 * SESSIONS)}
 
 
-async def test_that_hints_do_not_come_is_said_once(
+async def test_missing_notifications_are_logged_once(
     pooled_url: str, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_url(pooled_url, schema=schema, poll=0.05) as storage:
@@ -140,6 +140,6 @@ async def test_an_enqueue_joins_a_transaction_through_a_pooler(pooled_url: str, 
             await connection.commit()
         assert 1 == (await queue.counts()).waiting
 
-        # The pooler hands sessions round here, too.
+        # Concurrent calls, so that the pooler uses several sessions.
         await asyncio.gather(*(queue.enqueue({"n": n}, id=f"{n}") for n in range(3 * SESSIONS)))
         assert 1 + 3 * SESSIONS == (await queue.counts()).waiting

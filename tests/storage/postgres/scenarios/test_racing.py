@@ -1,4 +1,4 @@
-"""Two at once, at the points where one waits for the other."""
+"""Concurrent calls on one queue, some of which wait for the locks of others."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ async def test_batches_in_opposite_order_never_wait_for_each_other(storage: Post
     answers = await asyncio.gather(*(storage.enqueue("q", [asked(id) for id in batch]) for batch in batches))
 
     assert 50 * 16 == sum(len(batch) for batch in answers)
-    assert CONFLICTS  # the call itself repeats the rest of them
+    assert CONFLICTS  # the verb repeats a call that ends with one of these errors
 
 
 async def test_a_claim_beside_a_reap_loses_nothing(
     opening: Callable[..., PostgresStorage], connect: Connect
 ) -> None:
-    """A claim under way holds its lease: the reap passes it by, and takes the job once it is there."""
+    """A claim locks its lease until its commit. Until then a reap skips it, and then takes the job."""
     async with opening(clock="manual") as storage:
         await storage.enqueue("q", [asked("a")], now=1000)
         lease = (await storage.grant(["q"], 150, "test", now=1000)).lease
@@ -99,7 +99,7 @@ async def test_many_claim_and_settle_and_each_job_runs_once(storage: PostgresSto
 
 
 async def test_events_never_appear_behind_a_reader(storage: PostgresStorage, connect: Connect) -> None:
-    """A writer drew its number in the log and pauses. Another writer commits after it, and a reader reads."""
+    """A writer draws its number in the log and commits late. Before that, another one commits."""
     await storage.enqueue("q", [asked("slow"), asked("fast")])
     jobs = {job.id: job for job in await claimed(storage)}
     mine = await connect()

@@ -1,4 +1,4 @@
-"""How often a job goes to the server: counted, because nobody sees one too many."""
+"""The numbers of statements that jobs and waits send. A superfluous statement fails no other test."""
 
 from __future__ import annotations
 

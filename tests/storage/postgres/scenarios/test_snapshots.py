@@ -28,7 +28,7 @@ def rejecting(id: str) -> EnqueueRequest:
 
 @pytest.fixture(params=[IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
 async def mine(request: pytest.FixtureRequest, connect: Connect) -> Any:
-    """A connection whose transactions have a snapshot."""
+    """A connection whose transactions read a snapshot: REPEATABLE READ or SERIALIZABLE."""
     connection = await connect()
     await connection.set_isolation_level(request.param)
     return connection
@@ -58,7 +58,7 @@ async def test_an_old_snapshot_enqueues_no_job_that_reject_keeps_out(
 async def test_an_old_snapshot_gives_no_number_below_an_ended_run(
     storage: PostgresStorage, mine: Any, ids: list[str]
 ) -> None:
-    """The plain enqueue, of one job and of many: the id ended after the snapshot."""
+    """The id ended after the snapshot of the transaction that enqueues it, alone or in a batch."""
     await storage.enqueue("q", [asked("z")])
     await mine.execute("SELECT 1 FROM queues")
     await storage.enqueue("q", [asked("a")])
@@ -104,7 +104,7 @@ async def test_an_old_snapshot_of_a_busy_id_fails_and_a_retry_updates_it(
 async def test_a_lease_under_an_old_snapshot_is_not_told_lost(
     storage: PostgresStorage, mine: Any, *, new: bool
 ) -> None:
-    """Also if the queue itself is newer than the snapshot."""
+    """The settle raises a serialization failure. With `new`, the queue is newer than the snapshot, too."""
     if not new:
         await storage.enqueue("q", [asked("z")])
         await claimed(storage)

@@ -30,7 +30,7 @@ async def describe_failure(failure: Failure) -> list[str]:
 
 @pytest.fixture
 async def start_program(postgres_server: PostgresServer, schema: str) -> AsyncIterator[Callable[[], Any]]:
-    """Return a function that connects one more program."""
+    """Return a function that opens a connection for another program."""
     async with AsyncExitStack() as stack:
 
         async def connect() -> SqlProgram:

@@ -20,7 +20,7 @@ from tests.storage.postgres.sql_programs import SqlProgram
 
 @pytest.fixture
 async def limited(sql: SqlProgram, postgres_server: PostgresServer) -> AsyncIterator[SqlProgram]:
-    """A role that may enqueue, and nothing else; its search path is empty."""
+    """A program with a role that may only call enqueue_job(), and with an empty search path."""
     role = f"limited_{sql.schema}"
     await sql.rows(f"CREATE ROLE {role} LOGIN PASSWORD 'limited'")
     await sql.rows(f"GRANT USAGE ON SCHEMA {{s}} TO {role}")

@@ -15,7 +15,7 @@ from tests.storage.postgres.jobs import asked, claimed, done, leased
 from tests.storage.postgres.network.test_errors import kill_all_others
 
 Opening = Callable[..., PostgresStorage]
-#: A wait that returns within so many seconds was woken by a notification: the poll takes 30 s.
+#: A wait that returns within this many seconds was woken by a notification: the poll comes after 30 s.
 PROMPT = 5.0
 
 
@@ -117,7 +117,7 @@ async def test_a_dead_listener_is_noticed_and_restored(
 async def test_without_notifications_the_poll_finds_it(
     opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The echo never arrives, as behind a pooler in transaction mode."""
+    """The listener's own test notification never arrives, as behind a pooler in transaction mode."""
     monkeypatch.setattr("dibs.storage.postgres.wakeups.listener.ECHO_SECONDS", 0.05)
     async with opening(poll=0.1) as storage:
         storage._waits.listener._channel = "another"
