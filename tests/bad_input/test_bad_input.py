@@ -57,7 +57,7 @@ async def try_all(world: World) -> None:
 
 
 async def test_all_calls_on_every_storage(world: World) -> None:
-    """The same errors as in memory, before anything is written."""
+    """Each storage raises the errors of the rows, before anything is written."""
     await try_all(world)
 
 

@@ -15,7 +15,7 @@ from tests.cli.test_worker import APPLICATION, ended
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="this machine has no bash")
 
-#: Printed by the live table and by nothing else.
+#: A text that only the live table prints.
 TABLE = b"timeouts"
 HIDE_CURSOR = b"\x1b[?25l"
 

@@ -84,7 +84,7 @@ HEAVY = {
 
 
 def test_a_command_without_a_table_does_not_import_rich(shell: Shell) -> None:
-    """It does not import importlib.metadata either, which needs the email package."""
+    """The command does not import importlib.metadata either, which needs the email package."""
     assert set() == {"rich", "importlib.metadata", "email", "dibs.worker"} & loaded(
         "enqueue", "q", "1", "--url", shell.url
     )

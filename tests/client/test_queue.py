@@ -87,7 +87,7 @@ async def test_single_enqueues_of_one_moment_are_one_call(
 async def test_a_bad_single_never_reaches_its_neighbours(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused before it becomes part of a batch."""
+    """A job with too large a payload is refused before it becomes part of a batch."""
     calls = counted(app, monkeypatch)
     answers: list[Any] = await asyncio.gather(
         queue.enqueue(1), queue.enqueue("x" * (MIB + 1)), queue.enqueue(3), return_exceptions=True

@@ -131,7 +131,7 @@ def without_progress(text: str) -> list[str]:
 
 
 def test_the_commands_of_operators(shell: Shell) -> None:
-    """They limit a queue, finish a job that was handed off, and retry jobs from a script."""
+    """The commands limit a queue, finish a job that was handed off, and retry jobs from a script."""
     find_program("jq")
     in_storage(shell.url, ended("videos", ["cat.mp4"], HandOff()))
     in_storage(shell.url, ended("emails", ["welcome-1"], failure("TimeoutError")))

@@ -1,4 +1,4 @@
-"""Calls under trio, and under anyio with its trio backend: one error that says what to do."""
+"""Calls under trio, and under anyio with its trio backend, raise one error, whose message has the remedy."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_every_stall_counts(protocol: ProtocolClient) -> None:
 async def test_a_worker_looks_for_stalls_when_it_begins(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """It reaps at its start and at every heartbeat."""
+    """A worker reaps at its start and at every heartbeat."""
     await queue.enqueue(1, id="a")
     lease = (await app.storage.grant(["q"], 1, "gone")).lease
     while not (await app.storage.claim("q", lease, 1)).jobs:

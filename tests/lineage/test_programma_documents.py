@@ -140,7 +140,7 @@ async def test_a_job_may_be_years_ahead(
 
 
 async def test_ended_jobs_can_be_kept_with_their_data(queue: Queue) -> None:
-    """As a row of its table: data, attributes, times and state of a job that has ended, without expiry."""
+    """A kept outcome has what a row of programma's table has: data, attributes, times and state, for ever."""
     await queue.configure(
         retention=Retention(completed=None, failed=None, keep_payload=("completed", "failed"))
     )
@@ -155,7 +155,7 @@ async def test_ended_jobs_can_be_kept_with_their_data(queue: Queue) -> None:
 
 
 async def test_each_queue_has_a_time_to_live_of_its_own(app: Dibs) -> None:
-    """One of its plans. Without a setting completed jobs are kept for an hour, failed ones for a week."""
+    """programma planned this. By default, dibs keeps completed jobs for an hour, failed ones for a week."""
     short, usual = app.queue("short"), app.queue("usual")
     await short.configure(retention=Retention(completed=60))
     seconds = []

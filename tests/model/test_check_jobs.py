@@ -248,7 +248,7 @@ def test_an_unknown_conflict_rule_is_refused(how: Any) -> None:
 
 
 def test_an_update_only_request_has_no_data() -> None:
-    """It takes the time of a new job, and none of its data, not even a priority."""
+    """The job of such a request may set a time, and no field of its data, not even a priority."""
     rule = Update(create=False)
     check_jobs.check_conflict(rule, NewJob(id="a", delay=5))
     check_jobs.check_conflict(Update(data=False, create=False, reset_counts=True), NewJob(id="a"))

@@ -124,7 +124,7 @@ def test_a_task_holds_a_page_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_a_plan_can_be_made_while_an_event_loop_runs(tmp_path: Path) -> None:
-    """As in a notebook."""
+    """In a notebook, an event loop runs on the thread of the caller."""
     url = f"file:{tmp_path}/jobs"
     await cancel_jobs(url, "mail", "a", now=NOW)
 

@@ -76,7 +76,7 @@ def test_duckdb_reads_the_dataset(filled: str) -> None:
 
 
 def test_the_files_of_a_folder_are_plain_parquet(tmp_path: Path) -> None:
-    """As for a program that knows nothing of dibs."""
+    """pyarrow alone reads the files of a folder, as a program without dibs does."""
     location = str(tmp_path / "warehouse")
     url = f"file:{tmp_path}/jobs"
 

@@ -69,7 +69,7 @@ async def test_two_places_of_two_names_share_nothing() -> None:
 
 
 async def test_the_durability_says_that_jobs_end_with_the_process() -> None:
-    """The durability, the URL and the capabilities say so."""
+    """The capabilities deny `durable` and `shared`, and the repr shows the URL."""
     storage = MemoryStorage()
 
     assert "end with this process" in storage.durability

@@ -99,7 +99,7 @@ async def test_no_page_shows_a_value(
 
 
 async def test_without_a_hook_the_values_are_there(any_app: Dibs, queue: Queue) -> None:
-    """So the test above looks at pages that show values."""
+    """This shows that the test before, with a hook, looks at pages that have values."""
     async with browse(dibs_web(any_app)) as reader:
         for id, count in (("done", 2), ("failed", 5), ("again", 5), ("runs", 6), ("waits", 2)):
             page = await reader.text("/job", queue=queue.name, id=id)

@@ -75,7 +75,7 @@ async def test_an_empty_folder_is_named(reader: Browser) -> None:
 
 
 async def test_the_whole_report_runs_its_own_script_only(reader: Browser, tmp_path: Path) -> None:
-    """It has no origin, so a script in it would have no cookie and no right of the dashboard."""
+    """The report has no origin, so a script in it has no cookie and no right of the dashboard."""
     write_warehouse(tmp_path, bad_id="</script><script>alert(1)</script>")
     await history_page(reader)
 

@@ -103,7 +103,7 @@ async def test_an_async_session_of_sqlalchemy_raises_its_own_error(
 async def test_a_lost_connection_of_sqlalchemy_is_invalidated(
     url: str, queue: Queue, postgres_server: PostgresServer, kind: str
 ) -> None:
-    """So `with engine.begin()` ends with this error, and the next transaction gets another connection."""
+    """`with engine.begin()` then ends with this error, and the next transaction gets another connection."""
     lost = (
         await asyncio.to_thread(lose_in_sqlalchemy, url, postgres_server)
         if kind == "sync"

@@ -72,7 +72,7 @@ async def test_many_waits_share_the_token_of_the_earliest_enqueue(queue: Queue, 
 
 
 async def test_an_end_that_no_message_reported_is_read(app: Dibs, calls: Counter[str]) -> None:
-    """Nobody listened to this queue when the job ended."""
+    """The storage did not listen to this queue when the job ended."""
     other = app.queue("unheard")
     ticket = await other.enqueue(1)
     await complete_next(other, "done")

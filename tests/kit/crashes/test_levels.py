@@ -61,7 +61,7 @@ def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
 def test_a_death_in_a_call_on_a_queue_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """Only the scene of the verb is tried here. The level tries every scene in turn."""
+    """This test tries only the scene of the verb, while the level tries every scene in turn."""
     monkeypatch.setattr(line_kills, "SCENES", {verb: SCENES[verb]})
     target = partial(open_torn_verb, verb, str(tmp_path))
     plan = LevelPlan(locations=Locations(target), claims=SHARED, seed=1, budget=0, examples=60)

@@ -77,7 +77,7 @@ def r4(*, bad: bool) -> HistoryBuilder:
 
 
 def history_with_decreasing_fences() -> Steps:
-    """The run was closed by an unanswered reap, so only the numbers show the fault."""
+    """Return a history in which an unanswered reap closed the run, so only the numbers show the fault."""
     return HistoryBuilder().enqueued(1).claimed(10, 1, 1).add("reap", id="").claimed(9, 1, 1, attempt=2).steps
 
 

@@ -122,7 +122,7 @@ async def test_a_format_file_that_is_hard_to_read_is_damage(tmp_path: Path, text
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "device"])
 async def test_a_format_that_is_not_a_regular_file_is_damage(tmp_path: Path, kind: str) -> None:
-    """It is refused at once: a FIFO without a writer would block, and /dev/zero has no end."""
+    """The file is refused before a read: a FIFO without a writer would block, and /dev/zero has no end."""
     await fill(tmp_path / "jobs", "a")
     (tmp_path / "jobs" / "format").unlink()
     place(kind, tmp_path / "jobs" / "format")
@@ -200,7 +200,7 @@ STRANGE = ["README-not-hex!!", "0x00000000000001", "-000000000000001", "00000000
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_a_file_of_another_name_among_the_commits_is_skipped(tmp_path: Path, name: str) -> None:
-    """It prevents neither a commit nor a checkpoint, nor the handling of a torn commit."""
+    """Beside such a file, commits, checkpoints and the handling of a torn commit work."""
     root = tmp_path / "jobs"
     await fill(root, "a", "b")
     (root / "commits" / name).write_bytes(b"?")

@@ -86,7 +86,7 @@ async def test_the_lock_file_is_locked_under_its_name(tmp_path: Path) -> None:
 
 
 async def test_a_step_opens_one_file(tmp_path: Path) -> None:
-    """It writes its commit. Before, it also opened the lock file, and tried to open the next commit."""
+    """The file is its commit. An earlier version also opened the lock file, and tried the next commit."""
     opens: list[str] = []
     recording = False
 

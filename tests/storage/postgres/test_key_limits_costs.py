@@ -22,7 +22,7 @@ async def connection(connect: Callable[[], Any]) -> Any:
 
 
 async def test_a_claim_files_many_jobs_over_several_calls(storage: PostgresStorage, connection: Any) -> None:
-    """It passes over those that it does not file, and the vacuum counts those that it does."""
+    """A claim passes over the jobs that it does not file. Those that it files count for the next vacuum."""
     await storage.configure("q", SettingsPatch(per_key=1))
     lease = await leased(storage)
     await storage.enqueue("q", [keyed("first", "k")])

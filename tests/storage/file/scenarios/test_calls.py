@@ -101,7 +101,7 @@ async def test_close_ends_waits_before_their_poll_and_leaves_no_thread(tmp_path:
 
 
 async def test_a_call_that_has_not_started_when_the_storage_closes_is_refused(tmp_path: Path) -> None:
-    """It raises NotRunning, whether it was made before or after close()."""
+    """The call raises NotRunning, if it was made before close() and if it was made after it."""
     storage = opened(tmp_path)
     await storage.open()
     released = block_thread(storage)
@@ -118,7 +118,7 @@ async def test_a_call_that_has_not_started_when_the_storage_closes_is_refused(tm
 
 
 async def test_a_storage_can_be_closed_twice_and_opened_again(tmp_path: Path) -> None:
-    """It sees the changes that other storages made meanwhile, and wakes its waits."""
+    """The opened storage has the changes that another one made while it was closed, and wakes its waits."""
     storage = opened(tmp_path, poll=60.0)
     async with storage:
         await storage.wait(["q"], timeout=0)
@@ -134,7 +134,7 @@ async def test_a_storage_can_be_closed_twice_and_opened_again(tmp_path: Path) ->
 
 
 async def test_a_step_that_cannot_be_encoded_is_undone(tmp_path: Path) -> None:
-    """It is undone as if the disk had refused it: index and directory agree."""
+    """As after a failed write, the index has no trace of the step, and the directory has no commit of it."""
     unencodable: Any = object()
     async with opened(tmp_path) as storage:
         await storage.enqueue("q", [request("a")])

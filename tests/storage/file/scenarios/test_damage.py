@@ -14,7 +14,7 @@ from tests.storage.file.folder import commit, cut, fill, flip, ids_in, opened, p
 
 @pytest.mark.parametrize("length", [0, 1, 27, 28, 40, -1])
 async def test_a_torn_last_commit_is_set_aside_and_earlier_ones_are_kept(tmp_path: Path, length: int) -> None:
-    """It is the trace of a power loss, and its step has no effect."""
+    """An incomplete last commit comes from a power loss. Its step has no effect."""
     await fill(tmp_path, "a", "b", "c")
     last = commit(tmp_path, 3)
     cut(last, length % last.stat().st_size)
@@ -92,7 +92,10 @@ async def test_a_flipped_byte_of_a_large_last_commit_is_damage(tmp_path: Path, i
 
 @pytest.mark.parametrize("length", [0, 40, 4096])
 async def test_with_fsync_an_incomplete_last_commit_is_damage(tmp_path: Path, length: int) -> None:
-    """It was synced before its rename, so a power loss is not the cause. A process without fsync opens it."""
+    """With fsync, a commit is synced before its rename, so a power loss is not the cause of the damage.
+
+    A process without fsync opens the directory.
+    """
     await large_commit(tmp_path)
     cut(commit(tmp_path, 2), length)
 

@@ -142,7 +142,7 @@ def test_writes_work_again_after_space_is_freed(small_disk: Child) -> None:
 
 
 def test_a_checkpoint_on_a_full_disk_loses_no_job(small_disk: Child) -> None:
-    """It needs space in addition to the commits that it replaces, so the commits stay."""
+    """A checkpoint needs space in addition to the commits that it replaces, so the commits stay."""
     taken = fill(small_disk, 8 * KIB)
     assert "done" == small_disk.ask("checkpoint")
 

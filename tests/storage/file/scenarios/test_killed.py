@@ -116,7 +116,7 @@ def killed_by_strace(root: Path, call: str, when: int) -> tuple[int, bool]:
     ],
 )
 async def test_killed_in_the_middle_of_each_system_call(tmp_path: Path, call: str, moments: range) -> None:
-    """As above, but from outside: this includes calls without an audit event."""
+    """strace kills the process, also in system calls without an audit event of Python."""
     expected, when, died = await states(tmp_path / "whole"), 0, True
     for when in moments:
         answered, died = killed_by_strace(tmp_path / str(when), call, when)

@@ -151,7 +151,7 @@ def test_a_plain_job_is_small() -> None:
 
 
 def test_an_origin_of_an_earlier_version_is_read() -> None:
-    """It has neither run_at nor attributes."""
+    """The stored origin has neither run_at nor attributes."""
     numbers = struct.pack(">QQQIIII", 5, 6, 7, 1, 2, 3, 4)
     raw = b"\0\1q" + b"\0\1a" + numbers + encode_error(Error(type="E"))
 
