@@ -53,9 +53,9 @@ class Samples:
 def rates(samples: Sequence[Sample]) -> tuple[float, float]:
     """Return the jobs a second and the CPU seconds a job.
 
-    Use the last sample before the final count: the first sample with the final count is taken a little after
-    the end. Where only that exists, the rate is too low. Later samples, as while a poison is retried, do not
-    count.
+    The last sample before the final count is used: the first sample with the final count was taken a little
+    after the end, so a rate up to that sample is too low. It is used if there is no sample between the first
+    and the final count. Samples after it are ignored, for instance those taken while a poison is retried.
     """
     first, *others = samples
     final = samples[-1].completed

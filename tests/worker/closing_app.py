@@ -41,7 +41,7 @@ def isolated_pid() -> int:
 
 @app.task(queue="child")
 def child() -> None:
-    """Leave a process behind, as a ProcessPoolExecutor that nobody shuts down does."""
+    """Leave a process behind, like a ProcessPoolExecutor that nobody shuts down."""
     multiprocessing.Process(target=time.sleep, args=(3600,)).start()
 
 
@@ -58,6 +58,6 @@ async def lifespan() -> AsyncIterator[None]:
     how = os.environ.get("CLOSING", "")
     if how == "fails":
         raise ValueError("the pool is gone")
-    # Far longer than a signal takes: this is the work that a killed process would not end.
+    # 0.3 s is far longer than a signal takes, so a process that is killed does not write "closed".
     await asyncio.sleep(3600 if how == "hangs" else 0.3)
     write_line("closed")

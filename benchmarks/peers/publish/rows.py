@@ -26,7 +26,7 @@ def _part(*path: str | int) -> Callable[[Figures], float]:
     return read
 
 
-#: Name in a row -> how to read it from the figures of a round.
+#: Name in a row -> function that reads the value from the figures of a round.
 COLUMNS: Final[dict[str, Callable[[Figures], float]]] = {
     "enqueue_jobs": _part("enqueue_jobs"),
     "enqueue": _rate("enqueue"),

@@ -166,7 +166,7 @@ async def test_no_blocking_claim_is_sent_while_a_job_runs(app: Dibs) -> None:
 
 
 async def test_a_lost_reply_costs_the_lease(app: Dibs) -> None:
-    """The claim may have taken jobs: they come back with the end of the lease (contract, promise 7)."""
+    """The claim may have taken jobs; they are due again when the lease ends (contract, promise 7)."""
     async with faulty_storage(app) as storage:
         storage.fail("claim_blocking", OutcomeUnknown("the connection was lost"))
         async with serving(app):

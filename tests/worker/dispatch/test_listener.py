@@ -85,7 +85,7 @@ async def test_a_job_wakes_only_its_queue(app: Dibs, woken: str) -> None:
 
 
 async def test_a_wakeup_without_a_change_wakes_all_queues(app: Dibs) -> None:
-    """The cause is unknown: any of the queues may have a job."""
+    """The cause of the wake-up is unknown: any of the queues may have a job."""
     async with listening(app, "a", "b") as (waits, storage):
         queues = [await waits.idle_queue("a"), await waits.idle_queue("b")]
         same = {queue.name: queue.readiness.token for queue in queues}

@@ -22,7 +22,7 @@ LONG = ids(100)[50]
 
 
 class Blocker:
-    """A handler that takes the whole process, and blocks in the job LONG until the test sets `go`."""
+    """A handler whose size fills a process. In the job LONG it blocks until the test sets `go`."""
 
     def __init__(self, app: Dibs) -> None:
         self.here, self.go = asyncio.Event(), asyncio.Event()

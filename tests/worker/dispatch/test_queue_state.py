@@ -159,7 +159,7 @@ def test_a_small_claim_is_not_conclusive_if_another_one_failed() -> None:
 
 
 def test_queues_of_short_runs_claim_only_what_their_prefetched_runs_leave_free() -> None:
-    """Each would claim the one or two jobs that its share has beyond its prefetched runs."""
+    """Otherwise each queue would claim the one or two jobs by which its share exceeds its prefetched runs."""
     queues = [draining_queue(), draining_queue()]
     for queue in queues:
         queue.round_trips.in_flight.clear()

@@ -198,7 +198,7 @@ def waits_for_all(storage: FaultyStorage) -> bool:
 
 
 async def test_fifty_idle_queues_cost_as_much_as_one(app: Dibs) -> None:
-    """One call serves all queues: of the poll, the heartbeat, and the search for dead holders."""
+    """The poll, the heartbeat and the search for dead holders each serve all queues with one call."""
     for queue in ids(50):
         add(app, queue, lambda: None)
     async with faulty_storage(app) as storage, serving(app, poll=0.01, heartbeat=0.02):
@@ -325,7 +325,7 @@ async def test_a_count_that_misses_a_reaped_job_does_not_end_the_work(app: Dibs)
     async with faulty_storage(app) as storage:
         later = EnqueueRequest(job=NewJob(id="a", data=JobData(payload=b"[]"), delay=300))
         await app.storage.enqueue("q", [later])
-        # The first is for the reap, the second for the end.
+        # The worker counts twice: before it reaps, and before it ends.
         storage.answer("counts", {"q": Counts()})
         storage.answer("counts", {"q": Counts()})
         report = await run(app, until="empty")

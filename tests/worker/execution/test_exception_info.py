@@ -170,9 +170,10 @@ def fill_memory(references: list[Filler]) -> None:
 def test_an_error_of_full_memory_is_stored_after_the_frames_are_cleared(
     references: list[Filler], message: str
 ) -> None:
-    """Otherwise the thread would end without a verdict on its run.
+    """The frames of the error hold the objects that fill the memory.
 
-    Objects that others reference still fill the memory: then the verdict is OUT_OF_MEMORY.
+    While the memory is full, the thread could not store the error and would end without a verdict on its run.
+    If objects outside the frames still fill the memory, the verdict is OUT_OF_MEMORY.
     """
     with pytest.raises(FullMemory) as caught:
         fill_memory(references)

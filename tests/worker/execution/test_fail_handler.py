@@ -47,7 +47,7 @@ async def test_a_worker_without_a_failure_handler_leaves_the_setting(app: Dibs) 
 
 
 async def test_a_program_that_does_not_declare_the_handler_makes_the_fail_job(app: Dibs) -> None:
-    """The app of the test declares no handler until its worker runs."""
+    """`add` declares the handler of the fail queue; the app has none when the two jobs fail."""
     add(app, "q!fail", print)
     await run(app, until="empty")
     del app.handlers["q!fail"]

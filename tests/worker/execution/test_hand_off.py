@@ -98,7 +98,7 @@ async def test_a_hand_off_is_logged(app: Dibs, caplog: pytest.LogCaptureFixture)
 
 
 async def test_a_hand_off_after_the_timeout_counts(app: Dibs) -> None:
-    """As a handler that returns after its timeout completes the job."""
+    """Likewise, a handler that returns after its timeout completes the job."""
 
     async def handler() -> None:
         try:

@@ -73,7 +73,7 @@ async def test_a_hook_that_raises_changes_nothing(app: Dibs) -> None:
 
 
 class UnprintableError(Exception):
-    """Printing its traceback raises SystemExit, which logging passes on."""
+    """An exception whose traceback cannot be printed: that raises SystemExit, which logging passes on."""
 
     @property
     def __cause__(self) -> BaseException | None:
@@ -112,7 +112,7 @@ async def test_an_exception_that_ends_programs_ends_only_the_hook(
 
 
 async def test_a_hook_that_does_not_stop_is_left_behind(app: Dibs) -> None:
-    """It ignores the cancellation at its timeout, which is that of the handler."""
+    """The hook has the timeout of the handler, and ignores its cancellation at this timeout."""
     cancelled = asyncio.Event()
 
     async def hook(ending: Ending) -> None:
@@ -145,7 +145,7 @@ async def test_a_job_that_stalled_too_often_calls_its_hook_once(app: Dibs, stall
 
 
 async def test_the_time_of_a_hook_begins_when_it_is_called(app: Dibs) -> None:
-    """The supervisor kills a process whose run has passed its deadline, counted from this time."""
+    """The supervisor kills a process whose run is past its deadline. For a hook, the time starts anew."""
     settled = asyncio.Event()
     started = array("d", [1.0])
     add(app, "q", lambda: 7, after=lambda _: None)

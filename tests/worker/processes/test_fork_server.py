@@ -176,7 +176,7 @@ async def test_a_fork_server_that_hangs_blocks_no_caller(fork_server: ForkServer
         assert "was killed by SIGKILL" == await late.end
         server.resume()
         assert await Child(fork_server).ready
-        # The process it forked after it was resumed was killed at once.
+        # After its resumption the server also forked the process of `late`, which was killed at once.
         await poll_until(lambda: len(server.children()) == 2)
 
     assert not late.ready.done()
@@ -214,7 +214,7 @@ async def test_all_processes_of_a_killed_supervisor_end(
 
 @pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
 async def test_it_opens_no_file_and_starts_no_thread(fork_server: ForkServer, scheme: str) -> None:
-    """For every preloaded storage: a fork would share files and lose threads."""
+    """This holds for every preloaded storage: a fork would share open files and lose threads."""
     fork_server.preload(scheme)
     async with asyncio.timeout(TIMEOUT):
         server = psutil.Process(parent_of(await Child(fork_server).ready))

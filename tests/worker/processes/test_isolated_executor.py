@@ -127,7 +127,7 @@ async def test_enqueueing_into_an_unreachable_storage_raises(app: Dibs) -> None:
 async def test_an_app_without_a_url_may_use_a_shared_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child process does not read the URL of the app, which has none there."""
+    """The child process does not need a URL of the app."""
     monkeypatch.delenv("DIBS_URL", raising=False)
     async with app_without_url.using(f"file:{tmp_path}/jobs"):
         ticket = await double.enqueue(4)

@@ -37,7 +37,7 @@ class Killer:
     async def kill(self) -> None:
         while self.kills < KILLS:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
-            # Not before a first claim: the call fails if no process ever becomes ready.
+            # Kill after the first claim only: `run` fails if no process ever becomes ready.
             if not self.report.processes or not self.report.total("claimed"):
                 continue
             try:
@@ -71,7 +71,7 @@ async def test_every_job_ends_once(app: Dibs, seed: int) -> None:
         numbers = report.queue(queue)
         assert (JOBS, {1}) == (len(ends), set(ends.values()))
         assert 0 == numbers.running
-        # A run that a process completed, but died before it could report, counts as lost.
+        # If a process completed a run, but died before its report, the run counts as lost.
         assert JOBS == numbers.completed + numbers.lost
 
 

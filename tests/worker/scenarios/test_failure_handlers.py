@@ -87,7 +87,7 @@ async def test_a_failed_fail_job_is_kept_without_expiry(app: Dibs) -> None:
 
 @on_all_storages
 async def test_a_handed_off_run_that_is_failed_by_its_revision_is_handled(app: Dibs, gate: Gate) -> None:
-    """Claimed by a receiver, handed off, and ended by a call with only its id and revision."""
+    """A receiver claims the run and hands it off; a call with only its id and revision ends it."""
     queue = app.queue("frail")
     await put(app, "frail", "a", "b")
     revisions = {}

@@ -136,7 +136,7 @@ async def test_an_old_lease_is_dropped_after_its_known_runs_have_ended(app: Dibs
 
 
 class TestStart:
-    """Errors that pass do not end a worker that starts."""
+    """The start of a worker continues after errors that pass by themselves."""
 
     @pytest.mark.parametrize("verb", ["queues", "grant"])
     @pytest.mark.parametrize("error", [LOST, StorageUnavailable("LOADING the dataset in memory")], ids=repr)

@@ -39,7 +39,7 @@ def lines(path: Path) -> list[str]:
 async def test_a_kill_at_any_point_repeats_no_stored_step(
     app: Dibs, folder: Path, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nine runs are killed: before each step, between its effect and its storage, and after its storage."""
+    """Nine runs are killed: before each of three steps, after its effect, and after its result was stored."""
     monkeypatch.setattr(workers, "RESTART_PAUSE", (0.0, 0.0))
     await put(app, queue, "a")
     async with working(app, queue) as task:

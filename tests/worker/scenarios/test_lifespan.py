@@ -94,7 +94,7 @@ async def test_an_error_after_the_yield_is_logged(
 
 
 async def test_a_process_that_is_replaced_leaves_its_lifespan(app: Dibs, log: Path) -> None:
-    """Its handler overran: it can only end with the process, and the job is settled after that."""
+    """The process is replaced because a handler overran; its job is settled after the process has ended."""
     await app.queue("overruns").enqueue({"args": [], "kwargs": {}}, id="a")
     async with working(app, "overruns") as task:
         report = await task

@@ -14,7 +14,7 @@ from tests.worker.gate import Gate
 from tests.worker.jobs import current, ids, outcome, put, request, wait_for_count
 from tests.worker.supervisors import ProgressRecorder, on_all_storages, working
 
-#: A lease that outlasts the test: a job that is retried did not wait for its end.
+#: A lease that outlasts the test: a job that is retried has not waited for the end of the lease.
 SLOW: dict[str, Any] = {"lease": 3600.0, "heartbeat": 1000.0}
 ONCE = Overrides(max_stalls=0, backoff=Immediate())
 POISONS = {"exit": "exited with code 7", "segfault": "was killed by SIGSEGV"}
@@ -92,7 +92,7 @@ async def test_each_crash_is_logged_and_the_process_replaced(
 
 
 async def test_a_hook_that_kills_its_process_cannot_do_so_for_ever(app: Dibs) -> None:
-    """It is called after two runs and at the refusal of a third one; then the job fails without it."""
+    """The hook is called after two runs and when a third run is refused; then the job fails without it."""
     await put(app, "poisonous_hook", "a")
     async with working(app, "poisonous_hook", **SLOW) as task:
         report = await task

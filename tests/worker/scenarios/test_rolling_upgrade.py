@@ -75,7 +75,7 @@ PAYLOADS: dict[str, tuple[Callable[..., Any], bytes, str]] = {
 async def test_a_payload_that_does_not_fit_fails_after_ten_minutes_with_the_parameter_named(
     function: Callable[..., Any], payload: bytes, message: str
 ) -> None:
-    """The retries have a limit of their own: the task allows none."""
+    """These retries have a limit of their own; the task itself allows no retry."""
     app = Dibs("memory:")
     declare(app, function, max_retries=0)
     async with using(app) as rehearsal:

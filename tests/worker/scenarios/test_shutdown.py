@@ -34,7 +34,7 @@ async def test_sigterm_waits_for_running_jobs_and_claims_no_more(
     async with program(tmp_path, "held", grace=3600) as worker:
         pid = await gate.arrived("a")
         worker.terminate()
-        os.kill(pid, signal.SIGTERM)  # systemd sends it to the whole group, too
+        os.kill(pid, signal.SIGTERM)  # like systemd, which sends the signal to all processes of the group
         await wait_for_log(worker, GRACE_MESSAGE)
         await put(app, "held", "later")
         await gate.release("a")
@@ -70,7 +70,7 @@ async def test_a_second_sigterm_releases_at_once(app: Dibs, gate: Gate, tmp_path
 async def test_sigkill_ends_the_worker_processes_and_another_worker_runs_the_jobs(
     app: Dibs, gate: Gate, tmp_path: Path
 ) -> None:
-    """The jobs are stalled. Another worker gets them within the lease and a second; not timed here."""
+    """The jobs are stalled. Another worker gets them within a second after the end of the lease; not timed."""
     lease = 1.0
     await put(app, "held", "a")
     async with program(tmp_path, "held", lease=lease, heartbeat=0.2) as worker:

@@ -95,7 +95,7 @@ class TestSignals:
         assert [signal.SIGTERM] == received
 
     async def test_two_workers_of_a_loop_both_have_their_grace(self, app: Dibs) -> None:
-        """The first to end leaves the signals to the other."""
+        """The worker that ends first leaves the signals to the other."""
         first, second = HeldJob(app, "first"), HeldJob(app, "second")
         async with second.running() as working, first.running(until="empty") as ended:
             first.go.set()
@@ -216,7 +216,7 @@ class TestStop:
 
 
 async def test_a_handler_that_swallows_its_cancellation_is_closed_after_the_grace(app: Dibs) -> None:
-    """Before its job is released: another worker may run the job then."""
+    """The handler is closed before its job is released: after that, another worker may run the job."""
     ends: list[str] = []
     here = asyncio.Event()
 

@@ -57,7 +57,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 async def test_idle_queues_are_counted_rarely(storage: Storage, pauses: list[float]) -> None:
-    """A run that begins later keeps its lease for longer."""
+    """Queues without runs are counted every 10 s: the lease of a run that begins later lasts longer."""
     counting = FaultyStorage(storage)
     async with maintained(counting, WorkReport()):
         await counting.until(lambda: counting.calls.count("counts") > 3)

@@ -66,7 +66,7 @@ async def test_the_lifespan_is_entered_once_in_each_process(app: Dibs) -> None:
 
 
 async def test_a_killed_process_is_noticed_at_once(app: Dibs, gate: Gate) -> None:
-    """Long before its lease would expire; the run it had started is stalled, with the reason."""
+    """The run that the process had started is stalled with the reason, long before the lease would expire."""
     await put(app, "held", "a")
     async with working(app, "held", lease=3600.0, heartbeat=1000.0) as task:
         os.kill(await gate.arrived("a"), signal.SIGKILL)
@@ -93,7 +93,7 @@ async def test_claimed_runs_that_had_not_started_are_released(
     on_crash = supervisor.Supervisor._on_crash
 
     def hide_starts(self: supervisor.Supervisor, worker: WorkerHandle, reason: str) -> None:
-        # As if the process had died between the claim and the start of the run.
+        # Pretend that the process died between the claim and the start of the run.
         seen.append(worker)
         for index in range(len(worker.started)):
             worker.started[index] = 0
@@ -182,7 +182,7 @@ async def test_a_handler_that_holds_the_gil_does_not_lose_the_lease(app: Dibs, g
 async def test_a_handler_that_holds_the_gil_for_a_minute_disturbs_no_other_process(
     app: Dibs, gate: Gate
 ) -> None:
-    """Its lease is kept, and the jobs of the other process end in this time."""
+    """The run of the handler keeps its lease, and the jobs of another process end within the minute."""
     await put(app, "gil", request("a", 62_000_000, overrides=Overrides(timeout=None)))
     async with working(app, "gil", "naps", number=2, lease=10.0, heartbeat=0.5) as task:
         await gate.arrived("a")

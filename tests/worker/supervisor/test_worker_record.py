@@ -193,7 +193,7 @@ async def test_a_storage_that_refuses_records_does_not_stop_the_worker(
 
 
 async def test_a_worker_claims_from_its_own_queues_only(app: Dibs) -> None:
-    """The queue of the records must not make it a worker of two queues, which takes other requests."""
+    """The queue of the worker records is not served: a worker of two queues would send other requests."""
     add(app, "q", nothing)
     async with faulty_storage(app) as storage, working(app, "q", number=0, until="stopped", **SHORT):
         await storage.until(lambda: "amend" in storage.calls)

@@ -58,7 +58,10 @@ class Queue:
         return found
 
     def ended_number(self, id: str) -> int:
-        """Return the number of the latest end of an id, or of any id without a trace if this one has none."""
+        """Return the number of the latest end of a job of an id.
+
+        For an id without a trace, return the number of the latest end that left no trace of its id.
+        """
         found = self._read(keys.digest(id), id)
         return self.record.gone if found.slot == EMPTY else found.ended
 

@@ -57,7 +57,7 @@ from dibs_lmdb.records import LeaseRecord
 End = Complete | Fail | Cancelled
 
 KEPT_FOR_EVER = OutcomeRetention(failed=FOREVER, keep_payload=("failed",))
-"""The retention of the jobs that fail in a fail queue, whatever the queue and the job ask for."""
+"""The retention of jobs that fail in a fail queue. It overrides the retention of the queue and of the job."""
 
 
 def token(queues: Queues) -> str:
@@ -173,7 +173,7 @@ def _failed(slot: Slot) -> tuple[Outcome, JobData]:
 
 
 def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
-    """End the current job of an id, and enqueue what follows."""
+    """End the current job of an id, and enqueue its fail job and its follow-ups."""
     before, now = queue.get(id), queue.step.now
     job = _current(before)
     if isinstance(action, Fail) and queue.name.endswith(FAIL_SUFFIX):

@@ -188,6 +188,6 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _execute_script(connection: sqlite3.Connection, name: str) -> None:
-    """Run each statement of a file in sql/. Why not `executescript`: it commits the open transaction."""
+    """Run each statement of a file in sql/. `executescript` would first commit the open transaction."""
     for statement in script(name).split(";\n"):
         connection.execute(statement)
