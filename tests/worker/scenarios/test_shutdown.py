@@ -70,7 +70,7 @@ async def test_a_second_sigterm_releases_at_once(app: Dibs, gate: Gate, tmp_path
 async def test_sigkill_ends_the_worker_processes_and_another_worker_runs_the_jobs(
     app: Dibs, gate: Gate, tmp_path: Path
 ) -> None:
-    """The jobs are stalled. Another worker gets them within a second after the end of the lease; not timed."""
+    """The jobs are stalled. Another worker gets them within a second after the lease ends (not timed)."""
     lease = 1.0
     await put(app, "held", "a")
     async with program(tmp_path, "held", lease=lease, heartbeat=0.2) as worker:
