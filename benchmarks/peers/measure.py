@@ -194,10 +194,10 @@ class Run:
         return _per_job(empty, self.backend.size(compact=True), jobs)
 
     def many_queues(self, queues: int) -> Figures:
-        """Return the pick-up and the drain with many queues; it has half as many jobs, or a quarter."""
+        """Return the pick-up and the drain with many queues; peers drain half of their line."""
         variables = self.prepare(queues)
         figures = self.pickup(variables, queues)
-        jobs = self.jobs(self.peer.line // (2 if self.peer.runtime == "dibs" else 4))
+        jobs = self.jobs(self.peer.line // (1 if self.peer.runtime == "dibs" else 2))
         return figures | self.drain(variables, jobs, queues)
 
     def prepare(self, queues: int = 1, **more: str) -> dict[str, str]:

@@ -74,10 +74,10 @@ AN_HOUR: Final = (("PEER_KEEP", "3600"),)
 DEFAULTS: Final = (("PEER_DEFAULTS", "1"),)
 
 #: The jobs that wait when the drain of a fast system begins.
-REDIS_LINE: Final = 400_000
-POSTGRES_LINE: Final = 240_000
+REDIS_LINE: Final = 700_000
+POSTGRES_LINE: Final = 450_000
 FILE_LINE: Final = 200_000
-MEMORY_LINE: Final = 600_000
+MEMORY_LINE: Final = 750_000
 MANY_QUEUES: Final = (10, 100)
 
 
@@ -111,7 +111,7 @@ _REDIS: Final[tuple[Peer, ...]] = (
         kind="redis",
         program="bee_queue_peer.mjs",
         requirements=("bee-queue@2.0.0",),
-        enqueues=650_000,
+        enqueues=950_000,
         line=REDIS_LINE,
         results=True,
         keeps=True,
@@ -123,7 +123,7 @@ _REDIS: Final[tuple[Peer, ...]] = (
         kind="redis",
         program="bullmq_peer.mjs",
         requirements=("bullmq@6.7.0", "ioredis@6.0.0"),
-        enqueues=160_000,
+        enqueues=240_000,
         line=REDIS_LINE,
         results=True,
         keeps=True,
@@ -135,15 +135,15 @@ _REDIS: Final[tuple[Peer, ...]] = (
         kind="redis",
         program="huey_peer.py",
         requirements=("huey==3.5.4", "redis[hiredis]"),
-        enqueues=45_000,
-        line=16_000,
+        enqueues=85_000,
+        line=24_000,
         results=True,
         blocking=True,
         left=("huey.redis.peers",),
     ),
 )
 _POSTGRES: Final[tuple[Peer, ...]] = (
-    *dibs_peers("postgresql", 550_000, POSTGRES_LINE, defaults=True),
+    *dibs_peers("postgresql", 700_000, POSTGRES_LINE, defaults=True),
     Peer(
         name="graphile-worker",
         kind="postgresql",
@@ -161,8 +161,8 @@ _POSTGRES: Final[tuple[Peer, ...]] = (
         kind="postgresql",
         program="pgqueuer_peer.py",
         requirements=("pgqueuer[asyncpg]==1.6.0", _UVLOOP),
-        enqueues=340_000,
-        line=POSTGRES_LINE,
+        enqueues=420_000,
+        line=200_000,
         prepares=True,
         keeps=True,
         queues=MANY_QUEUES,
@@ -185,8 +185,8 @@ _POSTGRES: Final[tuple[Peer, ...]] = (
         kind="postgresql",
         program="procrastinate_peer.py",
         requirements=("procrastinate==3.10.0", "psycopg[binary]"),
-        enqueues=80_000,
-        line=3_000,
+        enqueues=110_000,
+        line=6_000,
         prepares=True,
         keeps=True,
         left=("EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",),
