@@ -97,19 +97,21 @@ def make_read_only(server: PostgresServer) -> None:
 
 
 async def test_with_synchronous_replication_a_failover_loses_no_accepted_job(pair: Pair) -> None:
-    """A client and a worker continue on the new primary, and neither is started again."""
+    """A client and a worker continue on the new primary, and neither is started again.
+
+    Enqueues may fail between the kill and the promotion. On a busy machine none does, if the promotion ends
+    before the client sends its next request.
+    """
     primary, standby = pair
     await asyncio.to_thread(make_synchronous, primary)
     accepted: list[Ticket[int]] = []
-    refused: list[type[Exception]] = []
     enough = asyncio.Event()
 
     async def produce() -> None:
         for number in count():
             try:
                 ticket = await doubled.options(id=str(number)).enqueue(number)
-            except (OutcomeUnknown, StorageUnavailable) as error:
-                refused.append(type(error))
+            except (OutcomeUnknown, StorageUnavailable):
                 await asyncio.sleep(0.02)
             else:
                 accepted.append(ticket)
@@ -130,7 +132,6 @@ async def test_with_synchronous_replication_a_failover_loses_no_accepted_job(pai
         await asyncio.gather(work, return_exceptions=True)
 
     assert {ticket.id: 2 * int(ticket.id) for ticket in accepted} == results
-    assert refused
 
 
 async def reach(accepted: list[Ticket[int]], number: int) -> None:
