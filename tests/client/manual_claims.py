@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dibs import Claim, Dibs, Queue, Ticket
-from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob, RunEnvironment
 from dibs.client.calls.handler import Handler
 from dibs.client.calls.handler_registry import HandlerRegistry
 
@@ -28,7 +28,9 @@ async def enqueue_unchecked(queue: Queue, data: Any, **settings: Any) -> Ticket[
 def arguments(app: Dibs, handler: Handler, claim: Claim) -> Any:
     """Return the arguments that a worker calls the handler with."""
     job = claim._job
-    token = CURRENT_JOB.set(CurrentJob(app.storage, claim.queue, job, asyncio.get_running_loop(), None))
+    token = CURRENT_JOB.set(
+        CurrentJob(RunEnvironment(app.storage, claim.queue, asyncio.get_running_loop()), job, None)
+    )
     try:
         return handler.decode_arguments(job)
     finally:

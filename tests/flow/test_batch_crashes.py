@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dibs import Batch, BatchSummary, Bound
-from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob, RunEnvironment
 from dibs.flow.batch import evaluation, segments
 from dibs.flow.batch.producer import PRODUCERS
 from dibs.flow.wakeup import FLOWS
@@ -126,7 +126,7 @@ class GrowingDriver(Driver):
         number = msgspec.json.decode(job.data.attributes["number"]) if queue == "join" else 0
         if 0 < number < ON_SUCCESS:
             loop = asyncio.get_running_loop()
-            token = CURRENT_JOB.set(CurrentJob(self.storage, queue, job, loop, None))
+            token = CURRENT_JOB.set(CurrentJob(RunEnvironment(self.storage, queue, loop), job, None))
             await self.app.get_batch().enqueue_many(member(self, number - 1) for _ in range(2))
             CURRENT_JOB.reset(token)
         await super()._run(queue, job)

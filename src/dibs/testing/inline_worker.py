@@ -17,7 +17,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from dibs.client.app import Dibs
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.connection.handler_thread import HandlerThread
 from dibs.client.connection.step_transactions import StepTransactions
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
@@ -161,16 +161,8 @@ class InlineWorker:
             self._ended_runs.append((run, action))
             return
         loop, serde = asyncio.get_running_loop(), run.handler.serde
-        run.current = CurrentJob(
-            self._storage,
-            queue,
-            job,
-            loop,
-            run.start_timeout(),
-            resources,
-            serde=serde,
-            join=StepTransactions,
-        )
+        environment = RunEnvironment(self._storage, queue, loop, resources, serde, StepTransactions)
+        run.current = CurrentJob(environment, job, run.start_timeout())
         self._executor.start(run)
 
     async def _deliver_cancellations(self, lease: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, LeaseLost, NotRunning, Refused, current_job
-from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
+from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob, RunEnvironment
 from dibs.client.claim import Claim
 from dibs.model.job import Job, JobData
 from dibs.storage.capabilities import Capabilities
@@ -26,7 +26,7 @@ async def claim(app: Dibs) -> AsyncIterator[Claim]:
 
 @pytest.fixture
 async def job(app: Dibs, claim: Claim) -> CurrentJob:
-    return CurrentJob(app.storage, "q", claim._job, asyncio.get_running_loop(), 12.5, "pool")
+    return CurrentJob(RunEnvironment(app.storage, "q", asyncio.get_running_loop(), "pool"), claim._job, 12.5)
 
 
 async def progress_of(app: Dibs) -> Any:
@@ -95,7 +95,7 @@ class OneQueue:
 
 
 async def test_a_follow_up_that_cannot_be_in_the_same_step_is_refused(claim: Claim, app: Dibs) -> None:
-    job = CurrentJob(OneQueue(), "q", claim._job, asyncio.get_running_loop(), None)
+    job = CurrentJob(RunEnvironment(OneQueue(), "q", asyncio.get_running_loop()), claim._job, None)
 
     job.then(app.queue("q").bind(1))
     with pytest.raises(Refused, match="other"):
@@ -124,4 +124,4 @@ async def test_only_an_active_job_runs(app: Dibs) -> None:
     job = Job(id="a", data=JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
 
     with pytest.raises(NotRunning):
-        CurrentJob(app.storage, "q", job, asyncio.get_running_loop(), None)
+        CurrentJob(RunEnvironment(app.storage, "q", asyncio.get_running_loop()), job, None)

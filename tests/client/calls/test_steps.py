@@ -13,7 +13,7 @@ import pytest
 from attrs import define
 
 from dibs import Dibs, LeaseLost, PermanentError, Refused, StorageUnavailable
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.steps import decode_memo, encode_memo, step_key
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.claim import Claim
@@ -60,7 +60,7 @@ async def claim(app: Dibs) -> AsyncIterator[Claim]:
 
 @pytest.fixture
 async def job(app: Dibs, claim: Claim) -> CurrentJob:
-    return CurrentJob(app.storage, "q", claim._job, asyncio.get_running_loop(), None)
+    return CurrentJob(RunEnvironment(app.storage, "q", asyncio.get_running_loop()), claim._job, None)
 
 
 async def memo_of(app: Dibs, id: str = "a") -> bytes | None:
@@ -73,7 +73,7 @@ async def run_again(app: Dibs, claim: Claim) -> CurrentJob:
     await claim.retry()
     lease = (await app.storage.grant(["q"], 60_000, "test")).lease
     [job] = (await app.storage.claim("q", lease, 1)).jobs
-    return CurrentJob(app.storage, "q", job, asyncio.get_running_loop(), None)
+    return CurrentJob(RunEnvironment(app.storage, "q", asyncio.get_running_loop()), job, None)
 
 
 # -- results -----------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ async def test_steps_at_the_same_time_keep_each_others_results(app: Dibs, claim:
             await asyncio.sleep(0)
             return await app.storage.report(*args, **kwargs)
 
-    job = CurrentJob(Slow(), "q", claim._job, asyncio.get_running_loop(), None)
+    job = CurrentJob(RunEnvironment(Slow(), "q", asyncio.get_running_loop()), claim._job, None)
 
     async def double(n: int) -> int:
         await asyncio.sleep(0)
@@ -182,7 +182,7 @@ async def test_a_later_report_keeps_a_result_whose_own_report_failed(app: Dibs, 
                 raise StorageUnavailable
             return await app.storage.report(*args, **kwargs)
 
-    job = CurrentJob(Failing(), "q", claim._job, asyncio.get_running_loop(), None)
+    job = CurrentJob(RunEnvironment(Failing(), "q", asyncio.get_running_loop()), claim._job, None)
     with pytest.raises(StorageUnavailable):
         await job.step("one", lambda: 1)
     await job.step("two", lambda: 2)

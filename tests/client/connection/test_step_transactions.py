@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from dibs import Dibs, LeaseLost, Refused
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.steps import decode_memo
 from dibs.client.connection.step_transactions import StepTransactions
 from dibs_conformance.servers import PostgresServer
@@ -54,7 +54,9 @@ async def job(app: Dibs) -> CurrentJob:
 async def claim(app: Dibs) -> CurrentJob:
     lease = (await app.storage.grant(["q"], 60_000, "test")).lease
     [job] = (await app.storage.claim("q", lease, 1)).jobs
-    return CurrentJob(app.storage, "q", job, asyncio.get_running_loop(), None, join=StepTransactions)
+    return CurrentJob(
+        RunEnvironment(app.storage, "q", asyncio.get_running_loop(), join=StepTransactions), job, None
+    )
 
 
 async def steps_of(app: Dibs) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from attrs import define, field, frozen
 
 from dibs import Dibs
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.flow.builder import Flow
 from dibs.model.job import Job
@@ -145,7 +145,7 @@ class Process:
         """Run the handler of a claimed flow or evaluation. Return its task if the process pauses in it."""
         loop = asyncio.get_running_loop()
         invocation = Invocation(self.app.handlers[queue], job, 0)
-        invocation.current = CurrentJob(self.storage, queue, job, loop, None)
+        invocation.current = CurrentJob(RunEnvironment(self.storage, queue, loop), job, None)
         self.storage.plan(fault)
         task = loop.create_task(self._run(invocation), context=copy_context())
         pause = loop.create_task(self.storage.paused.wait())

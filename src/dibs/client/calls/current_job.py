@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
 import msgspec
+from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.run_steps import Steps, Transactions, call_blocking, call_function
@@ -41,6 +42,22 @@ class RunStorage(Protocol):
     ) -> ReportStatus: ...
 
 
+@frozen(eq=False)
+class RunEnvironment:
+    """The values that all runs of a queue in one process share."""
+
+    storage: RunStorage
+    #: Name of the queue.
+    queue: str
+    #: The event loop of the worker.
+    loop: asyncio.AbstractEventLoop
+    #: The value that the function under @app.lifespan yielded in this process.
+    resources: Any = None
+    serde: Serde = JSON
+    #: Makes the object that stores steps in transactions of the caller, for a queue, id and fence.
+    join: Callable[[RunStorage, str, str, int], Transactions] | None = None
+
+
 class CurrentJob:
     """The job of the running handler, returned by `current_job()`.
 
@@ -54,32 +71,15 @@ class CurrentJob:
     #: True after `hand_off`.
     handed_off: bool = False
 
-    def __init__(
-        self,
-        storage: RunStorage,
-        queue: str,
-        job: Job,
-        loop: asyncio.AbstractEventLoop,
-        deadline: float | None,
-        resources: Any = None,
-        *,
-        serde: Serde = JSON,
-        join: Callable[[RunStorage, str, str, int], Transactions] | None = None,
-    ) -> None:
+    # Few attributes, because the worker makes one object for each run, and most handlers do not read it.
+    def __init__(self, environment: RunEnvironment, job: Job, deadline: float | None) -> None:
         run = job.run
         if run is None:
+            queue = environment.queue
             raise NotRunning(f"{queue}/{job.id} is not active, so it has no CurrentJob; claim the job first")
-        self._storage = storage
-        self._loop = loop
+        self._environment = environment
         self._job = job
-        self._serde = serde
-        #: Makes the object that stores steps in transactions of the caller, for a queue, id and fence.
-        self._join = join
         self._cancelled = run.cancel_requested
-        self.queue: str = queue
-        """Name of the queue."""
-        self.id: str = job.id
-        """Id of the job."""
         self.fence: int = run.fence
         """Number of this run, which grows with each claim of the id.
 
@@ -87,11 +87,24 @@ class CurrentJob:
         """
         self.deadline: float | None = deadline
         """Time of the timeout, in seconds of time.monotonic(); None for a run without a timeout."""
-        self.resources: Any = resources
-        """The value that the function under @app.lifespan yielded in this process."""
 
     def __repr__(self) -> str:
         return f"<CurrentJob {self.queue}/{self.id} fence {self.fence}>"
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self._environment.queue
+
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+        return self._job.id
+
+    @property
+    def resources(self) -> Any:
+        """The value that the function under @app.lifespan yielded in this process."""
+        return self._environment.resources
 
     @property
     def attempt(self) -> int:
@@ -147,7 +160,7 @@ class CurrentJob:
         return self._run_on_worker_loop(self._report_progress(raw))
 
     async def _report_progress(self, raw: bytes) -> None:
-        if await self._storage.report(self.queue, self.id, self.fence, raw) == "lost":
+        if await self._environment.storage.report(self.queue, self.id, self.fence, raw) == "lost":
             raise LeaseLost(f"{self.queue}/{self.id}: the lease has ended, so the progress was not stored")
 
     # -- steps ---------------------------------------------------------------------------------------
@@ -222,22 +235,24 @@ class CurrentJob:
         if step.is_stored:
             return step.stored_result()
         with step.trying():
-            result = step.take_result(call_blocking(function, args, kwargs, self._loop))
+            result = step.take_result(call_blocking(function, args, kwargs, self._environment.loop))
         if connection is not None and self._steps.transactions is not None:
-            self._steps.transactions.wait(step.store(), self._loop)
+            self._steps.transactions.wait(step.store(), self._environment.loop)
         else:
             self._run_on_worker_loop(step.store())
         return result
 
     @cached_property
     def _steps(self) -> Steps:
-        transactions = None
-        if self._join is not None and self._storage.capabilities.transactions:
-            transactions = self._join(self._storage, self.queue, self.id, self.fence)
-        return Steps(f"{self.queue}/{self.id}", self._job, self._serde, self._report_memo, transactions)
+        transactions, join, storage = None, self._environment.join, self._environment.storage
+        if join is not None and storage.capabilities.transactions:
+            transactions = join(storage, self.queue, self.id, self.fence)
+        return Steps(
+            f"{self.queue}/{self.id}", self._job, self._environment.serde, self._report_memo, transactions
+        )
 
     async def _report_memo(self, memo: bytes) -> bool:
-        return await self._storage.report(self.queue, self.id, self.fence, memo=memo) != "lost"
+        return await self._environment.storage.report(self.queue, self.id, self.fence, memo=memo) != "lost"
 
     # -- the end of the run --------------------------------------------------------------------------
 
@@ -270,7 +285,7 @@ class CurrentJob:
             raise Refused(f'on is {on!r:.60}; it must be "completed" or "failed"', field="on")
         if self.handed_off and on == "completed":
             raise Refused("this run is handed off, so it has no end here; leave out then", field="then")
-        if bound.queue != self.queue and not self._storage.capabilities.cross_queue:
+        if bound.queue != self.queue and not self._environment.storage.capabilities.cross_queue:
             raise Refused(
                 f"this storage cannot enqueue to {bound.queue!r} in one step with the end of a job of "
                 f"{self.queue!r}; enqueue it in the handler instead",
@@ -291,11 +306,11 @@ class CurrentJob:
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            asyncio.run_coroutine_threadsafe(work, self._environment.loop).result()
             return _CompletedAwaitable()
-        if running is self._loop:
+        if running is self._environment.loop:
             return work
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._environment.loop))
 
 
 class _CompletedAwaitable:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableSequence, Sequence
 from typing import Any
 
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.handler import Handler
 from dibs.client.connection.step_transactions import StepTransactions
 from dibs.flow.wakeup import FLOW_WORKER
@@ -61,7 +61,6 @@ class Worker:
     ) -> None:
         self._storage = storage
         self._notify = notify
-        self._resources = resources
         self._loop = asyncio.get_running_loop()
         # Other storages do not check for lost wake-ups: claims find jobs whose wake-up was lost.
         poll_queues = FALLBACK_POLL if storage.capabilities.push_wakeups else poll
@@ -71,6 +70,10 @@ class Worker:
                 handler, run_size(handler.size, units), units, poll_queues, on_change=self._pending.add
             )
             for handler in handlers
+        }
+        self._environments = {
+            name: RunEnvironment(storage, name, self._loop, resources, queue.handler.serde, StepTransactions)
+            for name, queue in self._queues.items()
         }
         self._capacity = Capacity(units)
         self._oversized = OversizedQueues(storage, self._step_soon, self._back_off)
@@ -375,8 +378,7 @@ class Worker:
             return
         # The time of a handler in a child process starts later, see Executor.
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
-        parts = (self._storage, queue.name, job, self._loop, deadline, self._resources)
-        invocation.current = CurrentJob(*parts, serde=queue.handler.serde, join=StepTransactions)
+        invocation.current = CurrentJob(self._environments[queue.name], job, deadline)
         self._executor.start(invocation)
 
     def _settle_run(self, invocation: Invocation, action: SettleAction) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, cast
 from attrs import define, field
 
 from dibs.client.app import Dibs
-from dibs.client.calls.current_job import CurrentJob
+from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.model.results import ReportStatus
 from dibs.model.run_outcome import Verdict
@@ -152,15 +152,8 @@ class IsolatedRunner:
         handler = self._app.handlers[message.queue]
         invocation = Invocation(handler, message.job, 0)
         deadline = None if message.seconds is None else time.monotonic() + message.seconds
-        invocation.current = CurrentJob(
-            self._relay,
-            message.queue,
-            message.job,
-            self._loop,
-            deadline,
-            self._resources,
-            serde=handler.serde,
-        )
+        environment = RunEnvironment(self._relay, message.queue, self._loop, self._resources, handler.serde)
+        invocation.current = CurrentJob(environment, message.job, deadline)
         self._invocation = invocation
         invocation.task = self._loop.create_task(self._call_handler(invocation), context=self._context.copy())
 
