@@ -10,6 +10,8 @@ active+blocked (active with a successor, which merges the enqueues during the ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -189,12 +191,10 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
     fence = run.fence if run else 0
     own, of_job = action.retention, data.retention
     if own is None and of_job is None:
-        # Most jobs. A call of a Python function with `*` takes twice as long, so this passes one retention.
-        expires_at = outcome_expiry(kind, now, queue_retention)
-        keeps_data = kind in kinds_that_keep_data(queue_retention)
+        retentions: tuple[OutcomeRetention | None, ...] = (queue_retention,)  # of most jobs
     else:
-        expires_at = outcome_expiry(kind, now, own, of_job, queue_retention)
-        keeps_data = kind in kinds_that_keep_data(own, of_job, queue_retention)
+        retentions = (own, of_job, queue_retention)
+    expires_at = outcome_expiry(kind, now, retentions)
     if expires_at is not None and expires_at <= now:
         # The outcome has expired already. Until prune, its fence and range answer repeated settlements.
         return Outcome(
@@ -220,6 +220,7 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
         holder=run.holder if run else "",
         attempts=job.attempts,
     )
+    keeps_data = kind in kinds_that_keep_data(retentions)
     is_first_try = not (job.retries or job.stalls or job.timeouts)
     if kind == "completed" and is_first_try and not (keeps_data or data.attributes or job.origin):
         return outcome
@@ -250,7 +251,7 @@ def _kept_data(data: JobData, kind: EndKind) -> JobData:
     return data if data.memo is None or kind == "failed" else replace(data, memo=None)
 
 
-def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None) -> int | None:
+def outcome_expiry(kind: EndKind, now: int, retentions: Sequence[OutcomeRetention | None]) -> int | None:
     """Return the time at which an outcome expires, in ms since the epoch; None for never.
 
     The first of the retentions that sets this kind of end counts, and DEFAULT_RETENTION after them.
@@ -264,7 +265,7 @@ def outcome_expiry(kind: EndKind, now: int, *retentions: OutcomeRetention | None
     return None if ms is None else now + ms
 
 
-def kinds_that_keep_data(*retentions: OutcomeRetention | None) -> tuple[EndKind, ...]:
+def kinds_that_keep_data(retentions: Sequence[OutcomeRetention | None]) -> tuple[EndKind, ...]:
     """Return the kinds of end whose outcome keeps the data of the job.
 
     The first retention that sets `keep_payload` counts. By default, failed outcomes keep the data.

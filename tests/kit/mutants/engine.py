@@ -70,8 +70,8 @@ def the_least_urgent_first(patch: Patch) -> None:
         while self.due:
             last = max(self.due)
             self.due.replace_all([entry for entry in self.due if entry != last])
-            if job := self._find_claimable(last):
-                return job
+            if self._find_claimable(last):
+                return self.slots[last[3]]
         return None
 
     patch.setattr(QueueIndex, "pop_due", mutant)

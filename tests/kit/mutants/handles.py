@@ -3,7 +3,6 @@
 A handle is one storage object; several may be open at the same location. Each bug is planted in the storage
 in memory, in front of a correct engine.
 """
-# ruff: noqa: ARG005 - a mutant has the arguments of the original and uses fewer of them
 
 from __future__ import annotations
 
@@ -105,16 +104,15 @@ def a_claim_of_three_to_five_takes_the_oldest(patch: Patch) -> None:
         if not 3 <= limit <= 5:
             return original(index, queue, lease, holder, limit)
         due = []
-        while (job := queue.pop_due()) is not None:
-            due.append(job)
+        while (slot := queue.pop_due()) is not None and slot.current is not None:
+            due.append(slot.current)
         oldest = sorted(due, key=lambda job: (job.run_at, job.seq))
         for job in oldest[limit:]:
             queue.put(job.id, replace(queue.slots[job.id]))
-        taken = iter([job for job in due if job in oldest[:limit]])
-        with_order = type("Taken", (), {"pop_due": lambda self: next(taken, None)})()
-        for name in ("settings", "put", "slots", "name"):
-            setattr(with_order, name, getattr(queue, name))
-        return original(index, with_order, lease, holder, limit)
+        taken = iter([queue.slots[job.id] for job in due if job in oldest[:limit]])
+        with patch.context() as inner:
+            inner.setattr(queue, "pop_due", lambda: next(taken, None))
+            return original(index, queue, lease, holder, limit)
 
     patch.setattr(claiming, "_claim_due_jobs", mutant)
 

@@ -137,7 +137,7 @@ def a_promotion_takes_room(patch: Patch) -> None:
 def a_full_key_stops_the_line(patch: Patch) -> None:
     original = QueueIndex.pop_due
 
-    def mutant(self: QueueIndex) -> Job | None:
+    def mutant(self: QueueIndex) -> Slot | None:
         lines = self.key_lines
         closed = [lines._first_due(key, lines.by_key[key]) for key in lines._closed]
         first, heads = self.due.first(), [entry for entry in closed if entry is not None]

@@ -91,7 +91,7 @@ def _merge_keep_payload(
 ) -> tuple[EndKind, ...] | UnsetType:
     if len({retention.keep_payload for retention in retentions}) == 1:
         return retentions[0].keep_payload
-    kept = {kind for retention in retentions for kind in kinds_that_keep_data(retention, queue)}
+    kept = {kind for retention in retentions for kind in kinds_that_keep_data((retention, queue))}
     return tuple(kind for kind in ENDS if kind in kept)
 
 

@@ -59,8 +59,13 @@ class ClaimOrder:
 
 def find_waiting_job(slots: dict[str, Slot], entry: Due) -> Job | None:
     """Return the waiting job of an entry; None if the entry is stale: the job has changed or is gone."""
-    minus_priority, run_at, seq, id = entry
-    job = slots.get(id, EMPTY).current
+    return waiting_job(slots.get(entry[3], EMPTY), entry)
+
+
+def waiting_job(slot: Slot, entry: Due) -> Job | None:
+    """Return the waiting job of an entry whose id has this slot; None if the entry is stale."""
+    minus_priority, run_at, seq, _ = entry
+    job = slot.current
     if (
         job is not None
         and job.run is None

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.job import EMPTY, Job, Slot
+from dibs.model.job import EMPTY, Job
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult
-from dibs.storage.indexed import settling
+from dibs.storage.indexed import plain_runs, settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
@@ -40,20 +40,18 @@ def claim(index: Index, queue: str, lease_id: str, limit: int) -> ClaimResult:
 
 def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, limit: int) -> list[Job]:
     jobs: list[Job] = []
-    settings, slots = queue.settings, queue.slots
+    settings = queue.settings
     logs = settings.log_level == "all"
     charges = settings.rate is not None or settings.key_rate is not None
     while len(jobs) < limit:
-        waiting = queue.pop_due()
-        if waiting is None:
+        slot = queue.pop_due()
+        if slot is None or (waiting := slot.current) is None:
             break
         if charges:
             queue.charge_start(waiting.data.key)
         job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
-        slot = slots[job.id]
-        # Nearly every waiting job is alone in its slot.
-        is_alone = slot.outcome is None and not slot.dropped
-        queue.put(job.id, Slot(job) if is_alone else replace(slot, current=job))
+        if not plain_runs.start(queue, slot, job, lease):
+            queue.put(job.id, replace(slot, current=job))
         jobs.append(job)
         if logs:
             index.log_event(queue, events.note_event("claimed", job.id, index.now, job))

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from dibs.model import rates
 from dibs.model.job import EMPTY, ActiveRun, Job, Outcome, Slot
 from dibs.model.requests import Settings
-from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job
+from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job, waiting_job
 from dibs.storage.indexed.event_log import Entry, EventLog
 from dibs.storage.indexed.kept_outcomes import KeptOutcomes
 from dibs.storage.indexed.key_lines import KeyLines
@@ -69,7 +69,8 @@ class QueueIndex:
 
     # -- puts ----------------------------------------------------------------------------------------
 
-    def _step_changes(self) -> Changes:
+    def step_changes(self) -> Changes:
+        """Return the changes of the current step, for a change of the queue."""
         if self.changes is None:
             self.changes = Changes(used_before=self.used, work_before=self.work_version)
             self.used = True
@@ -79,7 +80,7 @@ class QueueIndex:
     def put(self, id: str, after: Slot) -> None:
         """Set the slot of an id to `after`; EMPTY removes the id."""
         before = self.slots.get(id, EMPTY)
-        changes = self.changes or self._step_changes()
+        changes = self.changes or self.step_changes()
         if id not in changes.slots:
             changes.slots[id] = before
         if after.outcome is None and after.current is None and after == EMPTY:
@@ -109,7 +110,7 @@ class QueueIndex:
                 self._mark_cancel_request(id, after.run)
                 return
             else:
-                self._remove_active(id, before.run)
+                self.remove_active(id, before.run)
         if after is None:
             return
         run = after.run
@@ -134,7 +135,8 @@ class QueueIndex:
         else:
             self.cancel_requested.discard(id)
 
-    def _remove_active(self, id: str, run: ActiveRun) -> None:
+    def remove_active(self, id: str, run: ActiveRun) -> None:
+        """Take a run out of the derived data, after its job has left the state active."""
         self.active -= 1
         if run.lease is None:
             self.handed_off -= 1
@@ -178,7 +180,7 @@ class QueueIndex:
     def put_lease(self, id: str, after: Lease | None) -> None:
         """Set a lease to `after`; None removes it."""
         before = self.leases.get(id)
-        self._step_changes().leases.setdefault(id, before)
+        self.step_changes().leases.setdefault(id, before)
         if after is None:
             self.leases.pop(id, None)
             return
@@ -188,7 +190,7 @@ class QueueIndex:
 
     def put_key(self, key: str, after: RequestKey | None) -> None:
         """Set a request key to `after`; None removes it."""
-        self._step_changes().keys.setdefault(key, self.keys.get(key))
+        self.step_changes().keys.setdefault(key, self.keys.get(key))
         if after is None:
             self.keys.pop(key, None)
             return
@@ -197,7 +199,7 @@ class QueueIndex:
 
     def put_clock(self, key: str, after: int | None) -> None:
         """Set the clock of a key or of the queue (QUEUE_CLOCK), in us; None removes it."""
-        self._step_changes().clocks.setdefault(key, self.clocks.values.get(key))
+        self.step_changes().clocks.setdefault(key, self.clocks.values.get(key))
         self.clocks.set(key, after)
         if key == QUEUE_CLOCK:
             self._update_opening()
@@ -216,7 +218,7 @@ class QueueIndex:
             self.put_clock(key, rates.charge_start(clocks.get(key, 0), key_rate, self.now))
 
     def put_settings(self, after: Settings) -> None:
-        changes = self._step_changes()
+        changes = self.step_changes()
         changes.settings = changes.settings or self.settings
         self._apply_settings(after)
 
@@ -227,16 +229,16 @@ class QueueIndex:
         self._update_opening()
 
     def put_entry(self, entry: Entry) -> None:
-        self._step_changes().entries.append(entry)
+        self.step_changes().entries.append(entry)
         self.log.append(entry)
 
     def put_reported(self, ids: list[str]) -> None:
         """Note the ids whose runs have reported progress in this step."""
-        self._step_changes().reported += ids
+        self.step_changes().reported += ids
 
     def put_trim(self, through: int) -> int:
         """Trim the log up to the entry number `through`; return the number of removed entries."""
-        changes = self._step_changes()
+        changes = self.step_changes()
         if changes.trimmed_before is None:
             changes.trimmed_before = self.log.trimmed
         gone = self.log.trim(through)
@@ -285,15 +287,16 @@ class QueueIndex:
         else:
             self.work_version += self.key_lines.add_due(job.data.key, (minus_priority, run_at, seq, id))
 
-    def pop_due(self) -> Job | None:
-        """Remove the next job to claim from the claim order, and return it; None if none is admitted."""
+    def pop_due(self) -> Slot | None:
+        """Remove the next job to claim from the claim order. Return its slot, or None if none is admitted."""
         if self.opens_at > self.now:
             return None
         slots = self.slots
         while (entry := self.due.pop()) is not None:
-            job = find_waiting_job(slots, entry)
+            slot = slots.get(entry[3], EMPTY)
+            job = waiting_job(slot, entry)
             if job is not None and ((key := job.data.key) is None or self.key_lines.take(key, entry)):
-                return job
+                return slot
         return None
 
     def has_due(self) -> bool:

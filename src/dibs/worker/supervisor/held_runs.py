@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
+from itertools import repeat
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -44,29 +46,26 @@ class HeldRuns(Generic[W]):
 
     def __init__(self) -> None:
         self._by_worker: dict[W, dict[int, HeldRun]] = {}
-        self._lease_counts: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return sum(map(len, self._by_worker.values()))
 
     def add(self, worker: W, message: messages.RunsClaimed) -> None:
-        held, queue, lease = self._by_worker.setdefault(worker, {}), message.queue, message.lease
-        now = time.monotonic()
-        held.update({run.index: HeldRun(queue, lease, run, now) for run in message.runs})
-        self._lease_counts[lease] += len(message.runs)
+        queue, lease, now = repeat(message.queue), repeat(message.lease), repeat(time.monotonic())
+        # A map of a Struct takes half the time of a comprehension.
+        held_runs = map(HeldRun, queue, lease, message.runs, now)
+        held = self._by_worker.setdefault(worker, {})
+        held.update(zip(map(attrgetter("index"), message.runs), held_runs, strict=True))
 
     def remove(self, worker: W, message: messages.RunsSettled) -> Counter[str]:
         """Remove the settled runs, and return the number of runs for each counter of QueueReport."""
-        held = self._by_worker.get(worker, {})
-        return Counter(
-            {counter: self._remove(held, indexes) for counter, indexes in message.indexes_by_counter.items()}
-        )
-
-    def _remove(self, held: dict[int, HeldRun], indexes: Iterable[int]) -> int:
-        removed = [held.pop(index) for index in indexes if index in held]
-        for lease, number in Counter([held_run.lease for held_run in removed]).items():
-            self._lease_counts[lease] -= number
-        return len(removed)
+        held, numbers = self._by_worker.get(worker, {}), Counter[str]()
+        for counter, indexes in message.indexes_by_counter.items():
+            before = len(held)
+            for index in indexes:
+                held.pop(index, None)
+            numbers[counter] = before - len(held)
+        return numbers
 
     def count_by_queue(self) -> Counter[str]:
         """Return the number of held runs of each queue."""
@@ -78,16 +77,15 @@ class HeldRuns(Generic[W]):
         return held_run if held_run is not None and held_run.run.fence == fence else None
 
     def count_under(self, lease: str) -> int:
-        """Return the number of runs under a lease. Without runs, an old lease can be dropped."""
-        return self._lease_counts[lease]
+        """Return the number of runs under a lease, in O(held runs). Only an old lease is asked for."""
+        return sum(run.lease == lease for held in self._by_worker.values() for run in held.values())
 
     def runs_of(self, worker: W) -> list[HeldRun]:
         """Return the runs of a worker as a new list, so that runs may be removed while it is read."""
         return list(self._by_worker.get(worker, {}).values())
 
     def remove_worker(self, worker: W) -> None:
-        held = self._by_worker.pop(worker, {})
-        self._remove(held, list(held))
+        self._by_worker.pop(worker, None)
 
     def take_runs_to_cancel(
         self, queue: str, ids: tuple[str, ...], now: int
