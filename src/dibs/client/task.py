@@ -113,11 +113,16 @@ class TaskEnqueuer(Generic[P, R]):
         if self._settings.get("connection") is not None:
             raise Refused(_WAIT_BEFORE_COMMIT, field="connection")
         wait = self._settings.get("wait", DEFAULT_WAIT)
-        async with self._client.slot() as (opened, expires):
+        opened = await self._client.storage_handle.ensure_open()
+        turn = opened.slots.acquire(self._client.name)
+        try:
+            expires = None if turn is None else await turn
             request = self._build_request(args, kwargs, want_outcome=True)
             if not is_update_only(self._settings):
                 request = await extend_request_retention(self._client, request, wait)
             ticket = self._ticket(request, await self._client.enqueue(opened, request, expires))
+        finally:
+            opened.slots.release(turn)
         return await ticket.result(wait)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
 from dibs.client.connection.wakeups import watch_progress
 from dibs.client.options.arguments import wait_ms
 from dibs.client.options.durations import Seconds
-from dibs.client.options.retention import extend_retention
+from dibs.client.options.retention import NO_RETENTION, extend_retention, retention_for_wait
 from dibs.client.status import Status, enqueue_status
 from dibs.errors import ConfigurationError, JobAbsent
 from dibs.model.job import OutcomeRetention
@@ -35,6 +35,8 @@ ResultDecoder = Callable[[bytes], Any]
 
 #: Seconds that a call waits for a result by default.
 DEFAULT_WAIT = 60.0
+#: The same in ms. A call with the default wait needs no conversion of its seconds.
+_DEFAULT_WAIT_MS: Final = wait_ms(DEFAULT_WAIT)
 
 
 async def extend_request_retention(
@@ -44,9 +46,12 @@ async def extend_request_retention(
 
     Without this the outcome might expire before the caller reads it.
     """
-    job, longest = request.job, 0 if wait is None else wait_ms(wait)
-    own = own_retention(request)
-    extended = extend_retention(await client.retention(), longest, own)
+    job, longest = request.job, _wait_ms(wait)
+    own, of_queue = own_retention(request), await client.retention()
+    if own is NO_RETENTION:
+        extended = retention_for_wait(of_queue, longest)
+    else:
+        extended = extend_retention(of_queue, longest, own)
     if extended == own:
         return request
     return replace(request, job=replace(job, data=replace(job.data, retention=extended)))
@@ -54,7 +59,13 @@ async def extend_request_retention(
 
 def own_retention(request: EnqueueRequest) -> OutcomeRetention:
     """Return the retention that a request sets; the fields that it leaves to the queue are unset."""
-    return request.job.data.retention or OutcomeRetention()
+    return request.job.data.retention or NO_RETENTION
+
+
+def _wait_ms(wait: Seconds | None) -> int:
+    if wait is DEFAULT_WAIT:
+        return _DEFAULT_WAIT_MS
+    return 0 if wait is None else wait_ms(wait)
 
 
 class Ticket(Generic[R]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -17,6 +18,8 @@ ENDS: tuple[EndKind, ...] = ("completed", "failed", "cancelled")
 
 #: Ms that an outcome is kept beyond the deadline of a waiter, because the waiter may read it late.
 WAIT_SLACK_MS = 60_000
+#: The retention of a job that leaves all kinds of end to its queue.
+NO_RETENTION = model.OutcomeRetention()
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -57,6 +60,15 @@ def build_retention(value: Retention | Seconds | None) -> model.OutcomeRetention
     if isinstance(value, Retention):
         return value.to_model()
     return Retention(completed=value, failed=value, cancelled=value).to_model()
+
+
+@lru_cache(256)
+def retention_for_wait(queue: model.OutcomeRetention, wait: int) -> model.OutcomeRetention:
+    """Return the retention of a new job that sets none and whose caller waits for `wait` ms.
+
+    Equal calls return the same object: most calls of a program have the same arguments.
+    """
+    return extend_retention(queue, wait, NO_RETENTION)
 
 
 def extend_retention(

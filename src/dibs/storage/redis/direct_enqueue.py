@@ -58,10 +58,10 @@ class RedisDirectEnqueue(RedisSession):
 
     def _packed_enqueue(self, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
         """Return a key of the queue, and the packed command of an enqueue."""
-        if requests.plain and len(requests) == 1:
-            job = requests[0].job
-            key, head = _plain_head(self._prefix, queue, script("enqueue").sha, self._cluster)
-            return key, head + pack_plain_job(job.id, job.data.payload)
+        if len(requests) == 1 and (alone := codec.encode_alone(requests[0], plain=requests.plain)):
+            first, rest = alone
+            key, head = _packed_head(self._prefix, queue, script("enqueue").sha, self._cluster, first)
+            return key, head + pack_plain_job(requests[0].job.id, rest)
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
         return declared[0], pack(
             _enqueue_command(declared, codec.encode_requests(requests), script("enqueue").sha)
@@ -85,10 +85,13 @@ class RedisDirectEnqueue(RedisSession):
 
 
 @lru_cache(4096)
-def _plain_head(prefix: str, queue: str, sha: str, cluster: bool) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
-    """Return a key of the queue, and the packed command of an enqueue of one plain job without this job."""
+def _packed_head(prefix: str, queue: str, sha: str, cluster: bool, first: bytes) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
+    """Return a key of the queue, and the packed command of an enqueue of one job without this job.
+
+    `first` has the bytes with which the request begins.
+    """
     declared = keys.declared_keys([keys.queue_prefix(prefix, queue)], cluster=cluster)
-    command = pack(_enqueue_command(declared, [codec.PLAIN_HEAD, b"", b""], sha))
+    command = pack(_enqueue_command(declared, [first, b"", b""], sha))
     return declared[0], command.removesuffix(pack_plain_job("", b""))
 
 

@@ -6,6 +6,7 @@ job_record.lua and attributes.lua in storage/redis/lua/include document the layo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from struct import Struct as Layout
 from typing import Final
 
@@ -19,6 +20,8 @@ OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
 KIND_LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
 KIND_OF_LETTER: Final = {letter: kind for kind, letter in KIND_LETTERS.items()}
 
+#: The flag of data with a retention.
+HAS_RETENTION: Final = 4
 #: The flag of data with a key.
 HAS_KEY: Final = 16
 
@@ -58,7 +61,7 @@ def encode_data(data: JobData) -> bytes:
         flags |= 2
         parts.append(with_size(_encode_overrides(data.overrides)))
     if data.retention is not None:
-        flags |= 4
+        flags |= HAS_RETENTION
         parts.append(with_size(encode_retention(data.retention).encode()))
     if data.memo is not None:
         flags |= 8
@@ -83,7 +86,7 @@ def decode_data(raw: bytes, priority: int) -> JobData:
     if flags & 2:
         part, at = read_sized(raw, at)
         overrides = _decode_overrides(part)
-    if flags & 4:
+    if flags & HAS_RETENTION:
         part, at = read_sized(raw, at)
         retention = decode_retention(part.decode())
     if flags & 8:
@@ -114,6 +117,7 @@ def decode_attributes(raw: bytes) -> dict[str, bytes]:
     return attributes
 
 
+@lru_cache(1024)
 def encode_retention(retention: OutcomeRetention) -> str:
     """Encode a retention as `completed,failed,cancelled,keep`, as in `3600000,*,,f`.
 
