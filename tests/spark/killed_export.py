@@ -2,8 +2,8 @@
 
 Arguments: delta or iceberg, the location of the warehouse, a folder for the table, the moment of the kill,
 and the table. The moments are `reading` (some batches are read), `committing` (all files are written),
-`committed` and `never`. Prints the number of new rows if it lives long enough. The commit of Delta is native
-code, so the caller kills it.
+`committed` and `never`. Prints "ready" before the export. The commit of Delta is native code, so the caller
+kills it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ def export_until(kind: str, warehouse: Path, folder: Path, moment: str, table: s
     arguments = (kind, str(warehouse), str(folder), moment, table)
     command = [sys.executable, "-m", "tests.spark.killed_export", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.strip().isdigit() or done.returncode == -signal.SIGKILL, done.stderr
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode == -signal.SIGKILL
 
 
@@ -62,15 +63,27 @@ def kill_at_first_file(warehouse: Path, folder: Path, table: str) -> bool:
     return running.returncode == -signal.SIGKILL
 
 
-def kill_after(kind: str, warehouse: Path, folder: Path, seconds: float) -> bool:
-    """Kill an export after a time. Return whether it was killed."""
-    command = [sys.executable, "-m", "tests.spark.killed_export", kind, str(warehouse), str(folder), "never"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as running:
+def export_within(
+    kind: str, warehouse: Path, folder: Path, seconds: float, table: str = "events"
+) -> float | None:
+    """Run an export in a process of its own, and kill it after a time.
+
+    Return the seconds that the export took, or None if it was killed. Both times start when the process is
+    ready, after its imports.
+    """
+    command = [sys.executable, "-m", "tests.spark.killed_export"]
+    arguments = (kind, str(warehouse), str(folder), "never", table)
+    with subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        ready = time.monotonic()
         try:
             running.wait(seconds)
         except subprocess.TimeoutExpired:
             running.kill()
-    return running.returncode == -signal.SIGKILL
+        took = time.monotonic() - ready
+    assert running.returncode in (0, -signal.SIGKILL)
+    return took if running.returncode == 0 else None
 
 
 def kill_in(owner: Any, name: str, *, call: int = 1, after: bool = False) -> None:
@@ -108,7 +121,8 @@ def main(kind: str, warehouse: str, folder: str, moment: str, table: str = "even
     if kind == "iceberg" and moment != "never":
         iceberg._open(position.open_source(warehouse, table), catalog_in(Path(folder)), "jobs.events")
     plan_kill(kind, moment)
-    print(export_to(kind, Path(warehouse), Path(folder), table).rows)  # noqa: T201 - the output of a script
+    print("ready", flush=True)  # noqa: T201 - the output of a script
+    export_to(kind, Path(warehouse), Path(folder), table)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from asyncio import to_thread
 from pathlib import Path
 from random import Random
@@ -23,7 +22,7 @@ from dibs.spark.history.warehouse.draft import WarehouseBusy
 from dibs.spark.history.warehouse.names import folder_name
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
-from tests.spark.killed_export import catalog_in, export_to, export_until, kill_after
+from tests.spark.killed_export import catalog_in, export_to, export_until, export_within
 from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.source_storages import at, run_some
 
@@ -91,14 +90,14 @@ async def test_each_event_is_exported_once_over_twenty_kills_at_random_times(
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage, seed=6)
         await day.prepare(all_events_of="mail")
-        begin = time.monotonic()
         await to_thread(update, url, warehouse, engine="duckdb")
-        assert not await to_thread(kill_after, kind, warehouse, folder, 300)
-        length = time.monotonic() - begin
+        length = await to_thread(export_within, kind, warehouse, folder, 300)
+        assert length is not None
         while kills < 20:
             await day.advance(20)
             await to_thread(update, url, warehouse, engine="duckdb")
-            kills += await to_thread(kill_after, kind, warehouse, folder, rng.uniform(0.5, 1.2) * length)
+            seconds = rng.uniform(0, 1.2) * length
+            kills += await to_thread(export_within, kind, warehouse, folder, seconds) is None
         await to_thread(export_to, kind, warehouse, folder)
 
     assert contents(table_dataset(warehouse, "events").to_table()) == contents(read_export(kind, folder))
