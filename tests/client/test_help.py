@@ -50,7 +50,7 @@ def test_help_explains_every_option(function: Any, settings: Any) -> None:
     "settings", [JobSettings, CallSettings, HandlerSettings, TaskSettings, QueueSettings]
 )
 def test_editors_show_a_text_for_every_setting(settings: Any) -> None:
-    """A docstring under each key: that is where editors look for it."""
+    """Each key has a docstring below it, because editors look for the text there."""
     source = inspect.getsource(settings)
 
     assert [] == [

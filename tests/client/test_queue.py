@@ -124,7 +124,7 @@ async def test_a_bound_job_belongs_to_its_queue(queue: Queue, app: Dibs) -> None
 
 
 async def test_other_tasks_run_while_many_jobs_are_checked_and_sent(queue: Queue) -> None:
-    """Counts the jobs that are made in one iteration of the event loop."""
+    """No iteration of the event loop makes more than MAX_STARTS jobs."""
     made, per_iteration = 0, list[int]()
 
     def jobs() -> Iterator[int]:

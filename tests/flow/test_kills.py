@@ -55,7 +55,7 @@ class Killer:
             # Most starts of flows would be killed, and few nodes, if each kill came by time alone.
             if self.kills % 2 and self.report.total("completed") == completed:
                 continue
-            # Not before a first claim: the worker gives up if no process ever becomes ready.
+            # Kill after the first claim only: the worker gives up if no process ever becomes ready.
             if self.report.processes and self.report.total("claimed"):
                 self.kills += self._kill(self.random.choice(self.report.processes))
                 completed = self.report.total("completed")

@@ -28,7 +28,7 @@ async def run_without_timers(driver: Driver, graph: Graph, *, shuffled: bool = F
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_a_chain_needs_no_timer_on_two_processes(seed: int) -> None:
-    """A process repeats an enqueue of another one, for a node that has ended since."""
+    """One process may repeat an enqueue that the other has made, for a node that has ended meanwhile."""
     length = 12
     graph = Graph([[], *([one] for one in range(length - 1))], [[]] * length, [[]] * length)
     driver = Driver(rng=random.Random(seed), timers=False, evaluators=2)

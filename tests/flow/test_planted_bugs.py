@@ -26,7 +26,7 @@ from tests.flow.machine.test_random_flows import SHORT
 
 @frozen
 class Bug:
-    """A text edit of a module, and the law that it breaks."""
+    """A text edit of a module of dibs.flow, and the law that the edit breaks."""
 
     name: str
     module: ModuleType

@@ -193,7 +193,7 @@ def test_every_settlement_says_what_it_does_to_an_active_id(name: str) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.effect == JOINED], ids=lambda row: row.verb)
 async def test_an_end_joins_the_range_of_what_creates_nothing(walk: Walk, row: Row) -> None:
-    """The outcome and the event of the end have the range of both."""
+    """The outcome and the event of the end have the joined range of the run and the successor."""
     await bring(walk, row.source)
     before = await walk.slot()
     await VERBS[row.verb](walk)

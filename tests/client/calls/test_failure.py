@@ -115,7 +115,7 @@ async def test_a_failure_has_the_time_and_the_attributes_of_the_failed_job(app: 
 
 
 async def test_a_failed_job_in_a_fail_queue_can_be_retried_with_its_attributes(app: Dibs) -> None:
-    """The origin passes through an outcome and back."""
+    """The origin of the fail job is kept in its outcome, and retry_failed restores it."""
     task = app.task(handlers.thumbnail)
     await task.options(id="a", attributes={"order": 7}).enqueue("a.png")
     task.on_failure(handlers.alert)

@@ -145,7 +145,7 @@ class Bill:
 
 @pytest.mark.parametrize("stored", ['{"number": 3}', '{"no": 3}'], ids=["name", "alias"])
 def test_a_dataclass_of_pydantic_may_be_stored_by_name_and_by_alias(stored: str) -> None:
-    """Earlier versions stored it by the names of its fields."""
+    """Earlier versions of dibs stored such a dataclass by the names of its fields."""
     payload = f'{{"args": [{stored}], "kwargs": {{}}}}'.encode()
 
     assert signature(Bill).decode_arguments(JsonSerde(), payload) == ((Bill(no=3),), {})

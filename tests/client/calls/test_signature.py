@@ -80,7 +80,7 @@ ORDER = Order(
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
 def test_models_come_back_as_they_were(serde: Serde) -> None:
-    """In plain containers, with aliases, and strict models, which accept text as a date only in JSON."""
+    """Some models are in containers, have aliases, or are strict: they accept text as a date only in JSON."""
     call = CallSignature(handlers.modelled)
     named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
 

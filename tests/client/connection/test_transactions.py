@@ -257,7 +257,7 @@ def alchemy(server: PostgresServer) -> str:
 async def test_an_async_connection_of_sqlalchemy(
     app: Dibs, postgres_server: PostgresServer, *, begun: bool
 ) -> None:
-    """Its commit includes the enqueue, also if the enqueue is its first statement."""
+    """The commit of the connection includes the enqueue, also if the enqueue is its first statement."""
     queue = app.queue("q")
     engine = create_async_engine(alchemy(postgres_server), poolclass=NullPool)
     async with engine.connect() as connection:

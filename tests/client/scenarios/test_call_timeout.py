@@ -23,7 +23,7 @@ from tests.storage_urls import new_url
 
 Pause = Callable[[], AbstractContextManager[None]]
 SCHEMES = ("file", "redis", "postgresql")
-#: Takes the lock file of its argument, and holds it until it is killed.
+#: A program that locks the file of its argument, and holds the lock until the program is killed.
 HOLDER = "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); \
 print('held', flush=True); time.sleep(600)"
 
@@ -62,7 +62,7 @@ def pause(url: str, request: pytest.FixtureRequest) -> Pause:
 
 
 def postgres_processes(server: PostgresServer) -> list[int]:
-    """The postmaster first, so that it starts no process, then all sessions and background processes."""
+    """Return the process ids: the postmaster first, because it starts the others, then all others."""
     with psycopg.connect(server.url, autocommit=True) as connection:
         rows = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
     return [server.pid, *(pid for (pid,) in rows)]
@@ -95,7 +95,7 @@ def held_lock(path: Path) -> Iterator[None]:
 
 
 async def outcome(call: Coroutine[Any, Any, Any]) -> Any:
-    """The error of a call that ended at its deadline, or its answer."""
+    """Return the answer of a call, or the error with which the call ended at its deadline."""
     try:
         return await call
     except (StorageBusy, OutcomeUnknown) as error:

@@ -35,7 +35,7 @@ from tests.client.verb_counts import counted
 #: Classes of the waits of tickets and of all storages.
 WAITS = (OutcomeWait, Sleeper)
 SOON = 120
-#: At least as many connections as any storage opens; it keeps them warm.
+#: Calls that are sent at once, so that a storage opens all connections that it may have, and keeps them.
 POOL = 70
 
 

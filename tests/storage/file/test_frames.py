@@ -52,7 +52,7 @@ def test_each_truncation_is_corrupt(tmp_path: Path, length: int) -> None:
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
 @pytest.mark.parametrize("index", range(len(encode_frame(7, BODY))))
 def test_each_flipped_byte_is_corrupt(tmp_path: Path, index: int, flip: int) -> None:
-    """Also of the header: readers depend on its commit number and on its length."""
+    """This includes the header: readers depend on its commit number and its length."""
     content = bytearray(encode_frame(7, BODY))
     content[index] ^= flip
 
@@ -80,7 +80,7 @@ def test_a_length_beyond_the_file_is_corrupt_and_not_read(tmp_path: Path) -> Non
 
 
 def test_a_whole_frame_of_a_newer_format_is_too_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checksum is right, so it is not damaged."""
+    """The checksum of the frame is right, so the frame is not damaged."""
     monkeypatch.setattr(frames, "FORMAT", FORMAT + 1)
     newer = encode_frame(7, BODY)
     monkeypatch.undo()

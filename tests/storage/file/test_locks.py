@@ -31,7 +31,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 
 async def test_a_failed_release_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, the lock was kept, and every other process waited for ever."""
+    """In an earlier version the storage kept the lock, and all other processes waited for ever."""
     async with opened(tmp_path) as mine, opened(tmp_path) as others:
         await others.enqueue("q", [request("z")])
         refusing(monkeypatch, 1)

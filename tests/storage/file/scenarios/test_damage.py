@@ -27,7 +27,7 @@ async def test_a_torn_last_commit_is_set_aside_and_earlier_ones_are_kept(tmp_pat
 
 
 async def test_a_reader_leaves_a_torn_last_commit_where_it_is(tmp_path: Path) -> None:
-    """Without the lock, another process may already have replaced it by a valid commit."""
+    """A reader does not hold the lock, so another process may have replaced the commit by a valid one."""
     await fill(tmp_path, "a", "b")
     cut(commit(tmp_path, 2), 40)
 
@@ -160,7 +160,7 @@ async def test_a_missing_empty_folder_of_commits_beside_a_checkpoint_is_created(
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
 async def test_a_damaged_commit_in_the_middle_is_an_error_that_names_it(tmp_path: Path, how: str) -> None:
-    """Later commits depend on it, so a replay without it would undo answered calls."""
+    """Later commits depend on the damaged one, so a replay without it would undo answered calls."""
     await fill(tmp_path, "a", "b", "c")
     middle = commit(tmp_path, 2)
     if how == "cut":
@@ -187,7 +187,7 @@ async def with_checkpoint(root: Path) -> Path:
 
 
 async def test_each_truncation_of_a_checkpoint_is_damage(tmp_path: Path) -> None:
-    """Also a truncation between two frames, which leaves only complete frames, and an empty file."""
+    """This includes an empty file, and a truncation between two frames, which leaves only complete frames."""
     path = await with_checkpoint(tmp_path)
     for length in range(path.stat().st_size - 1, -1, -1):
         cut(path, length)

@@ -104,7 +104,7 @@ def test_a_checkpoint_above_the_file_size_limit_loses_no_commit(limited: Child, 
 
 
 def test_a_failed_checkpoint_is_not_repeated_at_every_commit(limited: Child, tmp_path: Path) -> None:
-    """Writing it costs as much as all jobs take, so it is postponed."""
+    """A checkpoint writes all jobs, so the next attempt is postponed."""
     limited.ask("least", 100 * KIB)
     limited.ask("largest_file", 100 * KIB)
     for id in ("a", "b"):

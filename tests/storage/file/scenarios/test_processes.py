@@ -84,7 +84,7 @@ async def test_processes_that_claim_and_enqueue_at_once_run_each_id_once_at_a_ti
 async def test_a_process_that_was_stopped_during_a_checkpoint_continues(
     tmp_path: Path, children: ExitStack
 ) -> None:
-    """Its next commits are removed; it reads the checkpoint and has all jobs."""
+    """Another process removes commits that the stopped one has not read; it reads the checkpoint instead."""
     asleep, awake = started(children, tmp_path / "jobs", 2)
     assert "done" == asleep.ask("enqueue", ["a"])
     os.kill(asleep.pid, signal.SIGSTOP)

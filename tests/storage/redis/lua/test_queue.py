@@ -28,7 +28,7 @@ def stored_lead(server: RedisServer) -> int | None:
 
 
 async def test_a_full_server_stores_the_lead() -> None:
-    """Otherwise a full server, which is only read, would stand still."""
+    """Without the lead, the time of a full server, which accepts only reads, would stand still."""
     with start_redis() as server:
         async with open_url(server.url) as storage:
             await storage.enqueue("q", [REQUEST])

@@ -134,7 +134,7 @@ async def test_other_verbs_read_change_and_remove_short_outcomes(storage: RedisS
 
 
 async def test_a_plain_completion_needs_the_fence_of_its_claim(storage: RedisStorage) -> None:
-    """With and without a result; a repeat is answered as long as the outcome is kept."""
+    """This holds with and without a result. A repeat is answered as long as the outcome is kept."""
     await storage.enqueue("q", [request("a"), request("b")])
     lease = (await storage.grant(["q"], 60_000, "me")).lease
     claimed = (await storage.claim("q", lease, 2)).jobs

@@ -42,7 +42,7 @@ def without_numbers(job: Job) -> Job:
 async def test_a_claim_is_the_same_on_both_paths(
     storage: RedisStorage, prefix: str, data: JobData, number: int
 ) -> None:
-    """Claim two jobs of one, two and three."""
+    """The claim has the limit 2, in queues of one, two and three jobs."""
     lease = (await storage.grant([FAST, GENERAL], 60_000, "me")).lease
     claims = {}
     for queue in (FAST, GENERAL):

@@ -66,7 +66,7 @@ def without_times(job: Job | None) -> Job:
 
 @pytest.mark.parametrize("data", DATA, ids=["plain", "retention", "attributes"])
 async def test_single_jobs_are_stored_like_a_batch(storage: RedisStorage, prefix: str, data: JobData) -> None:
-    """Also like a batch on the general path, which a wanted outcome takes."""
+    """The stored data equals that of a batch on its fast path, and on the general path (a wanted outcome)."""
     ids, queues = [f"{n}" for n in range(5)], ("single", "batch", "general")
     for queue in queues:
         await storage.enqueue(queue, [request("warm")])

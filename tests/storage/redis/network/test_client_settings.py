@@ -200,7 +200,7 @@ def test_a_pool_of_another_package_is_no_redis() -> None:
 
 @pytest.fixture
 def sentinel_port(redis_server: RedisServer, tmp_path: Path) -> Iterator[int]:
-    """The port of a Sentinel that watches the server under the name `main`."""
+    """The port of a Sentinel that watches the Redis server under the name `main`."""
     port, config = free_port(), tmp_path / "sentinel.conf"
     config.write_text(
         f"port {port}\nbind {LOOPBACK}\nsentinel monitor main {LOOPBACK} {redis_server.port} 1\n"

@@ -101,7 +101,7 @@ async def test_a_cancelled_caller_gives_its_slot_to_the_next(redis_server: Redis
 
 
 async def cancelled(pool: ConnectionPool, redis_server: RedisServer, *keys: str) -> None:
-    """Warm a connection for each key, and leave it waiting for one more reply, its caller gone."""
+    """Open a connection for each key, and leave a request in flight on it whose caller was cancelled."""
     await asyncio.gather(*(pool.call("ECHO", key) for key in keys))
     cancelled_request = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
     await asyncio.sleep(0)

@@ -99,7 +99,7 @@ async def test_killed_connections_are_replaced(storage: RedisStorage, redis_serv
 
 
 async def test_a_restart_of_the_server_is_waited_for() -> None:
-    # At once: a write to its file that waits for one under way is lost with the process.
+    # Write the file at once: a write that waits for another one would be lost with the process.
     with start_redis(appendonly="yes", appendfsync="always") as server:
         async with open_url(server.url) as storage:
             await storage.enqueue("q", [request("a")])
