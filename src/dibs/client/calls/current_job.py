@@ -64,12 +64,8 @@ class CurrentJob:
     In an `async def` handler await `progress` and `step`; in a `def` handler they block.
     """
 
-    #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
-    follow_ups: tuple[FollowUp, ...] = ()
     #: Jobs that the worker enqueues in the same atomic step if this run fails the job.
     failure_follow_ups: tuple[FollowUp, ...] = ()
-    #: True after `hand_off`.
-    handed_off: bool = False
 
     # Few attributes, because the worker makes one object for each run, and most handlers do not read it.
     def __init__(self, environment: RunEnvironment, job: Job, deadline: float | None) -> None:
@@ -80,6 +76,10 @@ class CurrentJob:
         self._environment = environment
         self._job = job
         self._cancelled = run.cancel_requested
+        #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
+        self.follow_ups: tuple[FollowUp, ...] = ()
+        #: True after `hand_off`.
+        self.handed_off = False
         self.fence: int = run.fence
         """Number of this run, which grows with each claim of the id.
 

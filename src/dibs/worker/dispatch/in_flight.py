@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Container, Iterator, MutableSequence, Sequence
 from typing import Final
@@ -56,7 +57,8 @@ class InFlightRuns:
         """Add claimed jobs, and return their runs in the same order."""
         left = len(self._free_indexes) - len(jobs)
         indexes = self._free_indexes[left:]
-        runs = [Invocation(handler, job, index) for job, index in zip(jobs, indexes, strict=True)]
+        now = time.monotonic()
+        runs = [Invocation(handler, job, index, now) for job, index in zip(jobs, indexes, strict=True)]
         del self._free_indexes[left:]
         self._runs.update(zip(indexes, runs, strict=True))
         return runs

@@ -190,7 +190,7 @@ class Worker:
         # Sent first: requests would wait while the runs start.
         self._requests.send_due(queues, free, shares, self._lease, now)
         for queue, invocation in starting:
-            self._start_run(queue, invocation)
+            self._start_run(queue, invocation, now)
         self._pending.keep(queues)
         self._confirm_lease()
         self._update_waits(queues, now, claiming=shares.claiming)
@@ -335,7 +335,7 @@ class Worker:
         # Sent before the first run starts, so that the supervisor knows all runs if this process dies.
         self._notify(messages.RunsClaimed(queue.name, lease, tuple(map(to_claimed_run, runs))))
         for invocation in runs[: trip.reserved]:
-            self._start_run(queue, invocation)
+            self._start_run(queue, invocation, invocation.received_at)
         if runs[trip.reserved :]:
             self._keep_prefetched(queue, runs[trip.reserved :])
         return min(trip.reserved, len(runs))
@@ -368,7 +368,7 @@ class Worker:
 
     # -- runs ----------------------------------------------------------------------------------------
 
-    def _start_run(self, queue: QueueState, invocation: Invocation) -> None:
+    def _start_run(self, queue: QueueState, invocation: Invocation, now: float) -> None:
         if self._draining:
             invocation.finished = True
             self._settle_run(invocation, Release())
@@ -377,7 +377,7 @@ class Worker:
         if (job.stalls or job.data.overrides is not None) and self._outcomes.refuse_start(invocation):
             return
         # The time of a handler in a child process starts later, see Executor.
-        deadline = None if queue.handler.executor == "process" else invocation.start_timeout()
+        deadline = None if queue.handler.executor == "process" else invocation.start_timeout(now)
         invocation.current = CurrentJob(self._environments[queue.name], job, deadline)
         self._executor.start(invocation)
 

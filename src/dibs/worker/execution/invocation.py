@@ -32,7 +32,7 @@ class Invocation:
     #: The settlement of the run; set once it is decided.
     action: SettleAction
 
-    def __init__(self, handler: Handler, job: Job, index: int) -> None:
+    def __init__(self, handler: Handler, job: Job, index: int, received_at: float | None = None) -> None:
         assert job.run is not None, "bug in dibs: a claim returned a job that is not active"  # noqa: S101
         self.handler = handler
         self.job = job
@@ -43,7 +43,7 @@ class Invocation:
         #: The index of the run in the array of start times that the supervisor reads, see `Executor`.
         self.index = index
         #: When the claimed job arrived here, by time.monotonic().
-        self.received_at = time.monotonic()
+        self.received_at = time.monotonic() if received_at is None else received_at
         #: When to stop the run, by time.monotonic(); None without a timeout.
         self.deadline: float | None = None
         #: The value that a handler in this process returned, for the hook of its task.
@@ -72,10 +72,14 @@ class Invocation:
         job = self.job
         return {"queue": self.handler.queue, "id": job.id, "attempt": job.attempts, "fence": self.fence}
 
-    def start_timeout(self) -> float | None:
-        """Set the deadline by the timeout of the job, counted from now, and return it."""
-        if self.limits.timeout is not None:
-            self.deadline = time.monotonic() + self.limits.timeout / 1000
+    def start_timeout(self, now: float | None = None) -> float | None:
+        """Set the deadline by the timeout of the job, counted from `now`, and return it.
+
+        `now` is by time.monotonic(); None for the current time.
+        """
+        timeout = self.limits.timeout
+        if timeout is not None:
+            self.deadline = (time.monotonic() if now is None else now) + timeout / 1000
         return self.deadline
 
 
