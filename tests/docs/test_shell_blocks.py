@@ -103,7 +103,7 @@ def test_completion_is_installed(shell: Shell) -> None:
 
 
 def test_failures_of_a_service_are_listed_and_retried(shell: Shell) -> None:
-    """The table and the question are those of the page."""
+    """The commands print the table and the question that the page shows."""
     block = blocks("howto/operate.md")[1]
     listing, retrying = re.split(r"^\$ .*\n", block.text, flags=re.MULTILINE)[1:]
     # The storage has its own clock, so the failures of earlier hours have it set by hand.

@@ -56,7 +56,7 @@ def test_a_search_for_the_words_of_strangers_finds_a_page(words: str) -> None:
 
 
 def test_only_pages_of_the_tests_of_spark_have_blocks_for_spark() -> None:
-    """On another page no test would run them."""
+    """On another page no test would run such blocks."""
     marked = {
         page.relative_to(DOCS).as_posix()
         for page in DOCS.rglob("*.md")
@@ -85,7 +85,7 @@ def test_the_tree_of_errors_is_the_one_in_the_code() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    """The reference consists of docstrings."""
+    """The reference on the site is made of docstrings, so a name without one would have an empty entry."""
     missing = [name for name in dibs.__all__ if not (getattr(dibs, name).__doc__ or "").strip()]
     classes = [dibs.Dibs, dibs.Queue, dibs.Task, dibs.Ticket, dibs.CurrentJob, dibs.Claim]
     missing += [

@@ -123,7 +123,7 @@ def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(stepped: 
 
 
 def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle) -> None:
-    """Contract 1, Done."""
+    """The rule is in section 1 of the contract, "When an enqueue is done"."""
     stepped.enqueue()
     stepped.claim()
     for _ in range(3):
@@ -135,7 +135,7 @@ def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle
 
 
 def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> None:
-    """Contract 2."""
+    """Section 2 of the contract defines this order of claims."""
     stepped = SteppedOracle()
     now = stepped.oracle.begin_call(5)
     order = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}

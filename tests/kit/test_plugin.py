@@ -13,7 +13,7 @@ import dibs_conformance.plugin
 
 
 def test_the_plugin_loads_without_hypothesis() -> None:
-    """A user without the extra `conformance` can still start pytest."""
+    """A user without the extra `conformance` of dibs can still start pytest."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -48,7 +48,7 @@ async def test_so_many_run_at_once(
 async def test_attempts_count_from_one(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """n retries are n + 1 runs."""
+    """A job with n retries has n + 1 runs."""
     set_handler(queue, max_retries=0)
     await queue.enqueue({"fail": 1}, id="a")
     await queue.enqueue({"fail": 2}, id="b", max_retries=2)

@@ -72,7 +72,7 @@ async def test_retention_can_be_changed_later(protocol: ProtocolClient) -> None:
 
 
 async def test_a_duplicate_keeps_the_retention_of_the_first_enqueue(protocol: ProtocolClient) -> None:
-    """Under Reject, alone and within a batch. Update replaces the retention together with the data."""
+    """This holds under Reject, alone and in a batch. Update replaces the retention together with the data."""
     rejects = Reject(failed=True)
     await protocol.enqueue("a", rejects, retention=KeptFor(completed=5000))
     await protocol.enqueue("a", rejects, retention=KeptFor(completed=1))

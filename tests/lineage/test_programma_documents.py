@@ -80,7 +80,7 @@ async def hand_over(claim: Claim, other: Queue) -> None:
 
 
 async def test_jobs_are_fanned_out_to_another_system(app: Dibs, other_url: str) -> None:
-    """Jobs are handed off to workers of another storage. Those end them here, as done or as failed."""
+    """Jobs are handed off to workers of another storage, which end the jobs here, as done or as failed."""
     mail = app.queue("mail")
     await mail.enqueue_many([mail.bind({"to": name}, id=name) for name in ("ada", "bob")])
     async with Dibs(other_url) as elsewhere:
@@ -123,7 +123,7 @@ async def test_a_holder_may_decide_on_retries_by_itself(queue: Queue) -> None:
 async def test_a_job_may_be_years_ahead(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """Other jobs run before it, and its time is kept to the millisecond."""
+    """Other jobs run before such a job, and its time is kept to the millisecond."""
     set_handler(queue)
     at = datetime(2199, 8, 27, 20, 2, 18, 255_000, UTC)
     await queue.enqueue(1, id="later", run_at=at)

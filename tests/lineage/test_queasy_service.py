@@ -101,7 +101,7 @@ async def test_an_idle_worker_is_woken(
 async def test_a_worker_wakes_for_the_earliest_scheduled_job(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """Also if it was enqueued after a later one. No job runs early."""
+    """The earliest job may be enqueued after a later one. No job runs early."""
     set_handler(queue)
     async with running_worker(app, poll=60):
         await queue.enqueue(1, id="late", delay=0.3)

@@ -54,7 +54,7 @@ def write_until(change: int, moment: str, location: str, *increment: str) -> boo
 
 
 def main(change: str, moment: str, location: str, url: str = "", engine: str = "duckdb") -> None:
-    """Write, and be killed."""
+    """Write a generation, and kill this process before or after a change of the store."""
     from dibs.spark.history.increments import update
 
     kill_at(type(open_store(location)), int(change), moment)

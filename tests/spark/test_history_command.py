@@ -97,7 +97,7 @@ def test_follow_starts_java_again(tmp_path: Path) -> None:
     asyncio.run(simulate(url))
     with following(url, warehouse, "--engine", "spark") as child:
         read_until(child, "generation 000000000001")
-        # Between two increments: the next one starts Java before it needs it.
+        # Kill Java between two increments: the next increment starts a new one before it needs it.
         kill_java(child)
         asyncio.run(simulate(url))
         assert child.stdout

@@ -167,7 +167,7 @@ def test_the_position_follows_from_the_rows_where_delta_has_deleted_the_commit(t
 
 
 def test_other_programs_change_and_read_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction is a commit without a position. DuckDB, Polars and pyiceberg read the rows."""
+    """A compaction by another program is a commit without a position. DuckDB, Polars and pyiceberg read."""
     # Polars warns about a missing package that would plan scans faster.
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     url, warehouse, lake = f"file:{tmp_path}/jobs", tmp_path / "warehouse", tmp_path / "lake"

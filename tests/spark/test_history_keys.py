@@ -126,7 +126,7 @@ def test_other_ids_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_warehouse_without_the_columns_goes_on(
     tmp_path: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its old rows have null. Merged files and computed tables have old and new rows."""
+    """The old rows of such a warehouse have null. Merged files and computed tables have old and new rows."""
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     at(url, fill_keyed)
     update(url, warehouse, engine="duckdb")

@@ -38,7 +38,7 @@ def check_kills(location: str, changes: int) -> int:
 
 
 def test_a_writer_killed_at_any_change_leaves_a_complete_generation(tmp_path: Path) -> None:
-    """Its changes are the two files, and the manifest. The second generation is older than its readers."""
+    """The changes of the writer are two files and the manifest."""
     location = str(tmp_path / "warehouse")
     add(location, MAIL, NEXT)
 

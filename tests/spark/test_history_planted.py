@@ -122,7 +122,7 @@ def dom(file: Path, *options: str) -> str:
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH: apt-get install chromium")
 def test_a_browser_runs_it_and_shows_one_queue(history: PlantedHistory) -> None:
-    """Its script runs to the end, with a queue name that would inject HTML into an unescaped page."""
+    """The script of the page runs to its end. The name of one queue would be HTML if it were not escaped."""
     report, series = create_report(history.warehouse)
     odd = '</script><b onload="x">&'
     renamed = msgspec.json.decode(

@@ -112,7 +112,7 @@ def test_the_dataset_of_ids_has_one_row_for_each_id(filled: str) -> None:
 
 
 def test_the_files_of_ids_are_added_up_by_id(tmp_path: Path) -> None:
-    """By the query in docs/reference/warehouse.md."""
+    """The query in docs/reference/warehouse.md adds up the rows."""
     location, url = str(tmp_path / "warehouse"), f"file:{tmp_path}/jobs"
 
     async def go_on() -> None:

@@ -99,7 +99,7 @@ def test_a_partition_with_many_small_files_is_compacted(location: str) -> None:
 
 
 def test_a_large_file_is_merged_once_the_smaller_ones_have_a_quarter_of_its_size(location: str) -> None:
-    """Otherwise each increment with few rows would write it again."""
+    """If it were merged earlier, each increment with few rows would write the large file again."""
 
     def add_rows(rows: int) -> list[int]:
         """Add a file, and return the numbers of rows of the files that are merged, in order."""

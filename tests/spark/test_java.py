@@ -65,7 +65,7 @@ def test_without_a_java_the_error_names_the_extra_and_the_checked_paths(
 
 
 def test_the_java_of_the_wheel_starts_with_the_arguments_of_spark() -> None:
-    """Without the wrapper it would refuse to start, as it lacks the module that Spark's launcher names."""
+    """Without its wrapper this Java would not start, as it lacks a module that Spark's launcher names."""
     home = java.java_home({"PATH": ""})
     arguments = ["--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"]
 

@@ -17,7 +17,7 @@ from tests.kit.concurrent.test_levels import SHARED
 def test_a_silently_repeated_request_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: every request without a reply is repeated silently, as if it were a read."""
+    """The planted bug silently repeats each request without a reply, as if it were a read."""
     call = ConnectionPool.call
 
     async def insistent(self: ConnectionPool, *arguments: Any, **options: Any) -> Any:

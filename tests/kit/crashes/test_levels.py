@@ -31,7 +31,7 @@ def test_memory_survives_cancelled_callers() -> None:
 
 
 def test_a_settlement_cancelled_by_half_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a settlement in two steps with an await in between."""
+    """The planted bug settles in two steps, with an await in between."""
     settle = FileStorage.settle
 
     async def in_two(self: FileStorage, queue: str, settlements: Any, *, now: int | None = None) -> Any:
@@ -46,7 +46,7 @@ def test_a_settlement_cancelled_by_half_is_caught(tmp_path: Path, monkeypatch: p
 
 
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
-    """Planted: a settlement in two steps, in processes killed at any line."""
+    """The planted bug settles in two steps, in processes that the kit kills at any line."""
     plan = LevelPlan(
         locations=Locations(partial(open_torn, str(tmp_path))), claims=SHARED, seed=1, budget=0, examples=200
     )

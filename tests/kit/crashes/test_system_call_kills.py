@@ -42,7 +42,7 @@ def test_the_file_storage_survives_failed_system_calls(tmp_path: Path) -> None:
 
 @strace
 def test_a_death_between_two_commits_is_caught(tmp_path: Path) -> None:
-    """Planted: a settlement in two steps, killed at a system call instead of a line of Python."""
+    """The planted bug settles in two steps; the kit kills at a system call, not at a line of Python."""
     assert "broken" == level_verdict(run_level(partial(open_torn, str(tmp_path)), MAX_POINTS))
 
 

@@ -27,7 +27,7 @@ def test_a_storage_without_server_can_reach_l3() -> None:
 def test_a_refused_enqueue_answered_as_queued_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: an enqueue refused by a full server is answered as queued."""
+    """The planted bug answers `queued` to an enqueue that a full server refuses."""
     enqueue = RedisStorage.enqueue
 
     async def hopeful(self: RedisStorage, queue: str, requests: Any, **options: Any) -> Any:

@@ -55,7 +55,7 @@ def test_a_lease_on_several_queues_may_live_longer_on_one_of_them(
 
 
 def test_an_enqueue_dropped_by_a_cancel_may_be_missing_in_a_later_run() -> None:
-    """Its revision is within the range of the returned run, and below the later enqueue's."""
+    """The revision of the dropped enqueue is in the range of the returned run, below the later enqueue's."""
     history = HistoryBuilder().enqueued(1).claimed(10, 1, 1).enqueued(2, "blocked", payload="dropped")
     history = history.add("cancel", "cancelled").enqueued(3, "blocked", replaces=False, resets=False)
     history = history.settled("retry", 10, "returned").claimed(11, 1, 3, attempt=2)
@@ -136,7 +136,7 @@ def test_long_correct_histories_raise_no_alarm() -> None:
 @pytest.mark.certify
 @pytest.mark.parametrize("part", range(20))
 def test_correct_histories_raise_no_alarm_in_memory_in_the_long_form(part: int) -> None:
-    """100,000 histories."""
+    """The parts of the long form have 100,000 histories together."""
     first = 1_000_000 + 5_000 * part
     alarms = [
         (seed, f.law, f.why)

@@ -43,7 +43,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
 
 
 def test_a_different_choice_in_a_replay_is_no_failure(flaky: list[Exception]) -> None:
-    """The rest of a chunk that ended early runs in another chunk."""
+    """If such a replay ends a chunk of examples early, the rest of its examples runs in another chunk."""
     failure, session = play(ENOUGH)
 
     assert failure is None, failure

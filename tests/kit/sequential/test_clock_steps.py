@@ -76,7 +76,7 @@ def test_a_clock_that_steps_back_is_found(monkeypatch: Patch) -> None:
 
 
 def test_a_floor_for_each_handle_is_found(monkeypatch: Patch) -> None:
-    """Each handle alone never steps back, but another one does."""
+    """The time of one handle never steps back, but a second handle may have an earlier time."""
     floors: dict[int, int] = {}
 
     def read(storage: MemoryStorage, index: Index, now: int | None) -> int:

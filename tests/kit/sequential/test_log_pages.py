@@ -14,7 +14,7 @@ from dibs_conformance.sequential.log_pages import check_log_pages
 
 @pytest.mark.parametrize("by", [-1, 1])
 async def test_a_read_from_one_number_off_is_found(by: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first entry of the read is repeated, or one entry is left out."""
+    """The planted bug repeats the first entry of a read, or leaves one entry out."""
     original = MemoryStorage.events
 
     async def mutant(self: MemoryStorage, queue: str, *, after: str | None = None, **named: Any) -> Any:

@@ -61,7 +61,7 @@ class InReverse(Serving):
 
 
 class LosesAllQueues(Serving):
-    """A lease that is lost in one queue takes the jobs of no later queue."""
+    """A storage that claims from no later queue once the lease is lost in one queue."""
 
     async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
         self.check(steps, lease)
@@ -74,7 +74,7 @@ class LosesAllQueues(Serving):
 
 
 class Serves200(Serving):
-    """The claims of the steps after the first 200 are left out."""
+    """A storage that makes only the claims of the first 200 steps."""
 
     async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
         self.check(steps, lease)

@@ -27,7 +27,7 @@ class Empty:
 
 
 class Granting(Empty):
-    """A storage with two verbs; a third one returns None."""
+    """A storage with three verbs, of which one returns None."""
 
     async def grant(self, queues: Any, ttl: int, holder: str, *, now: int = 0) -> GrantResult:
         return GrantResult(lease="x", now=now, expires_at=now + ttl)

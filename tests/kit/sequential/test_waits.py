@@ -31,7 +31,7 @@ FEW = 3
 
 @pytest.fixture
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that is never noticed needs no more tries."""
+    """Try each change once: a change that is never noticed needs no second try."""
     monkeypatch.setattr(waits, "ATTEMPTS", 1)
     monkeypatch.setattr(capabilities, "ATTEMPTS", 1)
 
