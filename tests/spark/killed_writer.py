@@ -11,9 +11,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dibs.spark.history.warehouse.store import Store
@@ -45,10 +46,20 @@ def kill_at(kind: type[Store], change: int, moment: str) -> None:
         setattr(kind, name, counted(getattr(kind, name)))
 
 
-def write_until(change: int, moment: str, location: str, *increment: str) -> bool:
-    """Run the writer in a process of its own. Return whether it was killed."""
+def write_until(
+    change: int,
+    moment: str,
+    location: str,
+    *increment: str,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> bool:
+    """Run the writer in a process of its own, with `env` added to its environment.
+
+    Return whether it was killed.
+    """
     command = [sys.executable, "-m", "tests.spark.killed_writer", str(change), moment, location, *increment]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    variables = {**os.environ, **env}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "done" or done.returncode == -signal.SIGKILL, done.stderr
     return done.returncode == -signal.SIGKILL
 
@@ -58,6 +69,12 @@ def main(change: str, moment: str, location: str, url: str = "", engine: str = "
     from dibs.spark.history.increments import update
 
     kill_at(type(open_store(location)), int(change), moment)
+    if engine == "spark":
+        from dibs.spark.java import session
+        from tests.spark.conftest import MASTER, SMALL
+
+        # The increment uses this session, which is made for few rows.
+        session("dibs increments", master=MASTER, config=SMALL)
     if url:
         update(url, location, engine=engine)  # type: ignore[arg-type]
     else:

@@ -62,12 +62,17 @@ def test_a_writer_killed_at_its_commit_on_s3(s3_bucket: str) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
 async def test_increments_killed_at_every_change_add_each_event_once(
-    location: str, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    location: str,
+    tmp_path: Path,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The long form: twenty kills, before and after each change."""
     monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
     url = f"file:{tmp_path}/jobs"
-    kills, wanted = 0, 20 if engine == "duckdb" else 4
+    env = request.getfixturevalue("quick_start") if engine == "spark" else {}
+    kills = 0
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage, seed=5)
         await day.prepare(all_events_of="mail")
@@ -75,8 +80,8 @@ async def test_increments_killed_at_every_change_add_each_event_once(
             # An increment has about ten changes: its files, its manifest, and the removal of old files.
             change, moment = number % 10 + 1, ("before", "after")[number // 10 % 2]
             await day.advance(20)
-            kills += await to_thread(write_until, change, moment, location, url, engine)
-            if kills >= wanted:
+            kills += await to_thread(write_until, change, moment, location, url, engine, env=env)
+            if kills >= 20:
                 break
         await to_thread(increments.update, url, location)
         events, live = await all_events(storage), await all_slots(storage)

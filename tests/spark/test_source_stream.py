@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import psutil
@@ -95,10 +97,11 @@ def test_the_checkpoint_of_another_queue_is_refused(
 
 
 @contextmanager
-def streaming(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def streaming(url: str, folder: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run both streams in a child process, which is killed at the end with all its children."""
+    command, variables = [*PROGRAM, url, str(folder)], {**os.environ, **env}
     with (folder / "program.log").open("ab") as output:
-        program = subprocess.Popen([*PROGRAM, url, str(folder)], cwd=ROOT, stdout=output, stderr=output)
+        program = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=output, stderr=output)
         try:
             yield program
         finally:
@@ -118,7 +121,7 @@ def kill_family(program: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(family)
 
 
-def kill_once(url: str, folder: Path) -> None:
+def kill_once(url: str, folder: Path, env: Mapping[str, str]) -> None:
     """Kill the streams after both have committed a micro-batch."""
     before = {sink: commits(folder, sink) for sink in SINKS}
 
@@ -126,17 +129,24 @@ def kill_once(url: str, folder: Path) -> None:
         return all(commits(folder, sink) > before[sink] for sink in SINKS)
 
     while not both_committed():
-        with streaming(url, folder) as program:
+        with streaming(url, folder, env) as program:
             # If the program ends by itself, the loop starts it again.
             wait_until(lambda: both_committed() or program.poll() is not None, 600)
 
 
-def check_after_kills(spark: SparkSession, url: str, folder: Path, kills: int, events: int) -> None:
+def check_after_kills(
+    spark: SparkSession,
+    url: str,
+    folder: Path,
+    kills: int,
+    events: int,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Each event is exactly once in the Parquet files, and exactly one job in the queue."""
     run_jobs(url, 0, events)
 
     for _ in range(kills):
-        kill_once(url, folder)
+        kill_once(url, folder, env)
     assert all(commits(folder, sink) < events // BATCH for sink in SINKS), "killed too late to mean anything"
     for sink in SINKS:
         finished(partial(into, sink, followed(spark, url), url, folder, availableNow=True))
@@ -156,6 +166,10 @@ def test_a_kill_neither_loses_nor_repeats_an_event(
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", SHARED)
 def test_twenty_kills_neither_lose_nor_repeat_an_event(
-    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
+    spark: SparkSession,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    quick_start: dict[str, str],
+    scheme: str,
 ) -> None:
-    check_after_kills(spark, new_url(scheme, request), tmp_path, kills=20, events=20_000)
+    check_after_kills(spark, new_url(scheme, request), tmp_path, kills=20, events=20_000, env=quick_start)
