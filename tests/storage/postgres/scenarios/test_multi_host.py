@@ -99,8 +99,8 @@ def make_read_only(server: PostgresServer) -> None:
 async def test_with_synchronous_replication_a_failover_loses_no_accepted_job(pair: Pair) -> None:
     """A client and a worker continue on the new primary, and neither is started again.
 
-    Enqueues may fail between the kill and the promotion. On a busy machine none does, if the promotion ends
-    before the client sends its next request.
+    Enqueues may fail between the kill and the promotion. On a busy machine none does: a new connection takes
+    0.2 s there, as long as the promotion, so the first host is gone and the second one is the primary.
     """
     primary, standby = pair
     await asyncio.to_thread(make_synchronous, primary)
