@@ -39,7 +39,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("session",),
         ("claims", "direct_enqueue", "listing"),
         ("scanned_listing",),
-        ("many_queues",),
+        ("direct_settle", "many_queues"),
         ("storage",),
         ("temporary",),
     ),

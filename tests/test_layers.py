@@ -25,7 +25,7 @@ LAYERS = {
     "protocol": (
         "dibs.storage.protocol",
         "dibs.storage.many_queues",
-        "dibs.storage.direct_enqueue",
+        *("dibs.storage.direct_enqueue", "dibs.storage.direct_settle"),
         "dibs.storage.end_tokens",
         "dibs.storage.addresses",
         "dibs.storage.capabilities",

@@ -1,10 +1,18 @@
-"""Optional method of a storage: a token from the answer of an enqueue, for waits for the end of its job."""
+"""Optional methods of a storage: waits for the end of a job that begin with the answer of its enqueue."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, cast
 
+from dibs.model.job import Outcome
 from dibs.storage.protocol import Storage
+
+#: Called once, on the event loop, when an id may have ended: with the outcome, or with None if the caller
+#: must read the state of the id.
+OnOutcome = Callable[[Outcome | None], None]
+#: Ends a watch. Without effect after its callback was called.
+StopWatching = Callable[[], None]
 
 
 class EndTokens(Protocol):
@@ -22,3 +30,21 @@ def with_end_tokens(storage: Storage) -> EndTokens | None:
     """Return the storage if revisions give it the tokens of waits; None otherwise."""
     # Looked up in the class, as the methods of dibs.storage.direct_enqueue.
     return cast("EndTokens", storage) if hasattr(type(storage), "end_token") else None
+
+
+class EndWatches(Protocol):
+    """The optional method of a storage that calls back when a job has ended."""
+
+    def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
+        """Call `on_outcome` as soon as the run of the enqueue `revision` has ended, and return a function.
+
+        The function ends the watch. Return None, and call nothing, if the id may have ended before the call,
+        or if the storage receives no messages about the queue; the caller then uses `wait`. As with `wait`, a
+        message may be lost, so the caller reads the state now and then.
+        """
+        ...
+
+
+def with_end_watches(storage: Storage) -> EndWatches | None:
+    """Return the storage if it calls back when a job has ended; None otherwise."""
+    return cast("EndWatches", storage) if hasattr(type(storage), "watch_end") else None

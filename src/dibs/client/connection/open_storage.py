@@ -18,6 +18,7 @@ from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
 from dibs.model.limits import Limits
+from dibs.storage.end_tokens import EndWatches, with_end_watches
 from dibs.storage.protocol import Storage
 
 #: The most seconds to wait for the close of a storage at the end of its event loop, or on another event loop,
@@ -51,6 +52,7 @@ class OpenStorage:
         self.coalesced: CoalescedCalls = CoalescedCalls(storage, seconds, self.slots.is_starting)
         self.retentions: QueueRetentions = QueueRetentions(storage)
         self.waits: SharedWaits = SharedWaits(storage)
+        self.end_watches: EndWatches | None = with_end_watches(storage)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         #: True if `close` closes the storage, too. False if other event loops use the same object.
         self.is_owner = is_owner

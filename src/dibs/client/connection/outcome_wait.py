@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any, Final
 
 from msgspec import structs
@@ -18,7 +19,7 @@ from dibs.client.connection.wait_messages import (
 )
 from dibs.client.options.retention import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, WaitTimeout
-from dibs.model.job import OutcomeRetention, Slot
+from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
 from dibs.model.ticket_state import TicketState, ticket_state
 
@@ -56,6 +57,8 @@ class OutcomeWait(EndWaiter):
 
         The `call_timeout` of the app does not end a wait: after StorageBusy the wait reads again.
         """
+        if (state := await self._watch_end()) is not None:
+            return state
         limit = asyncio.timeout(None if self._deadline is None else self._seconds_left() + READ_SECONDS)
         try:
             async with limit:
@@ -73,6 +76,26 @@ class OutcomeWait(EndWaiter):
         finally:
             if self._group is not None:
                 self._group.leave(self)
+
+    async def _watch_end(self) -> TicketState | None:
+        """Wait for a message with the outcome of a new job, until the first poll is due.
+
+        Return None if none came. No other task passes the message on, as in a shared wait.
+        """
+        own = self._own
+        if own is None or not await self._is_kept(own):
+            return None
+        ended: asyncio.Future[Outcome | None] = self.loop.create_future()
+        stop = await self._client.watch_end(self.id, self._revision, partial(_set_outcome, ended))
+        if stop is None:
+            return None
+        self._own = None  # the shared wait begins with a read: the job may end before it
+        timer = self.loop.call_later(self._seconds_until_poll(), _set_outcome, ended, None)
+        try:
+            return self._state_of(await ended)
+        finally:
+            timer.cancel()
+            stop()
 
     async def _wait_until_busy(self) -> TicketState:
         """Return the final state of the enqueue. Raises StorageBusy if the storage does not answer a read."""
@@ -128,7 +151,10 @@ class OutcomeWait(EndWaiter):
 
         Raises the error with which the shared wait ended.
         """
-        outcome = self.take_outcome()
+        return self._state_of(self.take_outcome())
+
+    def _state_of(self, outcome: Outcome | None) -> TicketState | None:
+        """Return the final state of the enqueue by an outcome of its id; None if only the slot shows it."""
         # A revision between `first` and `revision` may have been cancelled, which only the slot knows. The
         # outcome always covers these two revisions themselves.
         if outcome is None or self._revision not in (outcome.first, outcome.revision):
@@ -155,6 +181,11 @@ class OutcomeWait(EndWaiter):
         if longer != own:
             storage = await self._client.storage()
             await storage.amend(self._client.name, self.id, JobPatch(retention=longer))
+
+
+def _set_outcome(ended: asyncio.Future[Outcome | None], outcome: Outcome | None) -> None:
+    if not ended.done():
+        ended.set_result(outcome)
 
 
 def abandon_wakeup(wakeup: asyncio.Future[Any]) -> None:

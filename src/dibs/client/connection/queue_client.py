@@ -27,6 +27,7 @@ from dibs.model.limits import Limits
 from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import EnqueueRequest, SettingsPatch, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
+from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.protocol import Storage
 
 
@@ -131,6 +132,11 @@ class QueueClient:
     async def join_wait(self, waiter: EndWaiter) -> WaitGroup:
         """Add a waiter for the end of an id; see SharedWaits.join."""
         return (await self.storage_handle.ensure_open()).waits.join(self.name, waiter)
+
+    async def watch_end(self, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
+        """Call `on_outcome` when an id has ended. Return None if the storage cannot; see EndWatches."""
+        watches = (await self.storage_handle.ensure_open()).end_watches
+        return None if watches is None else watches.watch_end(self.name, id, revision, on_outcome)
 
     async def enqueue_all(self, jobs: Iterable[Bound[Any]], connection: Any = None) -> EnqueuedBatch:
         """Check all jobs, then enqueue them in batches. Raises BatchRefused before it sends any batch."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from redis.exceptions import AskError, NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.results import EnqueueResult
@@ -15,7 +15,7 @@ from dibs.storage.redis import keys
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.network.servers import is_transient
+from dibs.storage.redis.network.servers import did_not_run
 from dibs.storage.redis.network.wire import pack, pack_plain_job
 from dibs.storage.redis.session import RedisSession
 
@@ -75,7 +75,7 @@ class RedisDirectEnqueue(RedisSession):
     ) -> Sequence[EnqueueResult] | Exception | None:
         """Return the results or the error of an enqueue; None if it surely did not run."""
         if isinstance(reply, RedisError):
-            return None if _did_not_run(reply) else translate_error(reply, self.url)
+            return None if did_not_run(reply) else translate_error(reply, self.url)
         if isinstance(reply, Exception):
             return reply
         try:
@@ -97,9 +97,3 @@ def _packed_head(prefix: str, queue: str, sha: str, cluster: bool, first: bytes)
 
 def _enqueue_command(declared: list[str], arguments: list[codec.Argument], sha: str) -> tuple[Any, ...]:
     return ("EVALSHA", sha, len(declared), *declared, "", *arguments)
-
-
-def _did_not_run(error: RedisError) -> bool:
-    """Return whether the server lacks the script or the queue, or cannot serve at the moment."""
-    # A MovedError is an AskError.
-    return isinstance(error, (NoScriptError, AskError)) or is_transient(error)

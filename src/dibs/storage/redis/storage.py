@@ -37,6 +37,7 @@ from dibs.model.results import (
     WaitResult,
 )
 from dibs.storage import checks
+from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import event_log
@@ -44,6 +45,7 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
+from dibs.storage.redis.direct_settle import RedisDirectSettle
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.many_queues import RedisManyQueues
 from dibs.storage.redis.network.client_settings import ClientSettings
@@ -64,7 +66,7 @@ def open_url(
     return RedisStorage(plain, clock=clock, client=client, **own_options)
 
 
-class RedisStorage(RedisDirectEnqueue, RedisManyQueues):
+class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisManyQueues):
     """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
     # -- enqueue, finish ----------------------------------------------------------------------
@@ -321,3 +323,7 @@ class RedisStorage(RedisDirectEnqueue, RedisManyQueues):
         if self._waits is None:
             raise self._not_open_error()
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
+
+    def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
+        """Call back when an id has ended; see dibs.storage.end_tokens.EndWatches."""
+        return None if self._waits is None else self._waits.watch_end(queue, id, revision, on_outcome)

@@ -134,6 +134,7 @@ def _encode_age(age: int | UnsetType | None) -> str:
     return "" if age is UNSET else "*" if age is None else str(age)
 
 
+@lru_cache(1024)
 def decode_retention(text: str) -> OutcomeRetention:
     *ages, keep = text.split(",")
     completed, failed, cancelled = (UNSET if not age else None if age == "*" else int(age) for age in ages)

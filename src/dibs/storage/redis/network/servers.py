@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from attrs import define, field
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import AskError, NoScriptError, RedisError, ResponseError
 
 from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import ConnectionPool
@@ -140,6 +140,12 @@ async def scan_keys(connections: ConnectionPool, pattern: str) -> list[bytes]:
 def is_transient(error: RedisError) -> bool:
     """Return whether the error says that the command did not run but may succeed soon, as in a failover."""
     return isinstance(error, TRANSIENT) or str(error).startswith("LOADING")
+
+
+def did_not_run(error: RedisError) -> bool:
+    """Return whether the server lacks the script or the queue, or cannot serve at the moment."""
+    # A MovedError is an AskError.
+    return isinstance(error, (NoScriptError, AskError)) or is_transient(error)
 
 
 async def retry_while_transient(call: Callable[[], Awaitable[Any]]) -> Any:

@@ -21,9 +21,11 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
+from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.network.wire import WireConnection
+from dibs.storage.redis.wakeups.end_watches import EndWatches
 from dibs.storage.wait_loop import QueueWait
 
 log: Final = logging.getLogger("dibs.storage.redis")
@@ -102,6 +104,8 @@ class Subscription:
     #: The number in the latest message of each channel, if one arrived. A lost connection replaces this
     #: dictionary.
     latest: dict[str, int] = field(factory=dict, init=False)
+    #: The callbacks for the ends of ids, which need no wait.
+    end_watches: EndWatches = field(factory=EndWatches, init=False)
 
     async def listen(self, channels: Iterable[str], wait: Wait) -> bool:
         """Subscribe to these channels, so that each message that concerns `wait` wakes it.
@@ -135,6 +139,7 @@ class Subscription:
 
     def wake_all(self) -> None:
         """Wake every wait: messages were lost, the manual clock moved, or the storage closes."""
+        self.end_watches.notify_all()
         for waits in self._waits.values():
             for wait in waits:
                 _wake_unknown(wait)
@@ -207,6 +212,7 @@ class Subscription:
         if naming is not None:
             self._naming[channel].append(naming)
             self.latest[channel] = naming.now
+            self.end_watches.notify(channel, naming.ids)
         elif channel.endswith(":work"):
             self.latest[channel] = int(raw)
         waits = self._waits.get(channel)
@@ -228,17 +234,32 @@ class Subscription:
         if self._connection is None or now - self._swept_at < LINGER:
             return
         self._swept_at = now
-        left = [one for one, at in self._left_at.items() if now - at > LINGER and one not in self._waits]
+        left = [one for one, at in self._left_at.items() if now - at > LINGER and not self._is_used(one)]
         for channel in left:
             self._confirmed.pop(channel, None)
             self._forget_messages(channel)
-        self._left_at = {one: at for one, at in self._left_at.items() if now - at <= LINGER}
+        self._left_at = {
+            one: at for one, at in self._left_at.items() if now - at <= LINGER or one in self.end_watches
+        }
         if left:
             self._connection.send("UNSUBSCRIBE", *left)
+
+    def _is_used(self, channel: str) -> bool:
+        return channel in self._waits or channel in self.end_watches
 
     def _forget_messages(self, channel: str) -> None:
         self._naming.pop(channel, None)
         self.latest.pop(channel, None)
+
+    def watch_end(self, channel: str, id: str, since: int, on_outcome: OnOutcome) -> StopWatching | None:
+        """Call `on_outcome` at the next message about an id, or if messages may be lost.
+
+        Return None if a message about the id after the number `since` may have come.
+        """
+        if self.named_since(channel, since, frozenset((id,))) != frozenset():
+            return None  # it is named, or messages are missing
+        self._left_at[channel] = time.monotonic()
+        return self.end_watches.add(channel, id, on_outcome)
 
     # -- kept messages -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from attrs import define, field
 from dibs.errors import NotRunning
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
+from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.protocol import Watch
 from dibs.storage.redis.codec.jobs import DECODE_ERRORS
 from dibs.storage.redis.codec.requests import work_changed, work_token
@@ -114,6 +115,12 @@ class RedisWaits:
 
     def wake_all(self) -> None:
         self.subscription.wake_all()
+
+    def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
+        """Call back when an id has ended; see dibs.storage.end_tokens.EndWatches."""
+        if self.manual or self.closed:
+            return None
+        return self.subscription.watch_end(self.queue_prefix(queue) + "ended", id, revision, on_outcome)
 
     async def wait(
         self,
