@@ -63,7 +63,8 @@ ORDER BY a.xact_start LIMIT %(most)s
 
 -- name: vacuum
 -- Removes the dead index entries of claimed jobs, unless another session is vacuuming. Cannot run in a transaction.
-VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {schema}.live
+-- Without a parallel worker: the start of its process takes a third of the vacuum of a table with 20,000 jobs.
+VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF, PARALLEL 0) {schema}.live
 
 -- name: live_rows
 -- Returns the number of rows of `live` in %(schema)s at the last VACUUM or ANALYZE, -1 before the first.
