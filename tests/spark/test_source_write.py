@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as f
@@ -17,6 +18,9 @@ from pyspark.sql import functions as f
 from dibs.errors import Refused
 from dibs.model.requests import Reject
 from dibs.spark.dataframes import enqueue
+from dibs.spark.source import partition_writer
+from dibs.spark.source.options import write_options
+from dibs.spark.source.partition_writer import WriteTask, write_partition
 from tests.spark.source_storages import SHARED, at, jobs, records, wait_until
 from tests.storage_urls import new_url
 
@@ -39,6 +43,39 @@ def payloads(url: str, queue: str) -> dict[str, Any]:
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).select(f.struct("id").alias("data"))
+
+
+@pytest.mark.parametrize("kept", [0, 2_500_000, 2**30])
+def test_rows_arrive_once_whether_kept_or_encoded(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Of 4,500 rows, none, the first 2,000 and all are kept as requests until all are checked."""
+    url = new_url("redis", request)
+    monkeypatch.setattr(partition_writer, "KEPT_BYTES", kept)
+    ids = [f"{number:05}" for number in range(4500)]
+    rows = pa.table({"id": ids, "payload": [id.encode() * 20 for id in ids]}).to_batches(700)
+    options, task = write_options({"url": url, "queue": "work"}), WriteTask("run", 0, 0)
+
+    first = write_partition(options, task, rows)
+    again = write_partition(options, task, rows)
+
+    found = at(url, lambda storage: records(storage, "work"))
+    assert {id: id.encode() * 20 for id in ids} == {
+        id: record.slot.current.data.payload for id, record in found.items() if record.slot.current
+    }
+    assert ids == sorted(ids, key=lambda id: found[id].slot.current.seq)  # type: ignore[union-attr]
+    assert (4500, 0, 4500) == (first.rows, first.repeated, again.repeated)
+
+
+def test_no_row_is_sent_if_a_later_one_is_invalid(request: pytest.FixtureRequest) -> None:
+    url = new_url("redis", request)
+    rows = pa.table({"id": ["a"] * 1500 + [""], "payload": [b"1"] * 1501}).to_batches()
+    options = write_options({"url": url, "queue": "work"})
+
+    with pytest.raises(Refused, match="row 1500"):
+        write_partition(options, WriteTask("run", 0, 0), rows)
+
+    assert {} == at(url, lambda storage: records(storage, "work"))
 
 
 def test_all_columns_of_a_row_arrive(spark: SparkSession, url: str) -> None:

@@ -28,6 +28,7 @@ from dibs.spark.source.pages import log_pages, record_pages
 from dibs.spark.source.partitioning import id_ranges, offset_ranges
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.record_columns import ITEMS, Item, passing_items, to_record_batch
+from dibs.spark.worker_memory import freeze_imports
 from dibs.storage.column_queries import ColumnQueries, ColumnQuery, ColumnTable
 
 logger: Final = logging.getLogger("dibs.spark")
@@ -85,7 +86,9 @@ class TableReader(Shipped, ds.DataSourceReader):
                 parts = (self._log_partitions(connection, queue, is_single=is_single) for queue in queues)
             else:
                 parts = (self._id_partitions(connection, queue) for queue in queues)
-            return [*chain.from_iterable(parts)]
+            partitions = [*chain.from_iterable(parts)]
+        freeze_imports()
+        return partitions
 
     def _log_partitions(
         self, connection: StorageConnection, queue: str, *, is_single: bool
@@ -145,9 +148,10 @@ class TableReader(Shipped, ds.DataSourceReader):
         batches = self._read_columns(part, schema)
         if batches is not None:
             yield from batches
-            return
-        with StorageConnection(self._options.url) as connection:
-            yield from self._read_rows(connection, part, schema)
+        else:
+            with StorageConnection(self._options.url) as connection:
+                yield from self._read_rows(connection, part, schema)
+        freeze_imports()
 
     def _read_columns(self, part: QueuePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch] | None:
         """Return the rows as columns of a storage that runs SQL; None for other storages and tables."""

@@ -18,6 +18,7 @@ from dibs.spark.source.batch_reader import PushdownReader, TableReader
 from dibs.spark.source.options import read_options, stream_options, write_options
 from dibs.spark.source.stream_reader import EventStreamReader
 from dibs.spark.source.writers import BatchWriter, StreamWriter
+from dibs.spark.worker_memory import freeze_imports
 
 #: Spark adds this option to those of CREATE TABLE: the name of the data source.
 _CREATE_TABLE_OPTION: Final = "provider"
@@ -47,7 +48,9 @@ class DibsSource(ds.DataSource):
         shared_url(self.options.get("url"))
         # The default table of a stream is `events`. Spark calls this method for batch reads and streams
         # alike.
-        return struct_type(self.options.get("table", "events"))
+        schema = struct_type(self.options.get("table", "events"))
+        freeze_imports()
+        return schema
 
     def reader(self, schema: StructType) -> ds.DataSourceReader:
         """Return the reader of a batch read."""

@@ -24,8 +24,12 @@ T = TypeVar("T")
 
 #: Maximum payload bytes in one call of the storage; a batch also has at most LIMITS.batch items.
 MAX_CALL_BYTES: Final = 8 * 1024 * 1024
-#: Bytes of a partition kept in memory while all its rows are validated. Larger partitions spill to disk.
-SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
+#: Bytes of a partition kept as requests while all its rows are validated; the next ones are encoded.
+KEPT_BYTES: Final = 32 * 1024 * 1024
+#: Bytes of encoded requests kept in memory. Larger partitions spill to disk.
+SPOOL_MEMORY_BYTES: Final = 32 * 1024 * 1024
+#: Bytes of memory of a request, without its payload: eight Python objects.
+_REQUEST_BYTES: Final = 1000
 #: Seconds before each retry of an enqueue whose reply was lost. Request keys make the retry safe.
 RETRY_DELAYS: Final = (0.1, 1.0)
 
@@ -85,10 +89,19 @@ def _write_all_or_none(
     batches: Iterable[pa.RecordBatch],
 ) -> PartitionReport:
     report = PartitionReport()
+    kept: list[list[EnqueueRequest]] = []
+    free = KEPT_BYTES
     with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
         for requests in _split_into_batches(_valid_requests(rows, task, batches), _payload_size):
-            _write_to_spool(spool, requests)
+            # To encode and decode a request takes 2 us, so small partitions stay as they are.
+            free -= sum(_payload_size(each) + _REQUEST_BYTES for each in requests)
+            if free >= 0:
+                kept.append(requests)
+            else:
+                _write_to_spool(spool, requests)
         spool.seek(0)
+        for requests in kept:
+            _add_results(report, enqueue(connection, queue, requests))
         while requests := _read_from_spool(spool):
             _add_results(report, enqueue(connection, queue, requests))
     return report

@@ -33,7 +33,9 @@ _Column = Callable[[Sequence[str], Sequence[Any]], Iterable[Any]]
 ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
-_validate: Final = msgspec.json.Decoder(msgspec.Raw).decode
+#: Raises one of NO_JSON for bytes that are no JSON.
+validate_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+NO_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def json_or_none(raw: bytes | None) -> str | None:
@@ -41,9 +43,9 @@ def json_or_none(raw: bytes | None) -> str | None:
     if raw is None:
         return None
     try:
-        _validate(raw)
+        validate_json(raw)
         return raw.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
 
 

@@ -7,7 +7,6 @@ adds no job, in whatever order its rows come.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
@@ -83,7 +82,7 @@ class RequestBuilder:
     def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:
         self._key_prefix = f"{run}/{partition}"
         self._on_conflict = on_conflict
-        self._duplicates: Counter[str] = Counter()
+        self._duplicates: dict[str, int] = {}
 
     def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
         """Yield for each row its request, or the Refused error of an invalid row."""
@@ -116,8 +115,8 @@ class RequestBuilder:
 
     def _request_key(self, identity: bytes) -> str:
         digest = blake2b(identity, digest_size=12).hexdigest()
-        before = self._duplicates[digest]
-        self._duplicates[digest] += 1
+        before = self._duplicates.get(digest, 0)
+        self._duplicates[digest] = before + 1
         return f"{self._key_prefix}/{digest}/{before}"
 
 

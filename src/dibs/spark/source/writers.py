@@ -20,6 +20,7 @@ from dibs.spark.source.options import WriteOptions
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from dibs.spark.source.rejects import write_text
 from dibs.spark.source.row_requests import check_columns
+from dibs.spark.worker_memory import freeze_imports
 from dibs.spark.write_report import PartitionReport, sum_reports
 
 #: Local properties of a Spark task: the id of its streaming query and the number of its micro-batch.
@@ -39,6 +40,7 @@ def check_write(options: WriteOptions, schema: StructType) -> None:
     check_columns(schema)
     with StorageConnection(options.url, create=True):
         pass
+    freeze_imports()
 
 
 class BatchWriter(Shipped, ds.DataSourceArrowWriter):
@@ -54,7 +56,7 @@ class BatchWriter(Shipped, ds.DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Enqueue the rows of a partition. Called in a task."""
-        return CommitMessage(write_partition(self._options, _current_write_task(self._run), iterator))
+        return _write(self._options, self._run, iterator)
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None]) -> None:
         """Write the report file, after all tasks succeeded."""
@@ -80,9 +82,7 @@ class StreamWriter(Shipped, ds.DataSourceStreamArrowWriter):
             raise ConfigurationError(
                 f"the local properties {QUERY_ID} and {BATCH_ID} are missing in this task; use writeStream"
             )
-        return CommitMessage(
-            write_partition(self._options, _current_write_task(f"{query}/{batch}"), iterator)
-        )
+        return _write(self._options, f"{query}/{batch}", iterator)
 
     def commit(self, messages: Sequence[ds.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Write the report file of a micro-batch."""
@@ -98,9 +98,12 @@ def _current_task_context() -> TaskContext:
     return context
 
 
-def _current_write_task(run: str) -> WriteTask:
+def _write(options: WriteOptions, run: str, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
     context = _current_task_context()
-    return WriteTask(run, context.partitionId(), context.attemptNumber())
+    task = WriteTask(run, context.partitionId(), context.attemptNumber())
+    report = write_partition(options, task, batches)
+    freeze_imports()
+    return CommitMessage(report)
 
 
 def _write_report(path: str, queue: str, run: str, messages: Sequence[ds.WriterCommitMessage | None]) -> None:

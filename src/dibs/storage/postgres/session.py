@@ -24,7 +24,7 @@ from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import UnreadableRow
-from dibs.storage.postgres.column_query import column_query
+from dibs.storage.postgres.column_query import column_query, packed_numbers
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.queries import quote_identifier
@@ -210,7 +210,8 @@ class PostgresSession:
     ) -> ColumnQuery:
         schema = quote_identifier(self._server.queries.plain)
         sql = column_query(schema, table, queue, columns, state=state, after=after, until=until)
-        return ColumnQuery(make_conninfo(**await self._server.connection_params()), sql)
+        connection = make_conninfo(**await self._server.connection_params())
+        return ColumnQuery(connection, sql, packed_numbers(columns))
 
     async def register_queues(self, queues: Sequence[str]) -> None:
         """Insert the rows of new queues, in a separate transaction that commits at once.
