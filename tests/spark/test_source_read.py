@@ -342,7 +342,7 @@ def random_request(random: Random, id: str) -> EnqueueRequest:
     payload = random.choice((b"", b"{}", b"[1, 2]", b"\xff", b'"\xc3\xa9"', b"nan", b"1" * 300))
     attributes = random.choice(({}, {}, {"n": b"1"}, {"text": b'"a\\"b"'}))
     data = JobData(payload=payload, attributes=attributes, priority=random.randint(-100, 100))
-    return EnqueueRequest(job=NewJob(id=id, data=data, run_at=random.choice((None, 0, 1, 2**52))))
+    return EnqueueRequest(job=NewJob(id=id, data=data, run_at=random.choice((None, 0, 1, 2**47))))
 
 
 def random_end(random: Random) -> SettleAction:

@@ -87,7 +87,8 @@ def _database(connection: str) -> AdbcDatabase:
     """
     from adbc_driver_postgresql import connect  # noqa: PLC0415 - see read_batches
 
-    return connect(connection)
+    database: AdbcDatabase = connect(connection)
+    return database
 
 
 def _batches(
@@ -146,13 +147,12 @@ def _empty_maps(count: int, kind: pa.DataType) -> pa.Array:
 
 def _json_column(source: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return binary values as texts, and null for values that are no JSON."""
-    values = source.to_pylist()
     try:
         # Nearly always all values are JSON. Then Arrow copies their bytes, and no text becomes an object.
-        deque(map(validate_json, filter(None.__ne__, values)), maxlen=0)
+        deque(map(validate_json, source.drop_null().to_pylist()), maxlen=0)
         return source.cast(kind)
     except (*NO_JSON, pa.ArrowInvalid):
-        return pa.array([json_or_none(value) for value in values], kind)
+        return pa.array([json_or_none(value) for value in source.to_pylist()], kind)
 
 
 def _attribute_items(text: str) -> list[tuple[str, str]] | None:
