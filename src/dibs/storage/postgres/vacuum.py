@@ -27,8 +27,8 @@ log: Final = logging.getLogger("dibs.storage.postgres")
 #: Jobs that a storage claims between two vacuums: the fewest, and the most.
 FEWEST_CLAIMS: Final = 3_000
 MOST_CLAIMS: Final = 50_000
-#: A table of fewer rows is vacuumed after a sixth of them was claimed, a larger one after a quarter, because its
-#: vacuum costs more.
+#: A table of fewer rows is vacuumed after a sixth of them was claimed, a larger one after a quarter, because
+#: its vacuum costs more.
 SMALL: Final = 60_000
 #: The factor by which the assumed number of rows shrinks at most from one vacuum to the next. A table that
 #: shrinks keeps the pages of its indexes, so the next vacuum takes about as long.
