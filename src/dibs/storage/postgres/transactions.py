@@ -3,9 +3,9 @@
 The caller's commit makes the jobs visible, and a rollback removes them. The caller also decides how the
 transaction ends after an error.
 
-The row of a new queue is inserted before that, in a separate transaction. In the caller's transaction, the
-row would block every other first enqueue to that queue until the caller commits. The setting `fail_handler`
-is read there, too, because a transaction at REPEATABLE READ may see an older setting.
+The row of a new queue is inserted before the enqueue, in a separate transaction. In the caller's
+transaction, the row would block every other first enqueue to that queue until the caller commits. The
+setting `fail_handler` is read there, too, because a transaction at REPEATABLE READ may see an older setting.
 """
 
 from __future__ import annotations

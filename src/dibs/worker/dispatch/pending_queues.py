@@ -38,7 +38,7 @@ class PendingQueues:
         return list(taken)
 
     def keep(self, queues: Iterable[QueueState]) -> None:
-        """Add those of the queues that a later step must look at, too."""
+        """Add those of the queues that a later step must also look at."""
         for queue in queues:
             if queue.waits_for_turn:
                 self._turns.setdefault(queue.priority, {})[queue] = None

@@ -36,13 +36,14 @@ PREFETCH_SECONDS: Final = 0.01
 MAX_PREFETCH: Final = 1000
 #: Smallest number of jobs worth a request that only prefetches, and of settlements worth a second request.
 MIN_BATCH: Final = 150
-#: The same as a part of what the queue may prefetch, if that is more jobs. The remaining prefetched jobs then
-#: last for one round trip to a far storage.
+#: Smallest part of what the queue may prefetch that is worth such a request, if that is more than MIN_BATCH
+#: jobs. The remaining prefetched jobs then last for one round trip to a far storage.
 MIN_SHARE: Final = 3 / 8
 #: Number of jobs that a claim asks a queue of short runs for, if other such queues wait and the latest claim
 #: of the queue returned fewer jobs than it asked for.
 SMALL_STEP: Final = 8
-#: The growth of the number after a claim that returned as many jobs as it asked for: to 16 and 256 jobs.
+#: After a claim that returned as many jobs as it asked for, the next claim of such a queue asks for this many
+#: times as many: 8, 128, then MAX_PREFETCH jobs.
 STEP_GROWTH: Final = 16
 #: Seconds for which a process usually loses the CPU to others at most, and the largest growth of the expected
 #: duration of a run by one run that is shorter.
@@ -284,7 +285,7 @@ class QueueState:
 
     @property
     def waits_for_turn(self) -> bool:
-        """True if the queue is ready for a claim, has short runs, and has none here."""
+        """True if the queue is ready for a claim, has short runs, and this process has none of its jobs."""
         trips = self.round_trips
         return (
             self.readiness.ready

@@ -126,7 +126,7 @@ class Executor:
         if invocation.stop_reason is None or task is None or invocation.handler.executor == "process":
             self.interrupt(invocation, "release")
             return
-        # Without a retrieved exception, asyncio would log the RuntimeError that a closed coroutine raises.
+        # Retrieve the exception: otherwise asyncio logs the RuntimeError that a closed coroutine raises.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         with suppress(RuntimeError):  # the handler ignores GeneratorExit, too
             task.get_coro().close()
@@ -148,7 +148,7 @@ class Executor:
 
     async def _run_async_handler(self, invocation: Invocation) -> None:
         if invocation.stop_reason is None:
-            # As in `_mark_entered`, without its call: this code runs for each job.
+            # The same as `_mark_entered`, without the call, because this code runs for each job.
             invocation.entered = True
             self._started[invocation.index] = time.monotonic()
             verdict = await call_async_handler(invocation)

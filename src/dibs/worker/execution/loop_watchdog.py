@@ -63,11 +63,11 @@ class LoopWatchdog:
             self._loop.call_soon_threadsafe(self._answered.set)
         except RuntimeError:
             return False
-        # The same run throughout: otherwise many short steps of many runs keep the loop busy.
+        # Warn only if the same run blocks throughout: short steps of many runs also keep the loop busy.
         suspect, periods = None, 0
         while not self._answered.wait(PATIENCE / 2) and not self._closed.is_set():
             found = self._find_blocking_run()
-            # A run that is found first counts from the question.
+            # The first run that is found counts from the time of the question.
             periods = periods + 1 if found == suspect or suspect is None else 0
             suspect = found
             if periods == 2 and found is not None:

@@ -137,7 +137,7 @@ def choose_action(
 def calls_hook_after_stalls(invocation: Invocation) -> bool:
     """Return whether to call the hook of a job that has stalled too often.
 
-    A stall beyond the first one that was too many shows that the hook killed its process.
+    The first stall over the limit calls the hook. A further stall shows that the hook killed its process.
     """
     most = invocation.limits.max_stalls
     return most is None or invocation.job.stalls <= most + 1

@@ -55,9 +55,8 @@ class ForkServer:
     def preload(self, scheme: str) -> None:
         """Import the storage of a URL scheme before the next fork, if the storage is part of dibs.
 
-            A storage of another package is not imported: its import may start threads or open connections,
-            and
-        these do not survive a fork.
+        A storage of another package is not imported: its import may start threads or open connections, which
+        do not survive a fork.
         """
         self._scheme = scheme
         if scheme in BUILT_IN:

@@ -26,7 +26,8 @@ from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, 
 CANCEL_GRACE: Final = 5.0
 #: Number of processes in a row that a signal may kill at their start before a worker gives up.
 KILLED_STARTS: Final = 5
-#: Seconds until a handler must have begun: the start of its process with the lifespan, and the way to it.
+#: Seconds until a handler must have begun: the start of its process with the lifespan, and the transfer of
+#: the job to it.
 START_TIMEOUT: Final = 300.0
 #: Seconds until a run is released after a signal killed its process at the start: the memory may be full.
 KILLED_START_PAUSE: Final = 1.0

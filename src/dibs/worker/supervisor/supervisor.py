@@ -234,7 +234,7 @@ class Supervisor:
     def _on_drained(self, worker: WorkerHandle) -> None:
         worker.drained = True
         if any(held_run.overran for held_run in self._held_runs.runs_of(worker)):
-            # Its handlers that overran end with the process, which leaves the lifespan before it exits.
+            # The handlers that overran end with their process, which leaves the lifespan before it exits.
             worker.ended_for_overrun = True
             worker.retire_by = max(worker.retire_by or 0.0, time.monotonic() + STOP_TIMEOUT)
             worker.send(messages.StopWorker())

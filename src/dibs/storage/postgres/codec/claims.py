@@ -45,7 +45,7 @@ _decode_rest: Final = msgspec.json.Decoder(_Rest).decode
 def decode_claim(rows: Sequence[Row], lease: str, token: str, positions: RowPositions) -> ClaimResult:
     """Return the result of a claim, and add the positions of its rows.
 
-    The rows are some with arrays of jobs, and a last one for the whole claim.
+    All rows but the last have arrays of jobs; the last row is about the whole claim.
     """
     lost, now, next_due, holder, *_ = rows[-1]
     jobs: list[Job] = []
@@ -120,5 +120,5 @@ def _decode_claimed_job(columns: Row, priority: int, rest: str | None, run: Acti
 
 
 def count_filed(rows: Sequence[Row]) -> int:
-    """Return the number of jobs that a claim filed because their keys are closed."""
+    """Return the number of jobs that a claim took out of the claim order because their keys have no room."""
     return rows[-1][4] or 0

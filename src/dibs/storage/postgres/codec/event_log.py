@@ -46,7 +46,7 @@ _decode_event: Final = msgspec.json.Decoder(LogEvent).decode
 _decode_run: Final = msgspec.json.Decoder(tuple[str, int, int, int, int]).decode
 #: The start of an event with all fields. In one with five fields, a number follows the id.
 _ALL_FIELDS: Final = b'["completed","'
-#: The largest bigint. A larger number of an entry is read as this one, after the end of the log.
+#: The largest bigint. It replaces a larger number in an offset, and is also after the end of the log.
 _BEYOND: Final = 2**63 - 1
 
 

@@ -206,7 +206,7 @@ class PostgresDatabase:
                 await connection.execute(self.queries.prepared_enqueue())
                 connection.has_enqueue = True
             except psycopg.Error:
-                # The enqueue before it is answered. The next call finds out if the connection is lost.
+                # The enqueue that came before is already answered. The next call notices a lost connection.
                 log.debug("%s: could not prepare the statement of an enqueue", self.url, exc_info=True)
 
     async def _connect_prepared(self) -> PooledConnection:

@@ -93,7 +93,7 @@ class ThreadConnections:
         try:
             connection = await self._connect()
         except (psycopg.Error, DibsError, OSError):
-            # The call on the event loop, which started this, raises the error if it concerns it, too.
+            # If the error also concerns the call on the event loop that started this, that call raises it.
             self._failed_until = time.monotonic() + OPEN_PAUSE
             return
         self._all.add(connection)

@@ -37,7 +37,7 @@ ECHO_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 30.0
 #: The most sessions of a pooler on which the listener runs UNLISTEN.
 MAX_SESSIONS: Final = 100
-#: The most seconds for that.
+#: The most seconds that these UNLISTENs may take.
 UNLISTEN_SECONDS: Final = 10.0
 #: Seconds until the listener connects again: the first pause, doubled each time up to the longest.
 FIRST_PAUSE: Final = 0.05
