@@ -93,7 +93,7 @@ def _write_all_or_none(
     free = KEPT_BYTES
     with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
         for requests in _split_into_batches(_valid_requests(rows, task, batches), _payload_size):
-            # To encode and decode a request takes 2 us, so small partitions stay as they are.
+            # Small partitions stay as they are, which saves encoding and decoding each request.
             free -= sum(_payload_size(each) + _REQUEST_BYTES for each in requests)
             if free >= 0:
                 kept.append(requests)
