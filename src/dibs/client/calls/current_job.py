@@ -79,7 +79,7 @@ class CurrentJob:
         #: Jobs that the worker enqueues in the same atomic step as the completion of this run.
         self.follow_ups: tuple[FollowUp, ...] = ()
         #: True after `hand_off`.
-        self.handed_off = False
+        self.handed_off: bool = False
         self.fence: int = run.fence
         """Number of this run, which grows with each claim of the id.
 
