@@ -1,4 +1,4 @@
-"""Let programs with Spark start with half the CPU time, for tests that start and kill many of them.
+"""Programs of Spark that start with half the CPU time, for tests that start and kill many programs.
 
 Streams into both sinks took 22 s of CPU from their start to their first micro-batches: 9 s of Java, which
 loads its classes from 200 files, and 12 s of 18 Python processes, which compile pyspark.zip. Java can

@@ -41,7 +41,7 @@ def isolated_pid() -> int:
 
 @app.task(queue="child")
 def child() -> None:
-    """Leave a process behind, like a ProcessPoolExecutor that nobody shuts down."""
+    """Start a process that outlives the handler, like a ProcessPoolExecutor without a shutdown."""
     multiprocessing.Process(target=time.sleep, args=(3600,)).start()
 
 

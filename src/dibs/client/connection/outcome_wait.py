@@ -108,7 +108,7 @@ class OutcomeWait(EndWaiter):
                 return ended
 
     async def _join_group(self) -> bool:
-        """Join a shared wait, unless this waiter is in one that goes on.
+        """Join a shared wait, unless this waiter already is in a wait that continues.
 
         Return True if the new shared wait reports each end, so that the state need not be read.
         """

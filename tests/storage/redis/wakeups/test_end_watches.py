@@ -17,7 +17,7 @@ KEPT = OutcomeRetention(completed=60_000)
 
 
 class Watched:
-    """A queue of which a wait has confirmed the subscription, and the calls of its watches."""
+    """A queue whose messages the storage receives, and the calls of the callbacks of its watches."""
 
     def __init__(self, storage: RedisStorage) -> None:
         self.storage, self.calls = storage, asyncio.Queue[Outcome | None]()

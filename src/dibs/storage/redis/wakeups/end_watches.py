@@ -63,7 +63,7 @@ class EndWatches:
 
 
 def _decode(packed: bytes | None) -> Outcome | None:
-    """Return an outcome; None for one that was not sent. For damage too: a read of the state reports it."""
+    """Return the outcome; None if it is missing, or damaged, which a read of the state reports."""
     try:
         return decode_outcome(packed) if packed else None
     except DECODE_ERRORS:
