@@ -14,7 +14,7 @@ from dibs_conformance.laws import LAWS
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants import MUTANTS, Mutant, commit_log
-from tests.kit.mutants.sql import ALL_IN_LINE, planted_lines
+from tests.kit.mutants.sql import ALL_IN_LINE, ALL_SERIES, planted_lines
 from tests.kit.play import play
 from tests.kit.postgres_locations import PostgresLocations
 from tests.kit.redis_locations import RedisLocations
@@ -87,11 +87,15 @@ def test_a_bug_in_postgres_is_found(
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.certify)])
-def test_jobs_that_stay_in_the_line_are_no_bug(
-    examples: int, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("line", [ALL_IN_LINE, ALL_SERIES], ids=lambda line: line[0])
+def test_a_path_that_is_always_taken_is_no_bug(
+    examples: int,
+    line: tuple[str, str, str],
+    postgres_server: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three bugs are planted together with claims that always leave their jobs in the line."""
-    planted_lines(ALL_IN_LINE)(monkeypatch)
+    """Some bugs are planted together with a change that makes short histories reach their path."""
+    planted_lines(line)(monkeypatch)
 
     with PostgresLocations(postgres_server.url) as locations:
         failure, _ = play(examples, target=locations, durable=True, walkthrough=True)

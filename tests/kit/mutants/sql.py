@@ -10,6 +10,8 @@ from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 #: No bug: a claim of any number of jobs leaves them in the line. The laws of the kit claim few at a time.
 ALL_IN_LINE = ("0032_in_line", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
+#: No bug: each new id beside a live one is inserted as a set. The batches of the kit have few requests.
+ALL_SERIES = ("0037_new_batches", "stop - i >= 3", "stop - i >= 0")
 
 
 def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
@@ -119,13 +121,13 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_new_batch_forgets_its_request_keys": (
         "a request_key acts once",
-        "0031_keyed_batches",
+        "0037_new_batches",
         "            WHERE a.key IS NOT NULL\n",
         "            WHERE false\n",
     ),
     "sql_reject_overlooks_outcomes_in_a_batch": (
         "Reject: completed, with the outcome",
-        "0031_keyed_batches",
+        "0037_new_batches",
         "        IF rejects AND EXISTS (",
         "        IF false AND EXISTS (",
     ),
@@ -165,7 +167,25 @@ IN_LINE: dict[str, tuple[str, str, str, str]] = {
     ),
 }
 
+#: The same for bugs in batches with live and new ids.
+IN_SERIES: dict[str, tuple[str, str, str, str]] = {
+    "sql_reject_overlooks_outcomes_beside_a_live_id": (
+        "Reject: completed, with the outcome",
+        "0037_new_batches",
+        "        AND NOT (rejects AND EXISTS (",
+        "        AND NOT (false AND EXISTS (",
+    ),
+    "sql_a_new_id_beside_a_live_one_is_not_logged": (
+        "log: a new job is queued",
+        "0037_new_batches",
+        "                    told := told || notes_of(qu, 'queued', ids[i:stop], now_ms);",
+        "                    told := told;",
+    ),
+}
+
 for name, (sentence, *line) in LINES.items():
     add(Mutant(name, "postgres", sentence, planted(line[0], line[1], line[2]), by_contract=True))
 for name, (sentence, *line) in IN_LINE.items():
     add(Mutant(name, "postgres", sentence, planted_lines(ALL_IN_LINE, (line[0], line[1], line[2]))))
+for name, (sentence, *line) in IN_SERIES.items():
+    add(Mutant(name, "postgres", sentence, planted_lines(ALL_SERIES, (line[0], line[1], line[2]))))
