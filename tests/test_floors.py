@@ -50,7 +50,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("network",),
         ("diagnosis", "vacuum", "wakeups"),
         ("session",),
-        ("direct_enqueue", "many_queues", "transactions"),
+        ("direct_enqueue", "key_sets", "many_queues", "transactions"),
         ("storage",),
         ("temporary",),
     ),

@@ -27,6 +27,7 @@ from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
+from dibs_conformance.sequential.key_set_calls import check_key_sets
 from dibs_conformance.sequential.limit_probes import (
     check_bad_limits,
     check_many_jobs_of_full_keys,
@@ -287,6 +288,13 @@ PROBES = (
         "repeated as in a batch.",
         single_calls.check_enqueues,
         clock="system",
+    ),
+    Probe(
+        "a batch with a key set acts as an enqueue",
+        "3, enqueue",
+        "A batch whose request keys are kept as a key set has the statuses and effects of an enqueue with "
+        "request keys, and is enqueued once for each number.",
+        check_key_sets,
     ),
     Probe(
         "a claim and an end of one job act as larger ones",

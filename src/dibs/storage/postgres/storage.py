@@ -45,6 +45,7 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.postgres.codec import event_log, parameters, rows
 from dibs.storage.postgres.codec.parameters import sendable_id, sendable_lease
 from dibs.storage.postgres.direct_enqueue import PostgresDirectEnqueue
+from dibs.storage.postgres.key_sets import KeySetSession
 from dibs.storage.postgres.many_queues import ManyQueuesSession
 from dibs.storage.postgres.network.address import parse_url
 from dibs.storage.postgres.network.callers_errors import check_connection
@@ -64,7 +65,7 @@ def open_url(
     return PostgresStorage(evolve(parse_url(url, options), pool=pool), clock=clock)
 
 
-class PostgresStorage(ManyQueuesSession, PostgresDirectEnqueue):
+class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
     """Jobs in one schema of a Postgres database. Any number of processes may use it at the same time."""
 
     capabilities = Capabilities(

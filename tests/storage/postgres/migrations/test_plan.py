@@ -51,6 +51,8 @@ PLANS = {
     "FROM ended WHERE q + 0 = 1 AND kind = 'completed' AND expires_at <= 1": "ended_expiry",
     "FROM request_keys WHERE q = 1 AND key = 'a'": "request_keys_pkey",
     "FROM request_keys WHERE q + 0 = 1 AND expires_at <= 1": "request_keys_expiry",
+    "FROM key_sets WHERE q = 1 AND name = 'a' AND n > 1 ORDER BY n": "key_sets_pkey",
+    "FROM key_sets WHERE q + 0 = 1 AND expires_at <= 1": "key_sets_expiry",
     f"FROM leases WHERE q = 1 AND {LEASE} AND expires_at > 1": "leases_pkey",
     "FROM leases WHERE q + 0 = 1 AND expires_at <= 1": "leases_expiry",
     "FROM live WHERE q = 1 AND id = 'a'": "live_pkey",

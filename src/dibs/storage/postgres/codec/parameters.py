@@ -58,11 +58,11 @@ def to_json_text(value: object) -> str | None:
     return None if value is None else _encode(value).decode()
 
 
-def attributes_to_json(data: JobData) -> str | None:
+def attributes_to_json(attributes: Mapping[str, bytes]) -> str | None:
     """Return attributes as one JSON object, None for no attributes. The values are JSON already."""
-    if not data.attributes:
+    if not attributes:
         return None
-    return _encode({name: Raw(value) for name, value in data.attributes.items()}).decode()
+    return _encode({name: Raw(value) for name, value in attributes.items()}).decode()
 
 
 def encode_start(run_at: int | None, delay: int | None) -> int | None:
@@ -130,7 +130,7 @@ def encode_requests(batch: CheckedBatch) -> Params:
         "priorities": _array_or_null([each.priority or None for each in data]),
         "whens": _array_or_null([encode_start(job.run_at, job.delay) for job in jobs]),
         "hows": hows,
-        "attributes": _array_or_null([attributes_to_json(each) for each in data]),
+        "attributes": _array_or_null([attributes_to_json(each.attributes) for each in data]),
         "overrides": _array_or_null([to_json_text(each.overrides) for each in data]),
         "retentions": _array_or_null([to_json_text(each.retention) for each in data]),
         "job_keys": _array_or_null([each.key for each in data]),

@@ -61,6 +61,25 @@ FROM {schema}.queues k ORDER BY k.name
 SELECT {settings}
 FROM {schema}.queues k WHERE k.name = %(queue)s
 
+-- name: read_key_set
+-- Returns a row for each batch of a key set above a number: its number, its keys (NULL if they have expired) and the
+-- statuses of its requests (NULL if each is `queued`).
+WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms)
+SELECT s.n, CASE WHEN s.expires_at > clock.now_ms THEN s.members END,
+       CASE WHEN s.expires_at > clock.now_ms THEN s.statuses END
+FROM clock, {schema}.key_sets s
+WHERE s.q = (SELECT q FROM {schema}.queues WHERE name = %(queue)s) AND s.name = %(name)s AND s.n > %(after)s
+ORDER BY s.n LIMIT %(limit)s
+
+-- name: has_request_keys
+-- Returns whether the queue has an unexpired request key that begins with %(prefix)s and "/". The character after "/" is
+-- "0".
+WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms)
+SELECT EXISTS (
+    SELECT 1 FROM clock, {schema}.request_keys r
+    WHERE r.q = (SELECT q FROM {schema}.queues WHERE name = %(queue)s) AND r.key >= %(prefix)s || '/'
+      AND r.key < %(prefix)s || '0' AND r.expires_at > clock.now_ms)
+
 -- name: events
 -- Returns a row for each log entry from number %(since)s on, oldest first. If there are no entries, returns one row
 -- with the number up to which the log was trimmed.

@@ -26,6 +26,15 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[],
     %(wants)b::boolean[]) e
 
+-- name: enqueue_batch
+-- Returns one row: whether the key set has a batch of this number, and the statuses of the requests in their order. NULL
+-- in `statuses` means that every request was queued as a new job.
+SELECT e.taken, e.statuses
+FROM {schema}.enqueue_batch(
+    %(queue)s::text, %(now)s::bigint, %(name)s::text, %(number)s::integer, %(keys)b::bytea, %(plain)s::boolean,
+    %(ids)b::text[], %(payloads)b::bytea[], %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[],
+    %(attributes)b::text[], %(job_keys)b::text[]) e
+
 -- name: claim
 -- Returns rows with arrays of jobs in the order of claims, and a last row for the whole claim, without jobs.
 SELECT {claimed}
