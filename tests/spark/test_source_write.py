@@ -129,13 +129,14 @@ class KilledOnce:
         return at(self._url, lambda storage: storage.counts(["work"]))["work"].waiting > 0
 
 
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 def test_a_task_that_is_killed_and_retried_adds_no_job_twice(
-    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, scheme: str
 ) -> None:
     """With rejects, rows are sent as they come: attempt 0 dies after a part of them, and attempt 1 sends
     all.
     """
-    url = new_url("redis", request)
+    url = new_url(scheme, request)
     # More data than the buffers between the two Python processes of a task hold.
     large = spark.range(0, 20_000, 1, 1).select(f.format_string("%0200d", "id").alias("data"))
     rows = spark.createDataFrame(large.rdd.mapPartitions(KilledOnce(url, tmp_path / "killed")), large.schema)

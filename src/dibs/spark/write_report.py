@@ -20,6 +20,12 @@ class PartitionReport:
     repeated: int = 0
     rejected: int = 0
 
+    def add(self, statuses: Sequence[str], repeated: int) -> None:
+        """Count the rows of one call of the storage."""
+        self.rows += len(statuses)
+        self.statuses.update(statuses)
+        self.repeated += repeated
+
 
 class WriteReport(Struct, frozen=True, kw_only=True):
     """The result of a write that succeeded.

@@ -7,10 +7,10 @@ adds no job, in whatever order its rows come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,9 @@ from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model.check_jobs import check_request
 from dibs.model.job import NO_ATTRIBUTES, JobData, NewJob
+from dibs.model.request_columns import RequestColumns, make_member, member_text
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject
+from dibs.spark.source.column_requests import convert_columns, to_milliseconds
 from dibs.spark.source.options import parse_conflict
 
 _SparkTypes = tuple[type[t.DataType], ...]
@@ -73,27 +75,53 @@ def _check_attribute_names(kind: t.MapType) -> None:
         )
 
 
+class ConvertedBatch(NamedTuple):
+    """The rows of a batch of Arrow as enqueue requests."""
+
+    columns: RequestColumns
+    #: The index in the batch of each request.
+    rows: Sequence[int]
+    #: The index and the error of each invalid row.
+    refused: list[tuple[int, Refused]]
+
+
 class RequestBuilder:
     """The builder of the enqueue requests of one partition.
 
     It numbers equal rows, so one builder must get all rows of the partition.
     """
 
-    def __init__(self, run: str, partition: int, on_conflict: OnConflict | None) -> None:
-        self._key_prefix = f"{run}/{partition}"
+    def __init__(self, key_prefix: str, on_conflict: OnConflict | None) -> None:
+        self._key_prefix = key_prefix
         self._on_conflict = on_conflict
-        self._duplicates: dict[str, int] = {}
+        #: Digest of a row -> how often it came.
+        self._earlier: dict[bytes, int] = {}
 
-    def requests(self, batch: pa.RecordBatch) -> Iterator[EnqueueRequest | Refused]:
-        """Yield for each row its request, or the Refused error of an invalid row."""
-        columns = {name: _convert_column(name, batch.column(name)) for name in batch.schema.names}
+    def convert(self, batch: pa.RecordBatch) -> ConvertedBatch:
+        """Return the requests of the valid rows, and the errors of the others."""
+        fields: dict[str, Any] | None = convert_columns(batch)
+        if fields is None:
+            return self._convert_rows(batch)
+        if self._on_conflict is not None:
+            fields["conflicts"] = [self._on_conflict] * batch.num_rows
+        members = self._members([_digest(id.encode()) for id in fields["ids"]])
+        return ConvertedBatch(RequestColumns(**fields, members=members), range(batch.num_rows), [])
+
+    def _convert_rows(self, batch: pa.RecordBatch) -> ConvertedBatch:
+        values = {name: _convert_column(name, batch.column(name)) for name in batch.schema.names}
+        requests: list[tuple[EnqueueRequest, bytes]] = []
+        rows: list[int] = []
+        refused: list[tuple[int, Refused]] = []
         for row in range(batch.num_rows):
             try:
-                yield self._request({name: values[row] for name, values in columns.items()})
-            except Refused as refused:
-                yield refused
+                requests.append(self._request({name: column[row] for name, column in values.items()}))
+                rows.append(row)
+            except Refused as error:
+                refused.append((row, error))
+        return ConvertedBatch(_to_columns(requests), rows, refused)
 
-    def _request(self, row: Mapping[str, Any]) -> EnqueueRequest:
+    def _request(self, row: Mapping[str, Any]) -> tuple[EnqueueRequest, bytes]:
+        """Return the request of a row, and its member of the key set. Raise Refused."""
         data = JobData(
             payload=_encode_payload(row),
             attributes=_encode_attributes(row.get("attributes")),
@@ -102,7 +130,10 @@ class RequestBuilder:
         )
         id, conflict = row.get("id"), _parse_row_conflict(row.get("on_conflict")) or self._on_conflict
         run_at = row.get("run_at")
-        request_key = self._request_key(_row_content(data, run_at, conflict) if id is None else id.encode())
+        (member,) = self._members(
+            [_digest(_row_content(data, run_at, conflict) if id is None else id.encode())]
+        )
+        request_key = f"{self._key_prefix}/{member_text(member)}"
         if id is None:
             id, conflict = request_key.replace("/", "-"), conflict or _GENERATED_ID_CONFLICT
         request = EnqueueRequest(
@@ -111,13 +142,36 @@ class RequestBuilder:
             request_key=request_key,
         )
         check_request(request)
-        return request
+        return request, member
 
-    def _request_key(self, identity: bytes) -> str:
-        digest = blake2b(identity, digest_size=12).hexdigest()
-        before = self._duplicates.get(digest, 0)
-        self._duplicates[digest] = before + 1
-        return f"{self._key_prefix}/{digest}/{before}"
+    def _members(self, digests: Sequence[bytes]) -> list[bytes]:
+        """Return the members of rows with these digests, and count them."""
+        earlier = self._earlier
+        members = []
+        for digest in digests:
+            before = earlier.get(digest, 0)
+            earlier[digest] = before + 1
+            members.append(make_member(digest, before))
+        return members
+
+
+def _digest(identity: bytes) -> bytes:
+    return blake2b(identity, digest_size=12).digest()
+
+
+def _to_columns(requests: Sequence[tuple[EnqueueRequest, bytes]]) -> RequestColumns:
+    jobs = [request.job for request, _ in requests]
+    data = [job.data for job in jobs]
+    return RequestColumns(
+        ids=[job.id for job in jobs],
+        payloads=[each.payload for each in data],
+        members=[member for _, member in requests],
+        priorities=[each.priority for each in data],
+        run_ats=[job.run_at for job in jobs],
+        keys=[each.key for each in data],
+        attributes=[each.attributes for each in data],
+        conflicts=[request.on_conflict for request, _ in requests],
+    )
 
 
 def _row_content(data: JobData, run_at: int | None, conflict: OnConflict | None) -> bytes:
@@ -133,8 +187,7 @@ def _convert_column(name: str, column: pa.Array) -> list[Any]:
     Values that can be invalid are converted per row.
     """
     if name == "run_at":
-        # Convert microseconds to ms, rounded up, so that a job never runs early.
-        return [None if at is None else -(-at // 1000) for at in column.cast(pa.int64()).to_pylist()]
+        return to_milliseconds(column)
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     if name == "attributes":
         # A map to strings holds JSON texts, as in the table `jobs`. Other values are encoded as JSON.
