@@ -348,9 +348,7 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
         params = self._check_common(queue, now, limit)
-        # Read one more entry than asked for, because the caller may already have all events of the first
-        # entry.
-        paged = {**params, "since": event_log.first_entry_number(after), "limit": params["limit"] + 1}
+        paged = {**params, "since": event_log.first_entry_number(after)}
         found = await self._run_read("events", paged)
         return self.decode(queue, event_log.decode_page, found, after, params["limit"])
 
