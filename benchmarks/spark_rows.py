@@ -1,13 +1,14 @@
 """Measure rows per second between Spark and a storage: `python -m benchmarks.spark_rows [--rows N] [--rounds
 N]`.
 
-Each round also measures two baselines with the same rows on the same Postgres: psycopg's COPY in a Python
-data source, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's libpostgresql-jdbc-java is
-installed. Both write a plain table with a primary key, without deduplication or other guarantees, so they are
-the limit of what a queue can reach. Reads are compared like with like: all columns of `jobs` with a plain
-table of as many columns, and the columns id and payload with a plain table of these two. A source of constant
-rows shows the limit of every data source in Python. Compare the ratios: the speed of a shared machine changes
-by the minute. The CPU time is that of Java, of all Python processes and of the servers.
+Each round also measures baselines with the same rows on the same Postgres: psycopg's COPY and ADBC in data
+sources in Python, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's
+libpostgresql-jdbc-java is installed. They write a plain table with a primary key, without deduplication or
+other guarantees, so they are the limit of what a queue can reach. Reads are compared like with like: all
+columns of `jobs` with a plain table of as many columns, and the columns id and payload with a plain table of
+these two. A source of constant rows shows the limit of every data source in Python. Compare the ratios: the
+speed of a shared machine changes by the minute. The CPU time is that of Java, of all Python processes and of
+the servers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -25,14 +26,11 @@ from uuid import uuid4
 
 import psutil
 import psycopg
-import pyarrow as pa
 from psycopg.conninfo import conninfo_to_dict
-from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 from rich.table import Table
 
-from benchmarks import report
+from benchmarks import report, spark_drivers
 from benchmarks.spark_constants import ConstantsSource, frame
 from benchmarks.storages import private_servers
 from dibs.spark import enqueue, read, session
@@ -79,34 +77,6 @@ class Cost(NamedTuple):
 PROCESSES: Final = {"java": ("java",), "server": ("postgres", "redis-server"), "python": ("",)}
 #: Name of a step -> its cost in each repetition.
 Costs = dict[str, list[Cost]]
-
-
-class CopyWriter(ds.DataSourceArrowWriter):
-    """Copies each partition in one transaction."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._url, self._table = options["url"], options["table"]
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> ds.WriterCommitMessage:
-        statement = f"copy {self._table} (id, payload) from stdin (format binary)"
-        with psycopg.connect(self._url) as connection, connection.cursor().copy(statement) as copy:
-            copy.set_types(["text", "bytea"])
-            for batch in iterator:
-                ids, payloads = (column.to_pylist() for column in batch.columns)
-                for row in zip(ids, payloads, strict=True):
-                    copy.write_row(row)
-        return ds.WriterCommitMessage()
-
-
-class CopySource(ds.DataSource):
-    """A data source that writes rows to Postgres with psycopg."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "plain_copy"
-
-    def writer(self, schema: StructType, overwrite: bool) -> ds.DataSourceWriter:  # noqa: FBT001 - the signature is Spark's
-        return CopyWriter(self.options)
 
 
 def measure(
@@ -161,18 +131,24 @@ def steps(
                 calls[f"dibs read {name}, {title}, {tasks} tasks"] = partial(
                     read_jobs, spark, storage_url, tasks, columns
                 )
-    for kind in ("copy", "jdbc"):
+    for kind in ("copy", "adbc", "jdbc"):
         with psycopg.connect(postgres) as connection:
             connection.execute(TABLE.format(f"{kind}_{suffix}"))
-    calls["COPY write postgres"] = lambda: write_copy(jobs, postgres, f"copy_{suffix}")
+    plain, wide_table = f"adbc_{suffix}", f"wide_{suffix}"
+    calls["COPY write postgres"] = partial(
+        spark_drivers.write, jobs, "plain_copy", postgres, f"copy_{suffix}"
+    )
+    calls["ADBC write postgres"] = partial(spark_drivers.write, jobs, "plain_adbc", postgres, plain)
+    # A table of the same rows with the columns of `jobs`, filled before the clock starts.
+    calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", wide_table)
+    for title, table in (("2", plain), ("all", wide_table)):
+        calls[f"ADBC read postgres, {title} columns"] = partial(read_adbc, spark, postgres, table)
     if jdbc:
         options = jdbc_options(postgres) | {"dbtable": f"jdbc_{suffix}"}
         sink = jobs.write.format("jdbc").mode("append").options(**options, batchsize="1000")
         calls["JDBC write postgres"] = sink.save
         calls["JDBC read postgres, 2 columns"] = partial(read_jdbc, spark, options)
-        wide = jdbc_options(postgres) | {"dbtable": f"wide_{suffix}"}
-        # A table of the same rows with the columns of `jobs`, filled before the clock starts.
-        calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", f"wide_{suffix}")
+        wide = jdbc_options(postgres) | {"dbtable": wide_table}
         calls["JDBC read postgres, all columns"] = partial(read_jdbc, spark, wide)
     for title in ("all", "2"):
         calls[f"constants read, {title} columns"] = partial(read_constants, spark, jobs.count(), title)
@@ -189,6 +165,10 @@ def read_jdbc(spark: SparkSession, options: Mapping[str, str]) -> None:
     read_to_noop(spark.read.format("jdbc").options(**options).load())
 
 
+def read_adbc(spark: SparkSession, url: str, table: str) -> None:
+    read_to_noop(spark_drivers.frame(spark, url, table))
+
+
 def read_constants(spark: SparkSession, rows: int, columns: str) -> None:
     read_to_noop(frame(spark, rows, columns))
 
@@ -200,10 +180,6 @@ def read_jobs(spark: SparkSession, url: str, tasks: int, columns: Sequence[str] 
 def read_to_noop(frame: DataFrame) -> None:
     """Read all columns of all rows, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
-
-
-def write_copy(jobs: DataFrame, url: str, table: str) -> None:
-    jobs.write.format("plain_copy").mode("append").options(url=url, table=table).save()
 
 
 def jdbc_options(url: str) -> dict[str, str]:
@@ -268,7 +244,8 @@ def main() -> None:
         (redis, postgres), servers = stack.enter_context(private_servers())
         spark = session("dibs rows", master="local[2]", config=config)
         stack.callback(spark.stop)
-        spark.dataSource.register(CopySource)
+        spark.dataSource.register(spark_drivers.CopySource)
+        spark.dataSource.register(spark_drivers.AdbcSource)
         spark.dataSource.register(ConstantsSource)
         urls = {"file": f"file:{folder}/NAME", "redis": redis, "postgres": postgres}
         chosen = {name: url for name, url in urls.items() if name in options.storages.split(",")}
