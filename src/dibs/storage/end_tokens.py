@@ -36,9 +36,10 @@ class EndWatches(Protocol):
     """The optional method of a storage that calls back when a job has ended."""
 
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
-        """Call `on_outcome` as soon as the run of the enqueue `revision` has ended, and return a function.
+        """Call `on_outcome` at the next end of the id after the enqueue `revision`, and return a function.
 
-        The function ends the watch. Return None, and call nothing, if the id may have ended before the call,
+        The outcome may be that of an earlier run, if the enqueue was blocked: compare its revisions. The
+        function ends the watch. Return None, and call nothing, if the id may have ended before the call,
         or if the storage receives no messages about the queue; the caller then uses `wait`. As with `wait`, a
         message may be lost, so the caller reads the state now and then.
         """
