@@ -124,35 +124,74 @@ def steps(
     suffix = uuid4().hex
     calls: dict[str, Callable[[], Any]] = {}
     for name, url in urls.items():
-        storage_url = url.replace("NAME", f"rows_{suffix}")
-        calls[f"dibs write {name}"] = partial(enqueue, jobs, "rows", url=storage_url)
+        write = partial(write_jobs, url)
+        calls |= write_steps(f"dibs write {name}", write, jobs, suffix)
         for columns, title in ((None, "all columns"), (PAIR, "2 columns")):
             for tasks in (1, 2):
                 calls[f"dibs read {name}, {title}, {tasks} tasks"] = partial(
-                    read_jobs, spark, storage_url, tasks, columns
+                    read_jobs, spark, storage_url(url, suffix), tasks, columns
                 )
-    for kind in ("copy", "adbc", "jdbc"):
-        with psycopg.connect(postgres) as connection:
-            connection.execute(TABLE.format(f"{kind}_{suffix}"))
-    plain, wide_table = f"adbc_{suffix}", f"wide_{suffix}"
-    calls["COPY write postgres"] = partial(
-        spark_drivers.write, jobs, "plain_copy", postgres, f"copy_{suffix}"
-    )
-    calls["ADBC write postgres"] = partial(spark_drivers.write, jobs, "plain_adbc", postgres, plain)
-    # A table of the same rows with the columns of `jobs`, filled before the clock starts.
-    calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", wide_table)
-    for title, table in (("2", plain), ("all", wide_table)):
-        calls[f"ADBC read postgres, {title} columns"] = partial(read_adbc, spark, postgres, table)
-    if jdbc:
-        options = jdbc_options(postgres) | {"dbtable": f"jdbc_{suffix}"}
-        sink = jobs.write.format("jdbc").mode("append").options(**options, batchsize="1000")
-        calls["JDBC write postgres"] = sink.save
-        calls["JDBC read postgres, 2 columns"] = partial(read_jdbc, spark, options)
-        wide = jdbc_options(postgres) | {"dbtable": wide_table}
-        calls["JDBC read postgres, all columns"] = partial(read_jdbc, spark, wide)
+    calls |= baselines(spark, postgres, jobs, suffix, jdbc=jdbc, wide="postgres" in urls)
     for title in ("all", "2"):
         calls[f"constants read, {title} columns"] = partial(read_constants, spark, jobs.count(), title)
     return calls
+
+
+def write_steps(
+    name: str, write: Callable[[DataFrame, str], Any], jobs: DataFrame, suffix: str
+) -> dict[str, Callable[[], Any]]:
+    """Return a step that is not measured and the write itself.
+
+    Spark ends a Python process that is idle for a minute. The first step starts the processes again, and
+    imports what they need, with two rows.
+    """
+    few = jobs.limit(2).repartition(2)
+    return {f"({name}: two rows)": partial(write, few, f"few_{suffix}"), name: partial(write, jobs, suffix)}
+
+
+def baselines(
+    spark: SparkSession, postgres: str, jobs: DataFrame, suffix: str, *, jdbc: bool, wide: bool
+) -> dict[str, Callable[[], Any]]:
+    """Return the steps without a queue. With `wide`, all columns of the jobs on Postgres are read, too."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for kind in ("copy", "adbc", *(("jdbc",) if jdbc else ())):
+        with psycopg.connect(postgres) as connection:
+            for name in (suffix, f"few_{suffix}"):
+                connection.execute(TABLE.format(f"{kind}_{name}"))
+        calls |= write_steps(
+            f"{kind.upper()} write postgres", partial(write_plain, postgres, kind), jobs, suffix
+        )
+    all_columns = f"wide_{suffix}"
+    if wide:
+        # A table of the same rows with the columns of `jobs`, filled before the clock starts.
+        calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", all_columns)
+        calls["ADBC read postgres, all columns"] = partial(read_adbc, spark, postgres, all_columns)
+    calls["ADBC read postgres, 2 columns"] = partial(read_adbc, spark, postgres, f"adbc_{suffix}")
+    if jdbc:
+        options = jdbc_options(postgres)
+        for title, table in (("2", f"jdbc_{suffix}"), *((("all", all_columns),) if wide else ())):
+            calls[f"JDBC read postgres, {title} columns"] = partial(
+                read_jdbc, spark, options | {"dbtable": table}
+            )
+    return calls
+
+
+def storage_url(url: str, suffix: str) -> str:
+    return url.replace("NAME", f"rows_{suffix}")
+
+
+def write_jobs(url: str, rows: DataFrame, suffix: str) -> None:
+    enqueue(rows, "rows", url=storage_url(url, suffix))
+
+
+def write_plain(url: str, kind: str, rows: DataFrame, suffix: str) -> None:
+    """Append rows to a plain table with COPY, ADBC or JDBC."""
+    table = f"{kind}_{suffix}"
+    if kind == "jdbc":
+        options = jdbc_options(url) | {"dbtable": table, "batchsize": "1000"}
+        rows.write.format("jdbc").mode("append").options(**options).save()
+    else:
+        spark_drivers.write(rows, f"plain_{kind}", url, table)
 
 
 def copy_jobs(url: str, schema: str, table: str) -> None:
