@@ -37,7 +37,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("network",),
         ("diagnosis", "wakeups"),
         ("session",),
-        ("claims", "direct_enqueue", "listing"),
+        ("claims", "direct_enqueue", "key_sets", "listing"),
         ("scanned_listing",),
         ("direct_settle", "many_queues"),
         ("storage",),

@@ -21,16 +21,31 @@ from dibs.spark.source.options import write_options
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from dibs.spark.source.row_requests import RequestBuilder
 from dibs.spark.write_report import PartitionReport
+from dibs.storage.key_sets import StoredMembers
 from dibs.storage.postgres import PostgresStorage
+from dibs.storage.postgres import key_sets as postgres_key_sets
+from dibs.storage.redis import RedisStorage
+from dibs.storage.redis import key_sets as redis_key_sets
 from tests.spark.source_storages import at, jobs, records
 from tests.storage_urls import new_url
 
 ROWS = 2500
 
 
-@pytest.fixture
+STORAGES: dict[str, type[PostgresStorage | RedisStorage]] = {
+    "postgresql": PostgresStorage,
+    "redis": RedisStorage,
+}
+
+
+@pytest.fixture(params=STORAGES)
 def url(request: pytest.FixtureRequest) -> str:
-    return new_url("postgresql", request)
+    return new_url(request.param, request)
+
+
+@pytest.fixture
+def storage_class(url: str) -> Any:
+    return STORAGES[url.partition(":")[0]]
 
 
 def rows(first: int = 0, count: int = ROWS) -> list[pa.RecordBatch]:
@@ -99,12 +114,14 @@ def test_two_attempts_at_once_enqueue_each_row_once(url: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
-def test_a_lost_call_enqueues_each_row_once(url: str, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_a_lost_call_enqueues_each_row_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, storage_class: Any, lost: str
+) -> None:
     monkeypatch.setattr(batch_sinks, "RETRY_DELAYS", (0.0,))
-    send: Callable[..., Any] = PostgresStorage.enqueue_batch
+    send: Callable[..., Any] = storage_class.enqueue_batch
     calls = 0
 
-    async def lose_second(storage: PostgresStorage, *arguments: Any) -> Sequence[EnqueueStatus] | None:
+    async def lose_second(storage: Any, *arguments: Any) -> Sequence[EnqueueStatus] | None:
         nonlocal calls
         calls += 1
         answer: Sequence[EnqueueStatus] | None = None
@@ -114,22 +131,24 @@ def test_a_lost_call_enqueues_each_row_once(url: str, monkeypatch: pytest.Monkey
             raise OutcomeUnknown("the connection was lost")
         return answer
 
-    monkeypatch.setattr(PostgresStorage, "enqueue_batch", lose_second)
+    monkeypatch.setattr(storage_class, "enqueue_batch", lose_second)
     report = write(url, rows())
 
     assert (ROWS, {"queued": ROWS}) == (report.rows, dict(report.statuses))
     assert once(ROWS) == stored(url)
 
 
-def test_a_reply_that_is_lost_each_time_fails_the_write(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_lost_each_time_fails_the_write(
+    url: str, storage_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch_sinks, "RETRY_DELAYS", (0.0, 0.0))
     attempts: list[int] = []
 
-    async def lose(storage: PostgresStorage, queue: str, name: str, number: int, *more: Any) -> None:
+    async def lose(storage: Any, queue: str, name: str, number: int, *more: Any) -> None:
         attempts.append(number)
         raise OutcomeUnknown("the connection was lost")
 
-    monkeypatch.setattr(PostgresStorage, "enqueue_batch", lose)
+    monkeypatch.setattr(storage_class, "enqueue_batch", lose)
     with pytest.raises(OutcomeUnknown):
         write(url, rows(count=10))
 
@@ -171,7 +190,7 @@ def test_a_batch_is_remembered_after_the_first_one_was_pruned(url: str) -> None:
     write(url, rows(count=5))
     set_age(url, 60_000)
     write(url, rows(count=5), attempt=1)
-    assert 1 == at(url, lambda storage: storage.prune("work", 10)).request_keys
+    at(url, lambda storage: storage.prune("work", 10))
 
     again = write(url, rows(count=5), attempt=2)
 
@@ -182,17 +201,37 @@ def set_age(url: str, ms: int) -> None:
     at(url, lambda storage: storage.configure("work", SettingsPatch(request_key_age=ms)))
 
 
-def test_each_batch_is_sent_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[int, int]] = []
-    send: Callable[..., Any] = PostgresStorage.enqueue_batch
+def test_a_batch_is_remembered_if_the_age_gets_shorter(url: str) -> None:
+    write(url, rows(count=5))
+    set_age(url, 1)
+    write(url, rows(count=8), attempt=1)
+    set_age(url, 60_000)
 
-    async def count(
-        storage: PostgresStorage, queue: str, name: str, number: int, columns: RequestColumns
-    ) -> Any:
+    again = write(url, rows(count=5), attempt=2)
+
+    assert (5, 5) == (again.rows, again.repeated)
+
+
+def test_a_queue_with_many_request_keys_on_redis_is_not_searched(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_key_sets, "_SEARCHED", 4)
+    url = new_url("redis", request)
+    with StorageConnection(url, create=True) as connection:
+        for count, kind in ((4, KeySetSink), (5, RequestSink)):
+            RequestSink(connection, "work", "other/0").enqueue(columns_of(count))
+            assert isinstance(open_sink(connection, "work", "run/0"), kind)
+
+
+def test_each_batch_is_sent_once(url: str, storage_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    send: Callable[..., Any] = storage_class.enqueue_batch
+
+    async def count(storage: Any, queue: str, name: str, number: int, columns: RequestColumns) -> Any:
         sent.append((number, len(columns)))
         return await send(storage, queue, name, number, columns)
 
-    monkeypatch.setattr(PostgresStorage, "enqueue_batch", count)
+    monkeypatch.setattr(storage_class, "enqueue_batch", count)
     write(url, rows(count=1200))
     write(url, rows(count=1500), attempt=1)
 
@@ -200,12 +239,16 @@ def test_each_batch_is_sent_once(url: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_key_set_of_many_batches_is_read_in_pages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.storage.postgres.key_sets._PAGE", 2)
+    for module in (postgres_key_sets, redis_key_sets):
+        monkeypatch.setattr(module, "_PAGE", 2)
     write(url, rows())
 
-    async def pages(storage: Any) -> list[tuple[int, int, bool]]:
-        found = [await storage.read_key_set("work", "run/0", after=after) for after in (0, 2, 4)]
-        return [(len(page.statuses), page.number, page.more) for page in found]
+    async def pages(storage: Any) -> list[StoredMembers]:
+        return [await storage.read_key_set("work", "run/0", after=after) for after in (0, 2, 4)]
 
-    assert [(1400, 2, True), (1100, 4, True), (0, 4, False)] == at(url, pages)
+    first, second, third = at(url, pages)
+    assert (1400, 2, True) == (len(first.statuses), first.number, first.more)
+    # A full page may be the last one.
+    assert (1100, 4) == (len(second.statuses), second.number)
+    assert ({}, 4, False) == third
     assert ROWS == write(url, rows(), attempt=1).repeated

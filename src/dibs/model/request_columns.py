@@ -46,8 +46,22 @@ class RequestColumns(Struct, frozen=True, kw_only=True):
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
         return type(self)(**{name: column and change(column) for name, column in columns.items()})
 
-    def requests(self, key_prefix: str) -> list[EnqueueRequest]:
-        """Return an object for each request. The request key is the prefix, "/" and the member as text."""
+    @property
+    def is_plain(self) -> bool:
+        """True if each request sets only id and payload, besides its member."""
+        return (
+            self.conflicts is None
+            and self.attributes is None
+            and self.run_ats is None
+            and self.keys is None
+            and not any(self.priorities or ())
+        )
+
+    def requests(self, key_prefix: str | None) -> list[EnqueueRequest]:
+        """Return an object for each request. The request key is the prefix, "/" and the member as text.
+
+        Without a prefix, no request has a request key.
+        """
         count = len(self)
         return [
             EnqueueRequest(
@@ -57,7 +71,7 @@ class RequestColumns(Struct, frozen=True, kw_only=True):
                     run_at=run_at,
                 ),
                 on_conflict=conflict,
-                request_key=f"{key_prefix}/{member_text(member)}",
+                request_key=None if key_prefix is None else f"{key_prefix}/{member_text(member)}",
             )
             for id, payload, member, priority, run_at, key, attributes, conflict in zip(
                 self.ids,

@@ -35,7 +35,10 @@ class KeySets(Protocol):
         ...
 
     async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:
-        """Return whether the queue remembers a request key that begins with `prefix` and "/"."""
+        """Return False if the queue remembers no request key that begins with `prefix` and "/".
+
+        A storage that cannot search its keys may return True for a queue with many of them.
+        """
         ...
 
     async def enqueue_batch(

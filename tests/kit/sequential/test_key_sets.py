@@ -1,4 +1,4 @@
-"""Bugs planted in the key sets of Postgres, which the probe must find."""
+"""Bugs planted in the key sets of Postgres and Redis, which the probe must find."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from dibs.storage.registry import open_storage, with_option
 from dibs_conformance.sequential.key_set_calls import check_key_sets
-from dibs_conformance.servers import PostgresServer
+from dibs_conformance.servers import PostgresServer, RedisServer
+from tests.kit.mutants import lua
 from tests.kit.mutants.sql import planted
 
 #: Line of 0038_key_sets.sql -> its replacement, and a part of the message.
@@ -28,6 +29,18 @@ BUGS = {
 }
 
 
+#: File of Lua and line -> its replacement, and a part of the message.
+LUA_BUGS = {
+    ("enqueue_batch", "if tonumber(ARGV[3]) ~= last_number + 1 then return -1 end"): ("", "a taken number"),
+    ("enqueue_batch", "table.concat(statuses)"): ("''", "the members"),
+    ("include/enqueue_requests", "store_batch(all_new and {} or answers)"): (
+        "store_batch({})",
+        "the members",
+    ),
+    ("include/key_set", "> queue.now and text or nil"): ("> 0 and text or nil", "the expired members"),
+}
+
+
 async def probe(url: str) -> tuple[int, list[str]]:
     async with open_storage(url, clock="manual") as storage:
         return await check_key_sets(storage)
@@ -35,6 +48,23 @@ async def probe(url: str) -> tuple[int, list[str]]:
 
 async def test_the_key_sets_of_postgres_pass(postgres_server: PostgresServer) -> None:
     assert (32, []) == await probe(with_option(postgres_server.url, "schema", "key_sets"))
+
+
+async def test_the_key_sets_of_redis_pass(redis_server: RedisServer) -> None:
+    assert (32, []) == await probe(with_option(redis_server.url, "prefix", "key-sets"))
+
+
+@pytest.mark.parametrize("place", LUA_BUGS, ids=str)
+async def test_a_bug_planted_in_lua_is_found(
+    place: tuple[str, str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replacement, message = LUA_BUGS[place]
+    lua.planted(*place, replacement)(monkeypatch)
+
+    prefix = f"key-sets-{list(LUA_BUGS).index(place)}"
+    _, wrong = await probe(with_option(redis_server.url, "prefix", prefix))
+
+    assert any(message in one for one in wrong), wrong
 
 
 async def test_a_storage_without_key_sets_passes() -> None:

@@ -11,6 +11,7 @@ from dibs.model.results import EnqueueStatus
 from dibs.storage import checks
 from dibs.storage.key_sets import StoredMembers
 from dibs.storage.postgres.codec.parameters import attributes_to_json, encode_on_conflict
+from dibs.storage.postgres.codec.rows import DECODE_ERRORS, UnreadableRow
 from dibs.storage.postgres.session import PostgresSession
 
 #: Batches of a key set in one page: up to 16 MB.
@@ -26,13 +27,9 @@ class KeySetSession(PostgresSession):
         self, queue: str, name: str, *, after: int = 0, now: int | None = None
     ) -> StoredMembers:
         params = {**self._check_common(queue, now), "name": name, "after": after, "limit": _PAGE}
-        found: dict[bytes, EnqueueStatus] = {}
-        number = after
         rows = await self._run_read("read_key_set", params)
-        for number, members, statuses in rows:  # noqa: B007 - the last number is part of the result
-            split = _split_members(members or b"")
-            found.update(zip(split, _decode_statuses(statuses, len(split)), strict=True))
-        return StoredMembers(found, number, len(rows) == _PAGE)
+        found = self.decode(queue, _decode_batches, name, rows)
+        return StoredMembers(found, rows[-1][0] if rows else after, len(rows) == _PAGE)
 
     async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:
         params = {**self._check_common(queue, now), "prefix": prefix}
@@ -72,6 +69,17 @@ def encode_columns(columns: RequestColumns) -> dict[str, Any]:
 
 def _is_special(conflict: object) -> bool:
     return isinstance(conflict, Reject) or not conflict.create  # type: ignore[attr-defined]
+
+
+def _decode_batches(name: str, rows: Sequence[Sequence[Any]]) -> dict[bytes, EnqueueStatus]:
+    found: dict[bytes, EnqueueStatus] = {}
+    try:
+        for _, packed, statuses in rows:
+            members = _split_members(packed or b"")
+            found.update(zip(members, _decode_statuses(statuses, len(members)), strict=True))
+    except DECODE_ERRORS:
+        raise UnreadableRow(f"key set {name!r}") from None
+    return found
 
 
 def _split_members(packed: bytes) -> list[bytes]:

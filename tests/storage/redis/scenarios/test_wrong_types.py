@@ -9,6 +9,7 @@ import pytest
 
 from dibs.errors import StorageError
 from dibs.model.job import Error, Job, JobData, NewJob, Outcome, Slot
+from dibs.model.request_columns import RequestColumns
 from dibs.model.requests import (
     Complete,
     EnqueueRequest,
@@ -58,8 +59,11 @@ RECORDS = [
     ),
 ]
 
+COLUMNS = RequestColumns(ids=["new"], payloads=[b"1"], members=[b"m" * 16], priorities=[5])
+
 ACTS: dict[str, Act] = {
     "enqueue": lambda s, *_: s.enqueue("q", [job("new"), job("later", delay=9), job("a", priority=5)]),
+    "enqueue a batch": lambda s, *_: s.enqueue_batch("q", "set", 1, COLUMNS),
     "enqueue blocked": lambda s, *_: s.enqueue(
         "q", [EnqueueRequest(job=NewJob(id="run"), on_conflict=Update(data=False))]
     ),
