@@ -201,6 +201,15 @@ def set_age(url: str, ms: int) -> None:
     at(url, lambda storage: storage.configure("work", SettingsPatch(request_key_age=ms)))
 
 
+def test_a_key_set_that_expires_during_the_write_begins_again(url: str) -> None:
+    set_age(url, 1)
+
+    report = write(url, rows())
+
+    assert (ROWS, 0, {"queued": ROWS}) == (report.rows, report.repeated, dict(report.statuses))
+    assert once(ROWS) == stored(url)
+
+
 def test_a_batch_is_remembered_if_the_age_gets_shorter(url: str) -> None:
     write(url, rows(count=5))
     set_age(url, 1)

@@ -13,6 +13,7 @@ import pytest
 from dibs.errors import BatchRefused, Refused
 from dibs.model.request_columns import RequestColumns, make_member
 from dibs.spark.source import partition_writer
+from dibs.spark.source.batch_sinks import KeySetSink, RequestSink
 from dibs.spark.source.options import write_options
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from tests.spark.source_storages import at, records
@@ -67,9 +68,26 @@ def test_rows_that_the_storage_refuses_are_rejected(
     )
 
 
+def test_a_refusal_without_rows_fails_the_write(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(sink: KeySetSink, columns: RequestColumns) -> Any:
+        raise BatchRefused("the queue", [Refused("no", field="queue")])
+
+    monkeypatch.setattr(KeySetSink, "enqueue", refuse)
+    url = new_url("redis", request)
+    table = pa.table({"id": ["a"], "payload": [b"1"]})
+
+    with pytest.raises(BatchRefused):
+        write_partition(
+            write_options({"url": url, "queue": "work", "rejects": str(tmp_path)}),
+            WriteTask("run", 0, 0),
+            table.to_batches(),
+        )
+
+
 def refuse_long_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let both ways to enqueue refuse ids of more than 5 letters."""
-    from dibs.spark.source.batch_sinks import KeySetSink, RequestSink
+    """Make both sinks refuse ids of more than 5 letters."""
 
     def refuse(columns: RequestColumns) -> None:
         bad = [

@@ -31,7 +31,10 @@ class KeySets(Protocol):
     async def read_key_set(
         self, queue: str, name: str, *, after: int = 0, now: int | None = None
     ) -> StoredMembers:
-        """Return the members of the batches above the number `after`. Expired members are left out."""
+        """Return the members of the batches above the number `after`. Expired members are left out.
+
+        If the set has expired and was begun again since, its batches may be read from the first one.
+        """
         ...
 
     async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:

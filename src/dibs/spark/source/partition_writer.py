@@ -154,11 +154,14 @@ def _enqueue_accepted(
         if columns:
             report.add(*sink.enqueue(columns))
     except BatchRefused as refused:
-        return {
+        bad = {
             each.index: each
             for each in refused.exceptions
             if isinstance(each, Refused) and each.index is not None
         }
+        if not bad:
+            raise
+        return bad
     return {}
 
 

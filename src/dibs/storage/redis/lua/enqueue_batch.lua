@@ -27,8 +27,8 @@ local function store_batch(answers)
   -- The age of request keys may have been longer before.
   local last_end = math.max(expires_at, last_expires_at)
   set_field(in_queue, 'keys', last, struct.pack('>I8I8', last_end, tonumber(ARGV[3])))
-  plan(in_queue, 'zset', 'key_ends', batch, decimal(expires_at))
-  plan(in_queue, 'zset', 'key_ends', last, decimal(last_end))
+  plan(in_queue, 'zset', 'batch_ends', batch, decimal(expires_at))
+  plan(in_queue, 'zset', 'batch_ends', last, decimal(last_end))
 end
 
 -- @include enqueue_requests

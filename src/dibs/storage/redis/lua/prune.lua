@@ -49,10 +49,14 @@ for _, class in ipairs(unread and {} or expired('class_ends', MAX_CLASSES)) do
   if text then set_field(queue, 'classes', text, false) end
   plan(queue, 'zset', 'class_ends', class, false)
 end
-local keys = expired('key_ends', limit)
-for _, key in ipairs(keys) do
-  set_field(queue, 'keys', key, false)
-  plan(queue, 'zset', 'key_ends', key, false)
+local keys = 0
+for _, name in ipairs({'key_ends', 'batch_ends'}) do
+  local fields = expired(name, limit - keys)
+  for _, field in ipairs(fields) do
+    set_field(queue, 'keys', field, false)
+    plan(queue, 'zset', name, field, false)
+  end
+  keys = keys + #fields
 end
 -- A clock that is not later than now has no effect. Clocks are in µs.
 local clocks = call('ZRANGEBYSCORE', queue.prefix .. 'clocks', '-inf', decimal(queue.now * 1000), 'LIMIT', 0, limit)
@@ -69,4 +73,4 @@ for _, one in ipairs(passed) do
   if one[2] > 0 then call('LTRIM', key, one[2], -1) end
   if rest and call('EXISTS', key) == 1 then call('LSET', key, 0, rest) end
 end
-return {outcomes, #keys, events, (#clocks == limit or unread) and 1 or left}
+return {outcomes, keys, events, (#clocks == limit or unread) and 1 or left}

@@ -1,4 +1,5 @@
--- Key sets: the request keys of one writer, packed by batch, in the hash `keys`. No request key contains NUL.
+-- Key sets: the request keys of one writer, packed by batch, in the hash `keys`. No request key contains NUL. The ordered set
+-- `batch_ends` has their expiry.
 --
 -- NAME\0N  a batch: I8 expires_at, I4 number of requests, their keys (16 bytes each), and a byte for each status, or none
 --           if each is `queued`
