@@ -58,10 +58,11 @@ async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
         return len(STORIES), []
     watched = Watched(storage, watches, (await storage.grant([QUEUE], TTL, "kit")).lease)
     await storage.configure(QUEUE, SettingsPatch(retention=KEPT))
-    # The storage receives messages about a queue from its first wait on.
-    await storage.wait([QUEUE], for_="ids", ids=["first"], timeout=0)
+    # The storage receives messages about a queue from its first wait on. Watches begin after one message.
+    since = (await storage.wait([QUEUE], for_="ids", ids=["first"], timeout=0)).since
     await watched.enqueue("first")
     await watched.end(await watched.claim())
+    await storage.wait([QUEUE], for_="ids", ids=["first"], since=since, timeout=WAIT_SECONDS)
     found = [await story(watched) for story in STORIES]
     return len(STORIES), [message for message in found if message]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from dibs.storage.registry import open_storage, with_option
@@ -47,11 +49,11 @@ async def probe(url: str) -> tuple[int, list[str]]:
 
 
 async def test_the_key_sets_of_postgres_pass(postgres_server: PostgresServer) -> None:
-    assert (32, []) == await probe(with_option(postgres_server.url, "schema", "key_sets"))
+    assert (32, []) == await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
 
 
 async def test_the_key_sets_of_redis_pass(redis_server: RedisServer) -> None:
-    assert (32, []) == await probe(with_option(redis_server.url, "prefix", "key-sets"))
+    assert (32, []) == await probe(with_option(redis_server.url, "prefix", uuid4().hex))
 
 
 @pytest.mark.parametrize("place", LUA_BUGS, ids=str)
@@ -61,14 +63,13 @@ async def test_a_bug_planted_in_lua_is_found(
     replacement, message = LUA_BUGS[place]
     lua.planted(*place, replacement)(monkeypatch)
 
-    prefix = f"key-sets-{list(LUA_BUGS).index(place)}"
-    _, wrong = await probe(with_option(redis_server.url, "prefix", prefix))
+    _, wrong = await probe(with_option(redis_server.url, "prefix", uuid4().hex))
 
     assert any(message in one for one in wrong), wrong
 
 
 async def test_a_storage_without_key_sets_passes() -> None:
-    assert (8, []) == await probe("memory:key-sets")
+    assert (8, []) == await probe(f"memory:{uuid4().hex}")
 
 
 @pytest.mark.parametrize("line", BUGS)
@@ -78,7 +79,6 @@ async def test_a_planted_bug_is_found(
     replacement, message = BUGS[line]
     planted("0038_key_sets", line, replacement)(monkeypatch)
 
-    schema = f"key_sets_{list(BUGS).index(line)}"
-    _, wrong = await probe(with_option(postgres_server.url, "schema", schema))
+    _, wrong = await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
 
     assert any(message in one for one in wrong), wrong

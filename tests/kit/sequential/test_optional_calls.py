@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -42,7 +43,7 @@ async def test_the_methods_of_redis_are_called(
     for name in ("start_settle_and_claim", "watch_end"):
         monkeypatch.setattr(RedisStorage, name, noting(getattr(RedisStorage, name), name, called))
 
-    await wrong_results(with_option(redis_server.url, "prefix", "called"))
+    await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
 
     assert 10 == called.count("start_settle_and_claim")
     # The last story begins its watch too late.
@@ -110,7 +111,7 @@ async def test_a_bug_of_a_direct_settlement_is_found(
     bug: Callable[[Settle], Settle], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RedisStorage, "start_settle_and_claim", bug(RedisStorage.start_settle_and_claim))
-    assert await wrong_results(with_option(redis_server.url, "prefix", bug.__name__))
+    assert await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
 
 
 def never_called(watch: Watch) -> Watch:
@@ -147,4 +148,4 @@ async def test_a_bug_of_a_watch_is_found(
 ) -> None:
     monkeypatch.setattr(end_watches, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(RedisStorage, "watch_end", bug(RedisStorage.watch_end))
-    assert await wrong_results(with_option(redis_server.url, "prefix", bug.__name__))
+    assert await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
