@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from adbc_driver_manager import AdbcStatement
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark imports this module in each of its Python processes, and ends one that is idle for a minute. So a
+# Spark imports this module in each of its Python processes, and a process ends after an idle minute. So a
 # writer imports only what it uses: ADBC takes half a second, which is 2 us for each of 300,000 rows.
 
 

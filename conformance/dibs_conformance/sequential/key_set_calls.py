@@ -89,7 +89,7 @@ def _columns(conflicts: Sequence[OnConflict], now: int) -> RequestColumns:
 
 
 async def _prepare(storage: Storage, queue: str, now: int) -> None:
-    """Make an id that has completed, one that is active, and one that waits."""
+    """Make a completed id, an active id and a waiting id."""
     keeps = OutcomeRetention(completed=HOUR)
     await storage.configure(queue, SettingsPatch(request_key_age=KEY_AGE, retention=keeps), now=now)
     lease = (await storage.grant([queue], HOUR, "kit", now=now)).lease

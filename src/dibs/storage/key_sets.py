@@ -15,7 +15,7 @@ class StoredMembers(NamedTuple):
     statuses: dict[bytes, EnqueueStatus]
     #: The number of the last batch of the page; 0 for a set without batches.
     number: int
-    #: Whether the set has more batches after this page.
+    #: True if the set may have more batches after this page.
     more: bool
 
 

@@ -1,4 +1,4 @@
-"""The key sets of Redis: what is stored, and what remains after they have expired."""
+"""The key sets of Redis: their stored form, their removal after they have expired, and damaged batches."""
 
 from __future__ import annotations
 

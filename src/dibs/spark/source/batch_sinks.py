@@ -121,7 +121,7 @@ class KeySetSink:
     def _combine(
         self, columns: RequestColumns, new: RequestColumns, statuses: Sequence[EnqueueStatus]
     ) -> Enqueued:
-        """Return the statuses of all rows, of which only those in `new` were enqueued now."""
+        """Return the statuses of all rows. The rows in `new` were enqueued now, the others earlier."""
         if new is columns:
             return Enqueued(statuses, 0)
         sent = dict(zip(new.members, statuses, strict=True))
