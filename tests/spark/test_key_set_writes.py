@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -168,6 +169,14 @@ def test_rows_of_an_earlier_version_are_recognised(url: str) -> None:
 
     assert (5, 5) == (again.rows, again.repeated)
     assert once(5) == stored(url)
+
+
+def test_expired_keys_of_an_earlier_version_do_not_count(url: str) -> None:
+    set_age(url, 1)
+    with StorageConnection(url, create=True) as connection:
+        RequestSink(connection, "work", "run/0").enqueue(columns_of(5))
+        time.sleep(0.05)
+        assert isinstance(open_sink(connection, "work", "run/0"), KeySetSink)
 
 
 def columns_of(count: int) -> RequestColumns:

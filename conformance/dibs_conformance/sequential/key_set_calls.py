@@ -31,17 +31,23 @@ HOUR: Final = 3_600_000
 KEY_AGE: Final = 60_000
 SET: Final = "write/0"
 IDS: Final = ("new", "waiting", "active", "completed", "absent", "new")
-BATCHES: Final[dict[str, tuple[OnConflict, ...]]] = {
-    "new ids": (),
-    "updates": (DEFAULT_UPDATE,) * 4,
-    "rejects": (Reject(),) * 4,
+#: Title -> the ids of a batch, and their rules; no rules stand for the default.
+BATCHES: Final[dict[str, tuple[tuple[str, ...], tuple[OnConflict, ...]]]] = {
+    "new ids": (("0", "1", "2", "3"), ()),
+    "updates": (IDS[:4], (DEFAULT_UPDATE,) * 4),
+    "rejects": (IDS[:4], (Reject(),) * 4),
+    "one reject": (("completed",), (Reject(),)),
+    "one update-only request": (("absent",), (Update(create=False),)),
     "all rules": (
-        Update(run_at="later"),
-        Update(data=False),
-        Update(run_at="never"),
-        Reject(),
-        Update(create=False),
-        Reject(),
+        IDS,
+        (
+            Update(run_at="later"),
+            Update(data=False),
+            Update(run_at="never"),
+            Reject(),
+            Update(create=False),
+            Reject(),
+        ),
     ),
 }
 
@@ -50,13 +56,13 @@ async def check_key_sets(storage: Storage) -> tuple[int, list[str]]:
     """Return the number of comparisons, and a message for each difference."""
     wrong: list[str] = []
     checks = 0
-    for number, (title, conflicts) in enumerate(BATCHES.items()):
+    for number, (title, (ids, conflicts)) in enumerate(BATCHES.items()):
         # The time of a storage never goes back.
         now = NOW + number * HOUR
         one, other = f"requests-{number}", f"columns-{number}"
         for queue in (one, other):
             await _prepare(storage, queue, now)
-        columns = _columns(conflicts, now)
+        columns = _columns(ids, conflicts, now)
         expected = [
             answer.status for answer in await storage.enqueue(one, columns.requests(SET), now=now + 1)
         ]
@@ -74,11 +80,10 @@ async def check_key_sets(storage: Storage) -> tuple[int, list[str]]:
     return checks, wrong
 
 
-def _columns(conflicts: Sequence[OnConflict], now: int) -> RequestColumns:
-    ids = [f"{number}" for number in range(4)] if not conflicts else list(IDS[: len(conflicts)])
+def _columns(ids: Sequence[str], conflicts: Sequence[OnConflict], now: int) -> RequestColumns:
     count = len(ids)
     return RequestColumns(
-        ids=ids,
+        ids=list(ids),
         payloads=[b"" if id == "absent" else f'"{number}"'.encode() for number, id in enumerate(ids)],
         members=[make_member(bytes([number]) * 12, number) for number in range(count)],
         run_ats=[now + HOUR * (number % 3) for number in range(count)],

@@ -49,11 +49,11 @@ async def probe(url: str) -> tuple[int, list[str]]:
 
 
 async def test_the_key_sets_of_postgres_pass(postgres_server: PostgresServer) -> None:
-    assert (32, []) == await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
+    assert (48, []) == await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
 
 
 async def test_the_key_sets_of_redis_pass(redis_server: RedisServer) -> None:
-    assert (32, []) == await probe(with_option(redis_server.url, "prefix", uuid4().hex))
+    assert (48, []) == await probe(with_option(redis_server.url, "prefix", uuid4().hex))
 
 
 @pytest.mark.parametrize("place", LUA_BUGS, ids=str)
@@ -69,7 +69,7 @@ async def test_a_bug_planted_in_lua_is_found(
 
 
 async def test_a_storage_without_key_sets_passes() -> None:
-    assert (8, []) == await probe(f"memory:{uuid4().hex}")
+    assert (12, []) == await probe(f"memory:{uuid4().hex}")
 
 
 @pytest.mark.parametrize("line", BUGS)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, get_args
 
 from dibs.model.request_columns import MEMBER_BYTES, RequestColumns
-from dibs.model.requests import Reject
+from dibs.model.requests import OnConflict, Reject
 from dibs.model.results import EnqueueStatus
 from dibs.storage import checks
 from dibs.storage.key_sets import StoredMembers
@@ -67,8 +67,9 @@ def encode_columns(columns: RequestColumns) -> dict[str, Any]:
     }
 
 
-def _is_special(conflict: object) -> bool:
-    return isinstance(conflict, Reject) or not conflict.create  # type: ignore[attr-defined]
+def _is_special(conflict: OnConflict) -> bool:
+    """Return whether a single request with this rule needs the general path of enqueue()."""
+    return isinstance(conflict, Reject) or not conflict.create
 
 
 def _decode_batches(name: str, rows: Sequence[Sequence[Any]]) -> dict[bytes, EnqueueStatus]:
