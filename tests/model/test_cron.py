@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import zoneinfo
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -123,6 +125,20 @@ def test_a_tick_is_later_than_what_was_asked_to_the_millisecond() -> None:
     cron = Cron("0 9 * * *")
 
     assert [nine, nine + DAY, nine + DAY] == [cron.after(nine - 1), cron.after(nine), cron.after(nine + 1)]
+
+
+def test_utc_needs_no_time_zone_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    since = ms("2026-01-05T09:30+00:00")
+    ticks = [Cron(expression, "Etc/UTC").after(since) for expression in ("0 * * * *", "0 9 * * *")]
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath(())
+    ZoneInfo.clear_cache()
+    try:
+        assert ticks == [Cron("0 * * * *").after(since), Cron("0 9 * * *").after(since)]
+        with pytest.raises(Refused, match="UTC needs none"):
+            Cron("0 9 * * *", "Europe/Berlin")
+    finally:
+        zoneinfo.reset_tzpath()
 
 
 # A second, naive computation: check every minute around a change of the offset.

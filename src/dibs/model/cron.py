@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -42,7 +42,7 @@ class Cron(Struct, frozen=True, tag="cron"):
 
     def after(self, instant: int) -> int:
         """Return the first tick later than `instant`, both in ms since the epoch."""
-        zone = ZoneInfo(self.tz)
+        zone = _zone(self.tz)
         since = _EPOCH + instant * _MILLISECOND
         walls = CronSim(self.expression, since.astimezone(zone).replace(tzinfo=None, fold=0))
         if len(walls.hours) == 24:
@@ -53,7 +53,7 @@ class Cron(Struct, frozen=True, tag="cron"):
                 return tick
         raise _no_match_error(self.expression)
 
-    def _next_steady_tick(self, since: datetime, zone: ZoneInfo) -> datetime:
+    def _next_steady_tick(self, since: datetime, zone: tzinfo) -> datetime:
         """Return the first tick after `since` of an expression that allows every hour.
 
         Such an expression is matched in the fixed UTC offset of `since`, so that its interval stays the same.
@@ -82,12 +82,12 @@ def _no_match_error(expression: str) -> Refused:
     )
 
 
-def _utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+def _utc_offset(moment: datetime, zone: tzinfo) -> timedelta:
 
     return moment.astimezone(zone).utcoffset() or timedelta()
 
 
-def _find_offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+def _find_offset_change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
     """Return the time, exact to the second, at which the UTC offset changes. Search by bisection."""
     offset = _utc_offset(before, zone)
     before = before.replace(microsecond=0)
@@ -113,18 +113,23 @@ def _check_expression(expression: str) -> None:
         ) from None
 
 
+def _zone(tz: str) -> tzinfo:
+    # UTC needs no zoneinfo, which finds no zone on a system without time zone data, such as Alpine.
+    return UTC if tz == "UTC" else ZoneInfo(tz)
+
+
 def _check_zone(tz: str) -> None:
     try:
-        ZoneInfo(tz)
+        _zone(tz)
     except (KeyError, ValueError, TypeError, OSError):
         raise Refused(
             f'tz is {tz!r}, which is no time zone on this system; use a name as in "Europe/Berlin" '
-            "(if the system has no time zones, install tzdata)",
+            "(if the system has no time zones, install tzdata; UTC needs none)",
             field="tz",
         ) from None
 
 
-def _first_instant_of(wall: datetime, zone: ZoneInfo) -> datetime:
+def _first_instant_of(wall: datetime, zone: tzinfo) -> datetime:
     """Return the first time, in UTC, at which the zone shows this wall time.
 
     If the zone skips the wall time, return the time of the next minute that the zone shows.
