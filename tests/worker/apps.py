@@ -190,6 +190,21 @@ async def loop_class() -> str:
     return type(asyncio.get_running_loop()).__module__
 
 
+def alarmed() -> list[Any]:
+    """Return the signals that this run found; then interrupt a wait by an alarm, and leave another one."""
+    found = [signal.getsignal(signal.SIGALRM) == signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)[0]]
+    signal.signal(signal.SIGALRM, raise_timeout)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    with suppress(TimeoutError):
+        time.sleep(3600)
+    signal.alarm(1)
+    return [*found, os.getpid()]
+
+
+def raise_timeout(*_: object) -> None:
+    raise TimeoutError
+
+
 def resources() -> Any:
     return current_job().resources
 
@@ -292,6 +307,7 @@ def add_handlers(target: Dibs, **options: Any) -> None:
     add(target, "slow_to_cancel", slow_to_cancel, **options)
     add(target, "overruns", overruns, timeout=100, backoff=Fixed(3600), **options)
     add(target, "resources", resources, **options)
+    add(target, "alarmed", alarmed, size=100, **options)
     add(target, "loop_class", loop_class, **options)
     add(target, "waits_for_cancel", waits_for_cancel, **options)
     add(target, "snoozes", snoozes, **options)

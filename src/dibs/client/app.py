@@ -256,7 +256,7 @@ class Dibs(FlowCalls):
           runs 10 jobs of this task at a time.
         - `queue_priority`: a worker serves queues with a higher number first. Default 100.
         - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
-          job in a process that runs only this job at the time. Default "auto".
+          job in a process that runs only this job at the time, on its main thread. Default "auto".
         - `max_active`: jobs of the task that may be active at once over all workers; None is no limit.
         - `key`: key of each job: the name of a parameter, or a function that takes the arguments of the call
           and returns text, a whole number, or None for no key. Default: no key.

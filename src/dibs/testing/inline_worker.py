@@ -72,7 +72,7 @@ class InlineWorker:
         caller = CALLER_THREAD.get()
         self._executor = Executor(
             [0.0],
-            IsolatedExecutor(self._storage, b""),
+            IsolatedExecutor(self._storage, {}),
             ended=self._run_ended,
             timed_out=self._ignore_timeout,
             overran=self._ignore_overrun,

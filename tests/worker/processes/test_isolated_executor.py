@@ -60,6 +60,15 @@ async def test_a_process_is_used_again(app: Dibs) -> None:
     assert all(pid != [os.getpid()] for pid in pids)
 
 
+async def test_a_handler_may_set_signals_and_leaves_none_to_the_next_run(app: Dibs) -> None:
+    await put(app, "alarmed", "a", "b")
+    await run(app, queues=["alarmed"], until="empty")
+    first, second = [json.loads((await outcome(app, "alarmed", id)).result or b"") for id in "ab"]
+
+    assert [True, 0.0] == first[:2]
+    assert first == second
+
+
 async def test_arguments_and_results_are_passed_between_processes(app: Dibs) -> None:
     await put(app, "echo", request("e", {"x": [1, None]}, "é"))
     await run(app, queues=["echo"], until="empty")

@@ -125,7 +125,7 @@ async def test_an_idle_process_that_died_is_not_used(app: Dibs) -> None:
 
 async def test_a_run_whose_idle_process_has_just_died_is_released(app: Dibs) -> None:
     """The worker has not noticed the death yet when it sends the job to the process."""
-    executor = IsolatedExecutor(app.storage, SPEC)
+    executor = IsolatedExecutor(app.storage, {"quick": SPEC})
     first, second = await claimed_runs(app, "a", "b")
     entered: list[str] = []
     returned = await executor.run(first, lambda: entered.append("a"))

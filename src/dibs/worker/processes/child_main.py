@@ -133,14 +133,19 @@ async def enter_lifespan(app: Dibs, stack: AsyncExitStack) -> Any:
 
 
 def run_and_exit(work: Coroutine[Any, Any, None]) -> NoReturn:
-    """Run a coroutine on a new event loop, then exit with code 0. Raise the error of the coroutine.
+    """Run a coroutine on a new event loop, then exit with code 0. Raise the error of the coroutine."""
+    run_on_new_loop(work)
+    exit_process()
+
+
+def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on a new event loop of this thread, and cancel the tasks that it leaves.
 
     The loop is uvloop's if it is installed, which takes up to a third less CPU. It is not closed: that would
     wait for tasks that ignore their cancellation, and for threads of handlers.
     """
     runner = asyncio.Runner(loop_factory=uvloop_factory())
     runner.run(_run_then_cancel_tasks(work))
-    exit_process()
 
 
 async def _run_then_cancel_tasks(work: Coroutine[Any, Any, None]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -40,25 +40,32 @@ class KilledAtStart(ConfigurationError):
 
 
 class IsolatedExecutor:
-    """The isolated processes of one worker. A process that survives its run is used again."""
+    """The isolated processes of one worker. A process that survives its run is used again.
 
-    def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
+    `specs` has the encoded spec of the processes for each queue.
+    """
+
+    def __init__(self, storage: RunStorage, specs: Mapping[str, bytes]) -> None:
         self._storage = storage
-        self._spec = encoded_spec
+        self._specs = specs
         self._loop = asyncio.get_running_loop()
         self._idle: list[IsolatedProcess] = []
         self._busy: dict[tuple[str, str, int], IsolatedProcess] = {}
         self._closed = False
 
     async def prepare(self) -> None:
-        """Start one process before the first claim, to find errors of the start early.
+        """Start one process of each kind before the first claim, to find errors of the start early.
 
-        Raise ConfigurationError if the process cannot start. Try again if a signal killed it, for example of
+        Raise ConfigurationError if a process cannot start. Try again if a signal killed it, for example of
         the OOM killer.
         """
+        for spec in dict.fromkeys(self._specs.values()):
+            await self._prepare(spec)
+
+    async def _prepare(self, spec: bytes) -> None:
         for attempt in range(KILLED_STARTS):
             try:
-                self._idle.append(await self._start_process())
+                self._idle.append(await self._start_process(spec))
                 return
             except KilledAtStart as error:
                 if attempt == KILLED_STARTS - 1:
@@ -71,7 +78,8 @@ class IsolatedExecutor:
         Call `entered` when the process has entered the handler, within START_TIMEOUT seconds. A run whose
         process dies before that is released.
         """
-        process = self._take_idle() or IsolatedProcess(self._storage, self._spec)
+        spec = self._specs[invocation.handler.queue]
+        process = self._take_idle(spec) or IsolatedProcess(self._storage, spec)
         self._busy[invocation.key] = process
         try:
             return await self._run_in(process, invocation, entered)
@@ -86,10 +94,11 @@ class IsolatedExecutor:
             del self._busy[invocation.key]
             self._keep_or_kill(process)
 
-    def _take_idle(self) -> IsolatedProcess | None:
-        while self._idle:
-            process = self._idle.pop()
-            if process.alive:
+    def _take_idle(self, spec: bytes) -> IsolatedProcess | None:
+        self._idle = [process for process in self._idle if process.alive]
+        for process in reversed(self._idle):
+            if process.spec == spec:
+                self._idle.remove(process)
                 return process
         return None
 
@@ -119,8 +128,8 @@ class IsolatedExecutor:
             await asyncio.sleep(KILLED_START_PAUSE)
         return NotEntered()
 
-    async def _start_process(self) -> IsolatedProcess:
-        process = IsolatedProcess(self._storage, self._spec)
+    async def _start_process(self, spec: bytes) -> IsolatedProcess:
+        process = IsolatedProcess(self._storage, spec)
         try:
             await process.wait_ready()
         except BaseException:  # also a cancellation: nothing else would end this process
@@ -178,7 +187,9 @@ class IsolatedExecutor:
 class IsolatedProcess:
     """A child process that runs one job at a time. Its reports are sent to `storage` from here."""
 
-    def __init__(self, storage: RunStorage, encoded_spec: bytes) -> None:
+    def __init__(self, storage: RunStorage, spec: bytes) -> None:
+        #: The encoded spec of the process.
+        self.spec = spec
         self._storage = storage
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -188,7 +199,7 @@ class IsolatedProcess:
         #: Set when the process has ended.
         self.exited = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
-        self._process = SpawnedProcess(run_isolated_process, (encoded_spec,), self._on_message, self._on_exit)
+        self._process = SpawnedProcess(run_isolated_process, (spec,), self._on_message, self._on_exit)
 
     @property
     def alive(self) -> bool:

@@ -1,9 +1,14 @@
-"""The main function of an isolated process: a child of a worker that runs one job at a time."""
+"""The main function of an isolated process: a child of a worker that runs one job at a time.
+
+The handler is on the main thread, because only there may code call signal.signal, as libraries with timeouts
+do. For `async def` handlers the event loop is on the main thread, and for `def` handlers on another thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from contextvars import copy_context
@@ -32,10 +37,13 @@ from dibs.worker.processes.child_main import (
     ParentPipe,
     ProcessSpec,
     enter_lifespan,
+    exit_process,
     log_lifespan_error,
     run_and_exit,
+    run_on_new_loop,
     set_up_process,
 )
+from dibs.worker.processes.main_thread import MainThread
 
 UNREACHABLE_STORAGE: Final = (
     'the jobs of this storage live in the process of the worker, and a handler with executor="process" runs '
@@ -86,10 +94,27 @@ class ReportRelay:
 
 
 def run_isolated_process(pipe: Connection, encoded_spec: bytes) -> None:
-    """Run the jobs that the parent sends, one at a time, until the parent ends this process."""
+    """Run the jobs that the parent sends, one at a time, until the parent ends this process.
+
+    The queues of the spec have `def` handlers only, or `async def` handlers only.
+    """
     parent, spec, app = set_up_process(pipe, encoded_spec)
     with nullcontext() if spec.shared else _without_storage(app):
-        run_and_exit(_serve(parent, spec, app))
+        if app.handlers[spec.queues[0]].is_async:
+            run_and_exit(_serve(parent, spec, app, None))
+        main_thread = MainThread()
+        threading.Thread(
+            target=_serve_on_thread, args=(parent, spec, app, main_thread), name="dibs-loop", daemon=True
+        ).start()
+        main_thread.serve()
+        exit_process()
+
+
+def _serve_on_thread(parent: ParentPipe, spec: ProcessSpec, app: Dibs, main_thread: MainThread) -> None:
+    try:
+        run_on_new_loop(_serve(parent, spec, app, main_thread))
+    finally:
+        main_thread.stop()
 
 
 def _without_storage(app: Dibs) -> AbstractContextManager[None]:
@@ -100,33 +125,46 @@ def _without_storage(app: Dibs) -> AbstractContextManager[None]:
     return app.override_storage(cast("Storage", UnreachableStorage("memory:")))
 
 
-async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
+async def _serve(parent: ParentPipe, spec: ProcessSpec, app: Dibs, main_thread: MainThread | None) -> None:
     try:
-        await _serve_until_exit(parent, spec, app)
+        await _serve_until_exit(parent, spec, app, main_thread)
     except Exception as error:  # noqa: BLE001 - only the part of the lifespan after its yield can raise here
         log_lifespan_error(error)
 
 
-async def _serve_until_exit(parent: ParentPipe, spec: ProcessSpec, app: Dibs) -> None:
+async def _serve_until_exit(
+    parent: ParentPipe, spec: ProcessSpec, app: Dibs, main_thread: MainThread | None
+) -> None:
     async with AsyncExitStack() as stack:
         try:
             resources = await enter_lifespan(app, stack)
         except BaseException as error:  # noqa: BLE001 - the user's code
             parent.send(messages.StartFailed(describe_error(error)))
             return
-        runner = IsolatedRunner(parent, spec, app, resources)
+        runner = IsolatedRunner(parent, spec, app, resources, main_thread)
         parent.start_reading(asyncio.get_running_loop(), runner.on_message)
         parent.send(messages.ProcessReady(os.getpid()))
         await runner.exit_requested.wait()
 
 
 class IsolatedRunner:
-    """The runner of an isolated process. It acts on the messages of the parent and holds at most one run."""
+    """The runner of an isolated process. It acts on the messages of the parent and holds at most one run.
 
-    def __init__(self, parent: ParentPipe, spec: ProcessSpec, app: Dibs, resources: Any) -> None:
+    `main_thread` runs the handlers that are no `async def`.
+    """
+
+    def __init__(
+        self,
+        parent: ParentPipe,
+        spec: ProcessSpec,
+        app: Dibs,
+        resources: Any,
+        main_thread: MainThread | None,
+    ) -> None:
         self._parent = parent
         self._app = app
         self._resources = resources
+        self._main_thread = main_thread
         self._relay = ReportRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
         #: The context variables that the lifespan has set; each run gets a copy.
@@ -174,7 +212,7 @@ class IsolatedRunner:
         self._parent.send(messages.RunFinished(verdict))
 
     async def _verdict_of_handler(self, invocation: Invocation) -> Verdict:
-        if invocation.handler.is_async:
+        if self._main_thread is None:
             return await call_async_handler(invocation)
-        # On a thread: job.progress() in a `def` handler waits for this loop.
-        return await asyncio.to_thread(call_sync_handler, invocation, self._context.copy())
+        context = self._context.copy()
+        return await self._main_thread.call(lambda: call_sync_handler(invocation, context))

@@ -43,14 +43,12 @@ async def build_worker(
     process of the worker.
     """
     handlers = [app.handlers[queue] for queue in spec.queues]
-    isolated_spec = _isolated_spec(app, spec)
-    isolated = IsolatedExecutor(app.storage, encode_spec(isolated_spec))
+    isolated = IsolatedExecutor(app.storage, _isolated_specs(app, spec))
     stack.push_async_callback(isolated.close)
     # The worker is created within the lifespan and closed after it. Until then it checks the deadlines of
     # runs that do not stop.
     closing = stack.enter_context(ExitStack())
-    if isolated_spec.queues:
-        await isolated.prepare()
+    await isolated.prepare()
     resources = await enter_lifespan(app, stack)
     # Before the end of this lifespan, so that the processes leave theirs at the same time.
     stack.callback(isolated.ask_to_exit)
@@ -69,17 +67,28 @@ async def build_worker(
     return worker
 
 
-def _isolated_spec(app: Dibs, spec: ProcessSpec) -> ProcessSpec:
-    """Return the spec of the isolated processes, which serve the queues with executor="process"."""
+def _isolated_specs(app: Dibs, spec: ProcessSpec) -> dict[str, bytes]:
+    """Return the encoded spec of the isolated processes of each queue with executor="process".
+
+    The queues with `def` handlers have one spec, and those with `async def` handlers another.
+    """
     capabilities = app.storage.capabilities
-    return replace(
-        spec,
-        queues=tuple(queue for queue in spec.queues if app.handlers[queue].executor == "process"),
-        parent=os.getpid(),
-        cross_queue=capabilities.cross_queue,
-        shared=capabilities.shared,
-        log=current_log_config(),
-    )
+    isolated = [queue for queue in spec.queues if app.handlers[queue].executor == "process"]
+    specs: dict[str, bytes] = {}
+    for is_async in (False, True):
+        queues = tuple(queue for queue in isolated if app.handlers[queue].is_async is is_async)
+        encoded = encode_spec(
+            replace(
+                spec,
+                queues=queues,
+                parent=os.getpid(),
+                cross_queue=capabilities.cross_queue,
+                shared=capabilities.shared,
+                log=current_log_config(),
+            )
+        )
+        specs.update(dict.fromkeys(queues, encoded))
+    return specs
 
 
 def run_worker_process(pipe: Connection, started: MutableSequence[float], encoded_spec: bytes) -> None:
