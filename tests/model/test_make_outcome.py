@@ -21,6 +21,7 @@ ORIGIN = Origin(
     retries=0,
     stalls=0,
     timeouts=0,
+    run_at=0,
     enqueued_at=3,
     error=ERROR,
 )

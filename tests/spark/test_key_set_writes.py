@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -15,12 +14,9 @@ from dibs.errors import OutcomeUnknown
 from dibs.model.request_columns import RequestColumns
 from dibs.model.requests import SettingsPatch
 from dibs.model.results import EnqueueStatus
-from dibs.spark.connection import StorageConnection
 from dibs.spark.source import batch_sinks
-from dibs.spark.source.batch_sinks import KeySetSink, RequestSink, open_sink
 from dibs.spark.source.options import write_options
 from dibs.spark.source.partition_writer import WriteTask, write_partition
-from dibs.spark.source.row_requests import RequestBuilder
 from dibs.spark.write_report import PartitionReport
 from dibs.storage.key_sets import StoredMembers
 from dibs.storage.postgres import PostgresStorage
@@ -156,34 +152,6 @@ def test_a_reply_that_is_lost_each_time_fails_the_write(
     assert [1, 1, 1] == attempts
 
 
-def test_rows_of_an_earlier_version_are_recognised(url: str) -> None:
-    """An earlier version wrote a request key for each row."""
-    with StorageConnection(url, create=True) as connection:
-        sink = RequestSink(connection, "work", "run/0")
-        columns = columns_of(5)
-        assert 0 == sink.enqueue(columns).repeated
-        assert isinstance(open_sink(connection, "work", "run/0"), RequestSink)
-        assert isinstance(open_sink(connection, "work", "run/1"), KeySetSink)
-
-    again = write(url, rows(count=5), attempt=1)
-
-    assert (5, 5) == (again.rows, again.repeated)
-    assert once(5) == stored(url)
-
-
-def test_expired_keys_of_an_earlier_version_do_not_count(url: str) -> None:
-    set_age(url, 1)
-    with StorageConnection(url, create=True) as connection:
-        RequestSink(connection, "work", "run/0").enqueue(columns_of(5))
-        time.sleep(0.05)
-        assert isinstance(open_sink(connection, "work", "run/0"), KeySetSink)
-
-
-def columns_of(count: int) -> RequestColumns:
-    [batch] = rows(count=count)
-    return RequestBuilder("run/0", None).convert(batch).columns
-
-
 def test_a_key_set_is_forgotten_after_the_age_of_request_keys(url: str) -> None:
     at(url, lambda storage: storage.configure("work", SettingsPatch(request_key_age=1)))
 
@@ -228,17 +196,6 @@ def test_a_batch_is_remembered_if_the_age_gets_shorter(url: str) -> None:
     again = write(url, rows(count=5), attempt=2)
 
     assert (5, 5) == (again.rows, again.repeated)
-
-
-def test_a_queue_with_many_request_keys_on_redis_is_not_searched(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redis_key_sets, "_SEARCHED", 4)
-    url = new_url("redis", request)
-    with StorageConnection(url, create=True) as connection:
-        for count, kind in ((4, KeySetSink), (5, RequestSink)):
-            RequestSink(connection, "work", "other/0").enqueue(columns_of(count))
-            assert isinstance(open_sink(connection, "work", "run/0"), kind)
 
 
 def test_each_batch_is_sent_once(url: str, storage_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     """Name of the worker, as in `Status.holder`. Several workers may have the same name."""
     recorded: bool = True
     """False for a holder of active jobs without a record: its other fields are empty. It may be a program
-    that uses `receive`, a worker of an earlier version, or a dead worker whose lease has not expired."""
+    that uses `receive`, or a dead worker whose lease has not expired."""
     host: str = ""
     """Name of its machine."""
     pid: int = 0

@@ -27,7 +27,7 @@ from dibs.model.check_values import (
     check_whole_number,
 )
 from dibs.model.job import Error, ErrorKind, Job, Outcome, Slot, Successor
-from dibs.model.limits import LIMITS, LONGEST_STORED_TIME, SAFE_INTEGER, Limits
+from dibs.model.limits import LATEST_TIME, LIMITS, SAFE_INTEGER, Limits
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     Cancelled,
@@ -254,7 +254,7 @@ def _check_current(id: str, job: Job, limits: Limits) -> None:
             field="current.id",
         )
     _check_range_and_data("current", job, limits)
-    check_whole_number("current.run_at", job.run_at, 0, SAFE_INTEGER)
+    check_whole_number("current.run_at", job.run_at, 0, LATEST_TIME)
     check_whole_number("current.seq", job.seq, 0, SAFE_INTEGER)
     if job.run is not None:
         check_whole_number("current.run.fence", job.run.fence, 0, SAFE_INTEGER)
@@ -266,4 +266,4 @@ def _check_range_and_data(name: str, part: Job | Successor | Outcome, limits: Li
     check_whole_number(f"{name}.first", part.first, 0, SAFE_INTEGER)
     check_whole_number(f"{name}.revision", part.revision, part.first, SAFE_INTEGER)
     if part.data is not None:
-        check_job_data(part.data, limits, LONGEST_STORED_TIME)
+        check_job_data(part.data, limits)

@@ -217,20 +217,17 @@ def check_new_job(job: NewJob, limits: Limits = LIMITS) -> None:
         check_duration("delay", job.delay)
 
 
-def check_job_data(data: JobData, limits: Limits = LIMITS, longest: int = LONGEST_TIME) -> None:
-    """Raise Refused for a bad payload, attributes, priority, overrides, retention, key or memo.
-
-    `longest` is the longest duration in overrides and retention, in ms.
-    """
+def check_job_data(data: JobData, limits: Limits = LIMITS) -> None:
+    """Raise Refused for a bad payload, attributes, priority, overrides, retention, key or memo."""
     check_bytes("payload", data.payload, limits.payload)
     if data.priority != 0 or type(data.priority) is not int:
         check_whole_number("priority", data.priority, -limits.priority, limits.priority)
     if data.attributes is not NO_ATTRIBUTES:
         check_attributes(data.attributes, limits)
     if data.overrides is not None:
-        check_overrides(data.overrides, longest)
+        check_overrides(data.overrides)
     if data.retention is not None:
-        check_retention("retention", data.retention, longest)
+        check_retention("retention", data.retention)
     if data.key is not None:
         check_text("key", data.key, limits.key)
     if data.memo is not None:
@@ -275,11 +272,11 @@ def check_queue(queue: str, limits: Limits = LIMITS) -> None:
         check_text("queue", queue, limits.queue)
 
 
-def check_overrides(overrides: Overrides, longest: int = LONGEST_TIME) -> None:
+def check_overrides(overrides: Overrides) -> None:
     """Raise Refused for a bad timeout, retry limit, lease or backoff. UNSET and None fields pass."""
     if not isinstance(overrides, Overrides):
         raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
-    _check_optional_duration("timeout", overrides.timeout, 1, longest)
+    _check_optional_duration("timeout", overrides.timeout, 1)
     for name in ("max_retries", "max_timeouts", "max_stalls"):
         count = getattr(overrides, name)
         if count is not UNSET:
@@ -287,20 +284,20 @@ def check_overrides(overrides: Overrides, longest: int = LONGEST_TIME) -> None:
     if overrides.start_by is not UNSET and overrides.start_by is not None:
         check_time("start_by", overrides.start_by)
     if overrides.lease is not UNSET:
-        check_duration("lease", overrides.lease, 1, longest)
+        check_duration("lease", overrides.lease, 1)
     if overrides.backoff is not UNSET:
-        check_backoff("backoff", overrides.backoff, longest)
+        check_backoff("backoff", overrides.backoff)
 
 
-def check_backoff(field: str, backoff: object, longest: int = LONGEST_TIME) -> None:
+def check_backoff(field: str, backoff: object) -> None:
     """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential. Its seconds are 0 or more."""
     if isinstance(backoff, Immediate):
         return
     if isinstance(backoff, Fixed):
-        _check_seconds(f"{field}.seconds", backoff.seconds, longest)
+        _check_seconds(f"{field}.seconds", backoff.seconds)
     elif isinstance(backoff, Exponential):
-        _check_seconds(f"{field}.first", backoff.first, longest)
-        _check_seconds(f"{field}.cap", backoff.cap, longest)
+        _check_seconds(f"{field}.first", backoff.first)
+        _check_seconds(f"{field}.cap", backoff.cap)
         check_flag(f"{field}.jitter", backoff.jitter)
     else:
         raise Refused(
@@ -310,21 +307,21 @@ def check_backoff(field: str, backoff: object, longest: int = LONGEST_TIME) -> N
         )
 
 
-def check_retention(field: str, retention: OutcomeRetention, longest: int = LONGEST_TIME) -> None:
+def check_retention(field: str, retention: OutcomeRetention) -> None:
     """Raise Refused unless each time is a number of whole ms, None (for ever) or UNSET (not set)."""
     if not isinstance(retention, OutcomeRetention):
         raise Refused(f"{field} must be a Retention, not {type(retention).__name__}", field=field)
-    if _is_plain_retention(retention, longest):
+    if _is_plain_retention(retention):
         return
     for kind in _END_KINDS:
-        _check_optional_duration(f"{field}.{kind}", getattr(retention, kind), 0, longest)
+        _check_optional_duration(f"{field}.{kind}", getattr(retention, kind), 0)
     kept: object = retention.keep_payload
     if kept is not UNSET and not (isinstance(kept, tuple) and all(kind in _END_KINDS for kind in kept)):
         name = f"{field}.keep_payload"
         raise Refused(f"{name} must be a tuple of some of {', '.join(_END_KINDS)}", field=name)
 
 
-def _is_plain_retention(retention: OutcomeRetention, longest: int) -> bool:
+def _is_plain_retention(retention: OutcomeRetention) -> bool:
     """Return True for a valid retention without `keep_payload`. For False, run the full check.
 
     Each `enqueue_and_wait` sets a retention. This check makes no call, and the full check makes fourteen.
@@ -333,23 +330,27 @@ def _is_plain_retention(retention: OutcomeRetention, longest: int) -> bool:
     return (
         retention.keep_payload is UNSET
         and (
-            completed is UNSET or completed is None or (type(completed) is int and 0 <= completed <= longest)
+            completed is UNSET
+            or completed is None
+            or (type(completed) is int and 0 <= completed <= LONGEST_TIME)
         )
-        and (failed is UNSET or failed is None or (type(failed) is int and 0 <= failed <= longest))
+        and (failed is UNSET or failed is None or (type(failed) is int and 0 <= failed <= LONGEST_TIME))
         and (
-            cancelled is UNSET or cancelled is None or (type(cancelled) is int and 0 <= cancelled <= longest)
+            cancelled is UNSET
+            or cancelled is None
+            or (type(cancelled) is int and 0 <= cancelled <= LONGEST_TIME)
         )
     )
 
 
-def _check_optional_duration(field: str, value: object, low: int, longest: int) -> None:
+def _check_optional_duration(field: str, value: object, low: int) -> None:
     if value is not UNSET and value is not None:
-        check_duration(field, value, low, longest)
+        check_duration(field, value, low)
 
 
-def _check_seconds(field: str, value: object, longest: int) -> None:
+def _check_seconds(field: str, value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
-    most = longest // 1000
+    most = LONGEST_TIME // 1000
     if not 0 <= value <= most:  # also for NaN
-        raise Refused(f"{field} must be 0 to {most} seconds ({longest // DAY:,} days)", field=field)
+        raise Refused(f"{field} must be 0 to {most} seconds ({LONGEST_TIME // DAY:,} days)", field=field)

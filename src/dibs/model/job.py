@@ -149,8 +149,7 @@ class Origin(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     timeouts: int
     enqueued_at: int
     error: Error
-    #: 0 and empty in fail jobs that an earlier version of dibs has stored.
-    run_at: int = 0
+    run_at: int
     attributes: Mapping[str, bytes] = NO_ATTRIBUTES
 
 

@@ -17,8 +17,6 @@ LONGEST_TIME: Final = 100_000 * DAY
 #: The latest run_at, in ms since the epoch: the end of the year 9998 in UTC. The year 9999 is the last one of
 #: datetime, so every time zone can show this time.
 LATEST_TIME: Final = 253_370_764_799_999
-#: The longest duration in stored jobs: earlier versions of dibs accepted it, so imports accept it, too.
-LONGEST_STORED_TIME: Final = SAFE_INTEGER // 2
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.model.job import Error, Job
-from dibs.model.limits import LONGEST_TIME
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -213,8 +212,7 @@ def _count_mismatches(job: Job) -> int:
 def retry_delay(job: Job, limits: RetryLimits, cause: RetryCause, jitter_factor: float = 1.0) -> int:
     """Return the backoff in ms before the next retry of `job`. Each cause has a count of its own."""
     so_far = {"error": job.retries, "timeout": job.timeouts, "stall": job.stalls}[cause]
-    # A job that an earlier version of dibs stored may have a longer backoff than a storage accepts now.
-    return min(limits.backoff.delay(so_far + 1, jitter_factor), LONGEST_TIME)
+    return limits.backoff.delay(so_far + 1, jitter_factor)
 
 
 def fail_if_stalled_too_often(job: Job, limits: RetryLimits) -> Fail | None:

@@ -22,9 +22,7 @@ WEEK: Final = 7 * 24 * 3600
 #: Partitions of the write, a fixed number: a request key holds the number of its partition.
 PARTITIONS: Final = 16
 #: Columns of `outcomes` that a job keeps when it is enqueued again.
-_COLUMNS: Final = ("id", "payload", "attributes", "priority")
-#: The same, if `failed` has them: earlier versions of the table lack them.
-_OPTIONAL_COLUMNS: Final = ("key",)
+_COLUMNS: Final = ("id", "payload", "attributes", "priority", "key")
 
 
 def replay(
@@ -37,8 +35,8 @@ def replay(
 ) -> list[WriteReport]:
     """Enqueue failed jobs again, and return a report for each queue.
 
-    `failed` has rows of the table `outcomes`, with the columns queue, id, payload, attributes and priority,
-    and optionally key.
+    `failed` has rows of the table `outcomes`, with the columns queue, id, payload, attributes, priority and
+    key.
     `fix` is called with the DataFrame of one queue, and returns one with the columns of `enqueue`; without
     `fix`, the jobs are enqueued as they were. Each keeps its id. A live job and a completed outcome of the id
     stay unchanged.
@@ -54,10 +52,9 @@ def replay(
     age = duration_ms("remember", remember)
     queues = _queues_of(failed)
     run_in_thread(lambda: _raise_key_age(storage_url, queues, age))
-    names = [*_COLUMNS, *(name for name in _OPTIONAL_COLUMNS if name in failed.columns)]
     reports = []
     for queue in queues:
-        rows = failed.where(f.col("queue") == queue).select(*names)
+        rows = failed.where(f.col("queue") == queue).select(*_COLUMNS)
         mended = rows if fix is None else fix(rows)
         # The same id always goes to the same partition, also if the source has other partitions next time.
         ordered = mended.repartition(PARTITIONS, "id")

@@ -37,13 +37,6 @@ class KeySets(Protocol):
         """
         ...
 
-    async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:
-        """Return False if the queue remembers no request key that begins with `prefix` and "/".
-
-        A storage that cannot search its keys may return True for a queue with many of them.
-        """
-        ...
-
     async def enqueue_batch(
         self, queue: str, name: str, number: int, columns: RequestColumns, *, now: int | None = None
     ) -> Sequence[EnqueueStatus] | None:

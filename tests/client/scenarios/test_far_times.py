@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue, Refused, Retention
-from dibs.model import check_arguments, check_jobs, check_settings
-from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
-from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.retry import Exponential, Fixed
-from dibs.storage.protocol import Storage
-from tests.client.manual_claims import claimed
 
 FAR: dict[str, Any] = {
     "4e12": 4e12,
@@ -95,38 +90,3 @@ async def test_the_longest_times_are_accepted_and_shown(any_queue: Queue) -> Non
     assert latest == due["latest"]
     assert due["delayed"] is not None
     assert due["delayed"] > datetime(2290, 1, 1, tzinfo=UTC)
-
-
-async def write_far_times(storage: Storage, queue: str, patch: pytest.MonkeyPatch) -> None:
-    """Write jobs as an earlier version did, which accepted times up to 2**52 and 2**53 ms."""
-    with patch.context() as old:
-        for checks in (check_jobs, check_arguments, check_settings):
-            for name in ("check_duration", "check_time", "check_overrides", "check_retention"):
-                old.setattr(checks, name, lambda *_: None, raising=False)
-        far = OutcomeRetention(completed=2**52, failed=2**52, cancelled=2**52)
-        overrides = Overrides(timeout=2**52, lease=2**52, backoff=Fixed(2**52 // 1000))
-        data = JobData(payload=b"1", retention=far, overrides=overrides)
-        jobs = [
-            NewJob(id="delayed", delay=2**52),
-            NewJob(id="latest", run_at=2**53),
-            NewJob(id="done", data=data),
-        ]
-        await storage.enqueue(queue, [EnqueueRequest(job=job) for job in jobs])
-        await storage.configure(queue, SettingsPatch(log_age=2**52, request_key_age=2**52, retention=far))
-
-
-async def test_far_times_that_an_earlier_version_stored_are_listed(
-    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await write_far_times(any_app.storage, any_queue.name, monkeypatch)
-    async with claimed(any_queue) as claim:
-        await claim.complete("done")
-    due = {status.id: status.run_at async for status in any_queue.list("waiting")}
-    ended = [status async for status in any_queue.list("completed")]
-    records = (await any_app.storage.export(any_queue.name)).records
-
-    end = datetime(9998, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
-    assert {"delayed": end, "latest": end} == due
-    assert ["done"] == [status.id for status in ended]
-    assert 3 == len(records)
-    assert ["imported"] * 3 == await any_app.storage.import_(f"{any_queue.name}-copy", records)

@@ -10,7 +10,7 @@ import pytest
 
 from dibs.errors import StorageTooNew
 from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.queries import migrations
+from dibs.storage.postgres.queries import Migration, migrations
 from tests.storage.postgres.jobs import asked, claimed
 
 Opening = Callable[..., PostgresStorage]
@@ -43,22 +43,27 @@ async def test_a_place_of_a_newer_version_is_refused(opening: Opening, connect: 
         await opening().__aenter__()
 
 
-async def test_an_older_place_is_brought_up(
+async def test_a_later_layout_upgrades_a_place_and_keeps_its_jobs(
     opening: Opening, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = migrations()
-    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:14])
+    """A made-up next layout adds a column to the table of live jobs."""
+    known, connection = migrations(), await connect()
     async with opening():
-        connection = await connect()
         await connection.execute("SELECT enqueue_job('q', 'a')")
         await connection.commit()
-    monkeypatch.undo()
+    change = "ALTER TABLE live ADD COLUMN tenant text NOT NULL DEFAULT 'none'"
+    later = Migration(known[-1].number + 1, "made_up", change)
+    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: (*known, later))
     async with opening() as storage:
         assert ["a"] == [job.id for job in await claimed(storage)]
+    monkeypatch.undo()
 
-    assert (whole[-1].number,) == await (
-        await (await connect()).execute("SELECT max(number) FROM migrations")
+    assert (later.number,) == await (
+        await connection.execute("SELECT max(number) FROM migrations")
     ).fetchone()
+    assert ("none",) == await (await connection.execute("SELECT tenant FROM live")).fetchone()
+    with pytest.raises(StorageTooNew, match=f"layout {later.number}"):
+        await opening().__aenter__()
 
 
 async def test_a_place_that_changed_under_way_is_told(opening: Opening, connect: Callable[[], Any]) -> None:

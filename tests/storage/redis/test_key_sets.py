@@ -8,9 +8,8 @@ import pytest
 from redis.asyncio import Redis
 
 from dibs.errors import StorageDamaged
-from dibs.model.job import NewJob
 from dibs.model.request_columns import RequestColumns, make_member
-from dibs.model.requests import EnqueueRequest, Reject, SettingsPatch
+from dibs.model.requests import Reject, SettingsPatch
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer
 
@@ -58,18 +57,6 @@ async def test_a_batch_of_new_jobs_has_sixteen_bytes_a_job(
         sizes = [len(value) for value in (await redis.hgetall(name)).values()]
 
     assert [16, 12 + 16 * 1000] == sorted(sizes)
-
-
-async def test_batches_are_no_request_keys(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only request keys count for the limit of a search."""
-    monkeypatch.setattr("dibs.storage.redis.key_sets._SEARCHED", 1)
-    for number in range(1, 4):
-        await storage.enqueue_batch("q", "run/0", number, columns(f"{number}"))
-    assert not await storage.has_request_keys("q", "run/0")
-
-    for id in "ab":
-        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id), request_key=f"other/{id}")])
-    assert await storage.has_request_keys("q", "run/0")
 
 
 @pytest.mark.parametrize("damaged", [b"", b"x" * 20, b"\x7f" * 8 + b"\0\0\0\2" + b"m" * 33])

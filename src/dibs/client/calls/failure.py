@@ -30,7 +30,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     data: Any = None
     """Data of a failed job of a queue without a task; bytes if the queue's serde cannot decode them."""
     attributes: dict[str, Any] = {}
-    """Attributes of the failed job; empty if an earlier version of dibs has stored the failure."""
+    """Attributes of the failed job."""
     error: Error
     """Type, message, traceback, cause and kind of the error, as text."""
     attempts: int
@@ -44,8 +44,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     enqueued_at: datetime
     """Time of the enqueue, in UTC."""
     run_at: datetime
-    """Time from which the last run might start, in UTC; 1970 if an earlier version of dibs has stored the
-    failure."""
+    """Time from which the last run might start, in UTC."""
 
     @property
     def kind(self) -> ErrorKind:

@@ -86,11 +86,8 @@ def epoch_ms(field: str, moment: datetime) -> int:
 
 
 def utc_datetime(ms: int) -> datetime:
-    """Return `ms` since the epoch as a datetime in UTC.
-
-    A time after the year 9998, which earlier versions of dibs accepted, becomes the end of that year.
-    """
-    return EPOCH + min(ms, LATEST_TIME) * MILLISECOND
+    """Return `ms` since the epoch as a datetime in UTC."""
+    return EPOCH + ms * MILLISECOND
 
 
 def utc_datetime_or_none(ms: int | None) -> datetime | None:

@@ -41,8 +41,7 @@ class BatchSink(Protocol):
 def open_sink(connection: StorageConnection, queue: str, key_prefix: str) -> BatchSink:
     """Return the sink of a partition. Its request keys begin with `key_prefix` and "/"."""
     storage = connection.storage
-    # An earlier version of dibs wrote a request key for each row. Its rows may come again.
-    if isinstance(storage, KeySets) and not connection.run(storage.has_request_keys(queue, key_prefix)):
+    if isinstance(storage, KeySets):
         return KeySetSink(connection, storage, queue, key_prefix)
     return RequestSink(connection, queue, key_prefix)
 

@@ -69,8 +69,8 @@ class Commit(Struct, frozen=True, gc=False, array_like=True):
     #: The last number that was drawn. All seqs, revisions, fences and log offsets come from one counter.
     number: int
     queues: list[QueueImage]
-    #: Ms by which `now` is ahead of the machine's clock. Commits of earlier versions have no lead.
-    lead: int = 0
+    #: Ms by which `now` is ahead of the machine's clock.
+    lead: int
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode

@@ -32,8 +32,8 @@ class RequestKey(Struct, frozen=True, gc=False, array_like=True):
     first: int
     revision: int
     expires_at: int
-    #: The id of the request. Records that an earlier version of dibs has written have no id.
-    id: str = ""
+    #: The id of the request.
+    id: str
 
 
 class Changes:

@@ -31,11 +31,6 @@ class KeySetSession(PostgresSession):
         found = self.decode(queue, _decode_batches, name, rows)
         return StoredMembers(found, rows[-1][0] if rows else after, len(rows) == _PAGE)
 
-    async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:
-        params = {**self._check_common(queue, now), "prefix": prefix}
-        ((found,),) = await self._run_read("has_request_keys", params)
-        return bool(found)
-
     async def enqueue_batch(
         self, queue: str, name: str, number: int, columns: RequestColumns, *, now: int | None = None
     ) -> Sequence[EnqueueStatus] | None:

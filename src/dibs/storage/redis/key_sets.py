@@ -17,8 +17,6 @@ from dibs.storage.redis.session import RedisSession
 
 #: Batches of a key set in one page: up to 1.6 MB.
 _PAGE: Final = 100
-#: The most request keys that are searched. Finding 10,000 takes the server 5 ms.
-_SEARCHED: Final = 10_000
 #: The answer of enqueue_batch.lua if the number of the batch is taken.
 _TAKEN: Final = -1
 _HEAD: Final = Layout(">QI")
@@ -36,13 +34,6 @@ class RedisKeySets(RedisSession):
         )
         found = self._decode(queue, _decode_batches, name, batches)
         return StoredMembers(found, int(number), int(last) > int(number))
-
-    async def has_request_keys(self, queue: str, prefix: str, *, now: int | None = None) -> bool:
-        checks.check_queue(queue, within=self.limits)
-        found = await self._run_script(
-            "has_request_keys", queue, now, f"{prefix}/", _SEARCHED, repeatable=True
-        )
-        return bool(found)
 
     async def enqueue_batch(
         self, queue: str, name: str, number: int, columns: RequestColumns, *, now: int | None = None

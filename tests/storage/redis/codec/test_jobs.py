@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -24,7 +22,6 @@ from dibs.model.job import (
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.redis.codec.data import decode_retention, encode_retention
-from dibs.storage.redis.codec.jobs import decode_origin, encode_error
 from dibs.storage.redis.codec.requests import encode_request, encode_requests
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
@@ -148,14 +145,3 @@ def test_a_plain_job_is_small() -> None:
         )
         - 63
     )
-
-
-def test_an_origin_of_an_earlier_version_is_read() -> None:
-    """The stored origin has neither run_at nor attributes."""
-    numbers = struct.pack(">QQQIIII", 5, 6, 7, 1, 2, 3, 4)
-    raw = b"\0\1q" + b"\0\1a" + numbers + encode_error(Error(type="E"))
-
-    assert decode_origin(raw) == Origin(
-        queue="q", id="a", revision=5, fence=6, enqueued_at=7, attempts=1, retries=2, stalls=3, timeouts=4,
-        error=Error(type="E"),
-    )  # fmt: skip

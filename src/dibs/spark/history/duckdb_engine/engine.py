@@ -131,11 +131,9 @@ class DuckDBEngine:
             return
         self._set(**{f"files_{name}": [str(file) for file in files]})
         hive = "true, hive_types={'queue': VARCHAR, 'date': DATE}" if is_partitioned else "false"
-        # The files of an earlier version lack the columns that were added since.
-        self._database.register(f"{name}_columns", table_schema(table or name).empty_table())
         self._database.execute(
-            f"CREATE TEMP VIEW {name} AS FROM {name}_columns UNION ALL BY NAME FROM read_parquet("
-            f"getvariable('files_{name}'), union_by_name=true, hive_partitioning={hive})"
+            f"CREATE TEMP VIEW {name} AS FROM read_parquet("
+            f"getvariable('files_{name}'), hive_partitioning={hive})"
         )
 
     def _set(self, **variables: Any) -> None:

@@ -70,8 +70,6 @@ def export_delta(
             delta,
             pa.RecordBatchReader.from_batches(source.schema, counted),
             mode="append" if source.is_appended else "overwrite",
-            # A table that an earlier version has made gets the columns that it lacks.
-            schema_mode="merge" if source.missing_columns(_columns(delta), str(location)) else None,
             commit_properties=properties,
         )
     except CommitFailedError as error:
@@ -113,7 +111,7 @@ def _open(source: ExportSource, location: str, options: Mapping[str, str] | None
     except (DeltaError, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise StorageError(f"cannot open the table of Delta Lake at {location}: {reason}") from error
-    source.missing_columns(_columns(found), location)
+    source.check_columns(_columns(found), location)
     return found
 
 

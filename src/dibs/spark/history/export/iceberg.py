@@ -77,9 +77,6 @@ def _write(transaction: Transaction, source: ExportSource, done: Position | None
         transaction.delete(AlwaysTrue())
         is_changed = True
     for chunk in _chunks(source, done):
-        if not is_changed and source.missing_columns(iceberg.schema().column_names, str(iceberg.name())):
-            with transaction.update_schema() as update:
-                update.union_by_name(source.schema)
         transaction.append(chunk)
         rows += chunk.num_rows
         is_changed = True
@@ -132,7 +129,7 @@ def _open(source: ExportSource, catalog: Catalog, identifier: str) -> Table:
         found = catalog.load_table(identifier)
     except NoSuchTableError:
         return _create(source, catalog, identifier)
-    source.missing_columns(found.schema().column_names, identifier)
+    source.check_columns(found.schema().column_names, identifier)
     return found
 
 

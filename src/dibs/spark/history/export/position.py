@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from dibs.errors import Refused, StorageDamaged
 from dibs.spark.history.merged_ids import merge_ids
-from dibs.spark.history.tables import APPENDED_TABLES, JOB_COLUMNS, table_schema
-from dibs.spark.history.warehouse.manifest import DATA, DataFile, TablePartition
+from dibs.spark.history.tables import APPENDED_TABLES, table_schema
+from dibs.spark.history.warehouse.manifest import DataFile, TablePartition
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 ExportedTable = Literal["events", "runs", "metrics", "ids", "live"]
@@ -85,19 +85,15 @@ class ExportSource:
         """Return whether a table at this position has all rows of this generation."""
         return done is not None and done.generation == self.position.generation
 
-    def missing_columns(self, names: Iterable[str], target: str) -> list[str]:
-        """Return the columns that the target of the export lacks. `names` are the columns that it has.
-
-        Raise Refused if an earlier version of dibs has not made the table without them.
-        """
+    def check_columns(self, names: Iterable[str], target: str) -> None:
+        """Raise Refused if the target of the export lacks columns. `names` are the columns that it has."""
         missing = [name for name in self.schema.names if name not in {*names}]
-        if missing and not (self.is_appended and {*missing} <= {*JOB_COLUMNS}):
+        if missing:
             raise Refused(
                 f"the table {target} has no column {', '.join(missing)}, so it is no table of "
                 f"{self.table}; choose another target",
                 field="target",
             )
-        return missing
 
     def check(self, done: Position | None, *, has_rows: bool) -> None:
         """Raise Refused if a table at this position may have other rows than those of this warehouse.
@@ -141,7 +137,7 @@ class ExportSource:
             after = "" if done is None else done.offsets.get(queue, "")
             for file in files:
                 # A file holds events of its own generation and earlier ones.
-                if (_generation_of(file) or generation + 1) > generation:
+                if _generation_of(file) > generation:
                     yield from self._rows(file, part, queue, after)
 
     def _merged_ids(self) -> Iterator[pa.RecordBatch]:
@@ -165,17 +161,14 @@ class ExportSource:
                     yield _with_partition(new, queue, part.date, self.schema)
 
 
-def _generation_of(file: DataFile) -> int | None:
-    """Return the generation that added a file, or None for a file of a warehouse that was carried over."""
-    number = file.path.rpartition("/")[2].partition("-")[0]
-    return int(number) if file.path.startswith(f"{DATA}/") and number.isdigit() else None
+def _generation_of(file: DataFile) -> int:
+    """Return the generation that added a file."""
+    return int(file.path.rpartition("/")[2].partition("-")[0])
 
 
 def _with_partition(rows: pa.RecordBatch, queue: str, date: str, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows with the columns of the partition, which the names of its folders hold."""
     columns = {
-        # The files of an earlier version lack the columns that were added since.
-        **{field.name: pa.nulls(rows.num_rows, field.type) for field in schema},
         **{name: rows.column(name) for name in rows.schema.names},
         "queue": pa.repeat(pa.scalar(queue), rows.num_rows),
         "date": pa.repeat(pa.scalar(date).cast(pa.date32()), rows.num_rows),

@@ -19,9 +19,8 @@ from msgspec import Struct
 from dibs.errors import StorageDamaged, StorageTooNew
 from dibs.version import VERSION
 
-#: Format of the warehouse. Increase it with every change that older code would misread. Before format 3, an
-#: id had one row in `ids`.
-FORMAT: Final = 3
+#: Format of the warehouse. Increase it with every change that older code would misread.
+FORMAT: Final = 1
 TABLES: Final = ("events", "runs", "metrics", "ids", "live")
 MANIFESTS: Final = "manifests"
 DATA: Final = "data"

@@ -24,7 +24,6 @@ from dibs.spark.history.warehouse.manifest import (
     manifest_number,
     manifest_path,
 )
-from dibs.spark.history.warehouse.old_format import read_linked, remove_links
 from dibs.spark.history.warehouse.store import Store
 from dibs.spark.history.warehouse.stores import open_store
 
@@ -88,10 +87,10 @@ def _current_manifest(store: Store) -> Manifest:
     """Return the manifest with the largest number, or an empty one for a new warehouse."""
     numbers = [manifest_number(path) for path in store.list_files(MANIFESTS)]
     newest = max((number for number in numbers if number is not None), default=0)
-    if newest:
-        path = manifest_path(newest)
-        return decode_state(store.read(path), store.full_path(path), Manifest)
-    return (read_linked(store.root) if isinstance(store, LocalStore) else None) or Manifest()
+    if not newest:
+        return Manifest()
+    path = manifest_path(newest)
+    return decode_state(store.read(path), store.full_path(path), Manifest)
 
 
 @contextmanager
@@ -115,12 +114,10 @@ def _writer_lock(store: Store) -> Iterator[None]:
             yield
         finally:
             shutil.rmtree(store.root / "staging", ignore_errors=True)
-        if store.list_files(MANIFESTS):
-            remove_links(store.root)
 
 
 def _create_folder(root: Path) -> None:
-    is_warehouse = any((root / name).exists() for name in (MANIFESTS, "generations", "lock", "staging"))
+    is_warehouse = any((root / name).exists() for name in (MANIFESTS, "lock", "staging"))
     if root.is_dir() and any(root.iterdir()) and not is_warehouse:
         raise Refused(f"{root} holds other files; choose an empty folder", field="warehouse")
     try:

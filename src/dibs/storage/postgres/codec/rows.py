@@ -39,8 +39,6 @@ _origin: Final = msgspec.json.Decoder(Origin).decode
 _origin_parts: Final = msgspec.json.Decoder(list[Raw]).decode
 #: The JSON of a column that is NULL.
 NULL: Final = b"null"
-#: Position of the attributes in the JSON array of an origin, the order of the fields of Origin.
-_ORIGIN_ATTRIBUTES: Final = Origin.__struct_fields__.index("attributes")
 
 #: How many columns of sql/columns.sql a job, a run, a successor and an outcome have.
 JOB: Final = 20
@@ -114,15 +112,9 @@ def decode_job(row: Row, run: ActiveRun | None) -> Job:
 
 
 def decode_origin(text: str) -> Origin:
-    """Return the origin of a fail job from its JSON array, whose attributes are a JSON object or null.
-
-    Arrays that an earlier version of dibs has stored end before run_at and attributes.
-    """
-    parts: list[Any] = _origin_parts(text)
-    attributes = NO_ATTRIBUTES
-    if len(parts) > _ORIGIN_ATTRIBUTES:
-        raw = bytes(parts.pop())
-        attributes = NO_ATTRIBUTES if raw == NULL else decode_attributes(raw.decode())
+    """Return the origin of a fail job from its JSON array. The attributes are last, an object or null."""
+    *parts, last = map(bytes, _origin_parts(text))
+    attributes = NO_ATTRIBUTES if last == NULL else decode_attributes(last.decode())
     return replace(_origin(b"[" + b",".join(parts) + b"]"), attributes=attributes)
 
 

@@ -71,15 +71,6 @@ FROM clock, {schema}.key_sets s
 WHERE s.q = (SELECT q FROM {schema}.queues WHERE name = %(queue)s) AND s.name = %(name)s AND s.n > %(after)s
 ORDER BY s.n LIMIT %(limit)s
 
--- name: has_request_keys
--- Returns whether the queue has an unexpired request key that begins with %(prefix)s and "/". The character after "/" is
--- "0".
-WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms)
-SELECT EXISTS (
-    SELECT 1 FROM clock, {schema}.request_keys r
-    WHERE r.q = (SELECT q FROM {schema}.queues WHERE name = %(queue)s) AND r.key >= %(prefix)s || '/'
-      AND r.key < %(prefix)s || '0' AND r.expires_at > clock.now_ms)
-
 -- name: events
 -- Returns a row for each log entry from number %(since)s on, oldest first. If there are no entries, returns one row
 -- with the number up to which the log was trimmed.

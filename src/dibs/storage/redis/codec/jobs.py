@@ -36,10 +36,7 @@ _CLAIMED: Final = Layout(">BhQQQQQIIIIIQQ32sI")
 _SIZE: Final = Layout(">I")
 #: Position of the holder in the form `claimed`.
 _RUN_SIZE: Final = 1 + _RUN.size + _SIZE.size
-_ORIGIN: Final = Layout(">QQQIIII")
-#: Flag in the size of the name at the start of an origin: run_at and attributes follow the numbers. An origin
-#: that an earlier version of dibs has stored has neither.
-_ORIGIN_HAS_TIME: Final = 0x8000
+_ORIGIN: Final = Layout(">QQQIIIIQ")
 
 encode_error: Final = Encoder().encode
 decode_error: Final = Decoder(Error).decode
@@ -247,26 +244,21 @@ def encode_origin(origin: Origin) -> bytes:
     queue, id = origin.queue.encode(), origin.id.encode()
     numbers = _ORIGIN.pack(
         origin.revision, origin.fence, origin.enqueued_at,
-        origin.attempts, origin.retries, origin.stalls, origin.timeouts,
+        origin.attempts, origin.retries, origin.stalls, origin.timeouts, origin.run_at,
     )  # fmt: skip
     return b"".join((
-        (len(queue) | _ORIGIN_HAS_TIME).to_bytes(2), queue, len(id).to_bytes(2), id, numbers,
-        _TIME.pack(origin.run_at), with_size(encode_attributes(origin.attributes)),
-        encode_error(origin.error),
+        len(queue).to_bytes(2), queue, len(id).to_bytes(2), id, numbers,
+        with_size(encode_attributes(origin.attributes)), encode_error(origin.error),
     ))  # fmt: skip
 
 
 def decode_origin(raw: bytes) -> Origin:
-    size = int.from_bytes(raw[:2])
-    at = 2 + (size & ~_ORIGIN_HAS_TIME)
+    at = 2 + int.from_bytes(raw[:2])
     queue = raw[2:at].decode()
     end = at + 2 + int.from_bytes(raw[at : at + 2])
     id = raw[at + 2 : end].decode()
-    revision, fence, enqueued_at, attempts, retries, stalls, timeouts = _ORIGIN.unpack_from(raw, end)
-    at, run_at, attributes = end + _ORIGIN.size, 0, b""
-    if size & _ORIGIN_HAS_TIME:
-        (run_at,) = _TIME.unpack_from(raw, at)
-        attributes, at = read_sized(raw, at + _TIME.size)
+    revision, fence, enqueued_at, attempts, retries, stalls, timeouts, run_at = _ORIGIN.unpack_from(raw, end)
+    attributes, at = read_sized(raw, end + _ORIGIN.size)
     return Origin(
         queue=queue,
         id=id,

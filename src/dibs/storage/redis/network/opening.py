@@ -37,7 +37,7 @@ OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
 CHECKED: Final = {"max_connections", "address_map"}
 MIN_VERSION: Final = (6, 2)
 #: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
-LAYOUT: Final = 3
+LAYOUT: Final = 1
 #: Writes the version ARGV[1] unless a newer dibs has written a higher one meanwhile. No record changes:
 #: layouts 1 and 2 lack some forms of records, and all their records stay readable.
 _RAISE_LAYOUT: Final = """

@@ -41,7 +41,7 @@ for i = 4 + skipped, common == '' and #ARGV or 0, 2 do keys[#keys + 1] = key_of(
 if #keys > 0 then prefetch(queue, 'keys', keys) end
 
 -- Return the answer to an earlier request with this request key and the id of that request, or nil. The hash `keys`
--- has the answer, I8 expires_at and the id. A record that an earlier version of dibs has stored ends before the id.
+-- has the answer, I8 expires_at and the id.
 local function repeated_answer(request)
   local text = request.key and read_field(queue, 'keys', request.key)
   if not text then return nil end

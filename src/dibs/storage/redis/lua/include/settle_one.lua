@@ -43,10 +43,9 @@ local function repeated_status(queue, id, settlement)
 end
 
 -- origin    I2 + queue, I2 + id, I8 revision, fence, enqueued_at, I4 attempts, retries, stalls, timeouts, I8 run_at,
---           I4 + attributes, error. Without the bit 0x8000 in the size of the queue's name, run_at and attributes
---           are absent: earlier versions of dibs have stored such origins.
+--           I4 + attributes, error
 local function encode_origin(name, job, error)
-  return pack('>I2', 0x8000 + #name) .. name .. pack('>I2', #job.id) .. job.id
+  return pack('>I2', #name) .. name .. pack('>I2', #job.id) .. job.id
     .. pack('>I8I8I8I4I4I4I4I8', job.revision, job.fence, job.enqueued_at, job.attempts, job.retries, job.stalls,
       job.timeouts, job.run_at) .. sized(split_data(job.data).attributes or '') .. error
 end
