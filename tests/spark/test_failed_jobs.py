@@ -72,12 +72,6 @@ def test_a_job_keeps_its_key(spark: SparkSession, request: pytest.FixtureRequest
     assert current is not None
     assert "ada" == current.data.key
 
-    at(url, end_all)
-    replay(failed.drop("key"), run="tuesday", url=url)
-    current = at(url, lambda storage: records(storage, "work"))["a"].slot.current
-    assert current is not None
-    assert current.data.key is None
-
 
 def test_outcomes_without_data_are_refused(spark: SparkSession, request: pytest.FixtureRequest) -> None:
     url = new_url("file", request)
