@@ -258,14 +258,6 @@ async def test_the_heart_keeps_the_lease_and_brings_news(queue: Queue) -> None:
         await claim.complete("in time")
 
 
-async def test_a_job_may_ask_for_a_lease_of_its_own(queue: Queue) -> None:
-    await queue.enqueue(1, lease=90)
-    async with queue.receive(lease=5, wait=0) as claims:
-        await anext(claims)
-
-        assert [held.renewal_ms for held in claims._leases] == [90_000]
-
-
 async def test_a_lease_that_ended_is_replaced(queue: Queue, app: Dibs) -> None:
     await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
     async with queue.receive(max_jobs=1, wait=0) as claims:

@@ -52,7 +52,7 @@ class Claim:
         self._on_settled = on_settled
         own = job.data.overrides.lease if job.data.overrides else UNSET
         self.lease_ms: int | None = None if own is UNSET else own
-        """Length of the lease in ms that the job asks for; None for the lease of the receiver."""
+        """Least length of the lease in ms that the job asks for; None if it asks for none."""
         self.queue: str = client.name
         """Name of the queue."""
         self.id: str = job.id

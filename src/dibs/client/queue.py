@@ -104,8 +104,8 @@ class Queue(StoredQueue):
           handler for this job; the units are the same. Default: the limits of the handler.
         - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
           of this machine. A worker that claims the job later cancels it. Default: no deadline.
-        - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
-          the receiver.
+        - `lease`: least seconds of the lease if the job is claimed with `queue.receive`, from the claim on.
+          Default: the lease of the receiver. Workers ignore it: they renew a lease of their own.
 
         Raises Refused naming the setting at fault, OutcomeUnknown if the reply of the storage was lost,
         StorageError.

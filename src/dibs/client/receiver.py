@@ -53,8 +53,8 @@ class HeldLease:
 
     @property
     def renewal_ms(self) -> int:
-        """Length of the next renewal in ms: the longest that an open claim's job sets, else the default."""
-        return max((claim.lease_ms or 0 for claim in self.claims.values()), default=0) or self._lease_ms
+        """Length of the next renewal in ms: the longest of the receiver's own and those that jobs set."""
+        return max([self._lease_ms, *(claim.lease_ms or 0 for claim in self.claims.values())])
 
     def apply_renewal(self, renewed: RenewResult) -> None:
         """Mark the claims that were cancelled. If the lease has ended, mark all claims as lost."""
@@ -210,6 +210,10 @@ class Receiver:
             raise
         if answer.lost:
             self._end_lease(held)
+        elif any((claim.lease_ms or 0) > self._lease_ms for claim in self._buffer):
+            # A longer lease of a job counts from its claim. If this renewal fails, the heartbeat repeats it.
+            with suppress(StorageError, OutcomeUnknown):
+                await self._renew_lease(storage, held)
         return answer.token, len(late)
 
     def _add_claim(self, held: HeldLease, job: Job) -> None:

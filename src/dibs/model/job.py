@@ -74,7 +74,7 @@ class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True)
     max_stalls: int | UnsetType | None = UNSET
     #: The rule for the delay before each retry.
     backoff: Backoff | UnsetType = UNSET
-    #: The length of the lease under which `receive` holds the job, in ms.
+    #: The least length of the lease under which `receive` holds the job, in ms.
     lease: int | UnsetType = UNSET
     #: The time from which no run may start, in ms since the epoch. A worker that claims the job at this time
     #: or later cancels it. None removes the deadline of the task.

@@ -59,7 +59,8 @@ class JobSettings(TypedDict, total=False):
     """The time from which no run may start, with a time zone, or seconds from now by the clock of this
     machine. A worker that claims the job later cancels it. None is no deadline, the default."""
     lease: Seconds
-    """Seconds of the lease when `queue.receive()` claims the job. Replaces the receiver's lease."""
+    """Least seconds of the lease when `queue.receive()` claims the job, counted from the claim. A shorter
+    lease than the receiver's changes nothing, and a worker ignores it: a worker renews its lease itself."""
 
 
 class CallSettings(JobSettings, total=False):

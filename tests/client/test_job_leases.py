@@ -1,0 +1,42 @@
+"""Leases that jobs ask for, in a receiver beside other jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dibs import Dibs, Queue
+
+
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
+async def test_a_short_lease_of_a_job_never_shortens_that_of_its_neighbours(queue: Queue) -> None:
+    """Contract 3, Leases: the holder renews for the longest of its own length and those of the jobs."""
+    await queue.enqueue_many([queue.bind(1, lease=0.05), queue.bind(2)])
+    async with queue.receive(max_jobs=2, lease=1.5, wait=0) as claims:
+        held = [await anext(claims), await anext(claims)]
+        # Real time on purpose: the receiver's lease would have ended without its renewals.
+        await asyncio.sleep(2.2)
+
+        assert [False, False] == [claim.lost for claim in held]
+        for claim in held:
+            await claim.complete()
+
+
+async def test_a_longer_lease_of_a_job_counts_from_its_claim(queue: Queue, app: Dibs) -> None:
+    """Contract 3, Leases: it does not begin with the first heartbeat."""
+    await queue.enqueue(1, lease=3600)
+    async with queue.receive(lease=0.2, wait=0) as claims:
+        claim = await anext(claims)
+        assert claims._heartbeat is not None
+        claims._heartbeat.cancel()
+        later = (await app.storage.grant(["q"], 200, "later")).lease
+        while not (await app.storage.claim("q", later, 1)).lost:  # noqa: ASYNC110 - only the clock ends a lease
+            await asyncio.sleep(0.02)
+
+        assert [] == list(await app.storage.reap("q", 10))
+        await claim.complete()
