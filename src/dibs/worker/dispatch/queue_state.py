@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from attrs import define, field
 
@@ -56,6 +56,14 @@ SETTLEMENT_DELAY: Final = 0.005
 PREFETCH_TIMEOUT: Final = 0.5
 #: Seconds after its latest job during which a queue counts as active, see `Listener`.
 ACTIVE_SECONDS: Final = 5.0
+
+
+class Turn(NamedTuple):
+    """The kind of turn for which a queue waits: the queues of one kind claim one after the other."""
+
+    priority: int
+    #: True for queues of short runs.
+    is_short: bool
 
 
 @define(eq=False)
@@ -273,25 +281,24 @@ class QueueState:
         self.prefetch = Prefetch(units // size)
         self.round_trips = RoundTrips()
 
-    @property
-    def needs_step(self) -> bool:
-        """True if each step of the worker loop must look at this queue.
+    def needs_step(self, now: float) -> bool:
+        """Return whether each step of the worker loop must look at this queue.
 
-        While a request is in flight, steps look at the queue after each settlement and after the reply.
+        While a request is in flight, steps look at the queue after each settlement and after the reply. After
+        an error, the timer of the pause makes a step look at it.
         """
         if self.prefetch.runs:
             return True
-        return not self.round_trips.busy and bool(self.readiness.ready or self.round_trips.outbox)
+        return self.can_send(now) and bool(self.readiness.ready or self.round_trips.outbox)
 
-    @property
-    def waits_for_turn(self) -> bool:
-        """True if the queue is ready for a claim, has short runs, and this process has none of its jobs."""
-        trips = self.round_trips
-        return (
-            self.readiness.ready
-            and self.prefetch.is_short
-            and not (self.prefetch.runs or trips.outbox or trips.busy)
-        )
+    def turn(self, now: float) -> Turn | None:
+        """Return the turn for which the queue waits, or None.
+
+        A queue waits for its turn if it may claim, and this process has none of its jobs.
+        """
+        if self.prefetch.runs or self.round_trips.outbox or not self.can_claim(now):
+            return None
+        return Turn(self.priority, self.prefetch.is_short)
 
     @property
     def has_jobs(self) -> bool:

@@ -191,7 +191,7 @@ class Worker:
         self._requests.send_due(queues, free, shares, self._lease, now)
         for queue, invocation in starting:
             self._start_run(queue, invocation, now)
-        self._pending.keep(queues)
+        self._pending.keep(queues, now)
         self._confirm_lease()
         self._update_waits(queues, now, claiming=shares.claiming)
         self._finish_drain()
