@@ -31,7 +31,7 @@ WARM: Final = 10
 FIGURES: Final = {
     # The claimed records of a batch share their fence and their lease.
     "redis": (35.65, 115.39, 58.78),
-    # Claims answer with an array for each field; settlements name the position of each row (decision 67).
+    # Claims answer with an array for each field; settlements name the position of each row.
     "postgresql": (45.13, 104.57, 44.89),
     # The data of a job has a byte for each of key and memo.
     "file": (102.62, 149.62, 226.88),

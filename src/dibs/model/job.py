@@ -9,7 +9,7 @@ Each id of a queue has up to three parts:
 The storage draws three growing numbers. The `revision` identifies an enqueue, the `fence` identifies a claim,
 and the `seq` orders jobs that are otherwise equal.
 
-Times are ms since the epoch, UTC. The values are frozen msgspec Structs (docs/decisions/0001-values.md).
+Times are ms since the epoch, UTC. The values are frozen msgspec Structs (docs/decisions/values.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The records that workers keep of themselves, and the queue that holds them.
 
 A record is a completed outcome in the queue WORKERS_QUEUE: an outcome has an expiry, so the record of a dead
-worker disappears by itself (docs/decisions/0059-worker-records.md). The id is a random text, the result has
+worker disappears by itself (docs/decisions/worker-records.md). The id is a random text, the result has
 the parts that stay the same, and one attribute has the parts that change.
 """
 

@@ -1,6 +1,6 @@
 """The supervisor's side of its fork server: a process from which worker processes are forked.
 
-Each supervisor has one fork server, which ends with the supervisor (docs/decisions/0016).
+Each supervisor has one fork server, which ends with the supervisor (docs/decisions/fork-server.md).
 fork_server_main.py holds the code that runs inside the fork server.
 """
 

@@ -1,7 +1,8 @@
 """The code that runs inside the fork server: the process from which worker processes are forked.
 
 The fork server imports the modules that every worker process needs, but not the application. It opens no
-file or connection and starts no thread, so a fork of it works like a new interpreter (docs/decisions/0016).
+file or connection and starts no thread, so a fork of it works like a new interpreter
+(docs/decisions/fork-server.md).
 """
 
 from __future__ import annotations
