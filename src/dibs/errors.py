@@ -109,6 +109,11 @@ class StorageBusy(StorageError):
 class StorageUnavailable(StorageError):
     """The storage cannot be reached; check its URL and its server, and repeat."""
 
+    def __init__(self, message: str = "", *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
+        """True if a server does not answer or is starting; False if somebody must correct something."""
+
 
 class StorageReadOnly(StorageError):
     """The storage permits reading only; grant write access, or connect to the primary server."""

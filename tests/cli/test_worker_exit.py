@@ -6,9 +6,17 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from dibs_conformance.servers import (
+    PostgresServer,
+    RedisServer,
+    ServerUnavailable,
+    start_postgres,
+    start_redis,
+)
 from tests.cli.shell import Shell
 
 STUBBORN = """
@@ -81,6 +89,36 @@ def stop(shell: Shell, queue: str) -> subprocess.CompletedProcess[str]:
     worker.send_signal(signal.SIGTERM)
     out, err = worker.communicate(timeout=60)
     return subprocess.CompletedProcess(words, worker.returncode, out, err)
+
+
+@pytest.mark.parametrize("start", [start_redis, start_postgres])
+def test_a_worker_waits_for_a_server_that_does_not_answer(
+    shell: Shell, start: Callable[[], RedisServer | PostgresServer]
+) -> None:
+    """A server that starts later than its workers, as after a loss of power."""
+    (shell.folder / "late.py").write_text("from dibs import Dibs\napp = Dibs()\n@app.task\ndef f(): ...\n")
+    try:
+        server = start()
+    except ServerUnavailable as reason:
+        pytest.skip(str(reason))
+    with server:
+        url = server.url
+        server.kill()
+        words = ("worker", "late:app", "--url", url, "--processes", "1", "--json")
+        with subprocess.Popen(
+            [sys.executable, "-c", DIBS, *words],
+            cwd=shell.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as worker:  # fmt: skip
+            assert worker.stdout is not None
+            assert worker.stderr is not None
+            try:
+                while "no connection from the storage since" not in worker.stderr.readline():
+                    assert worker.poll() is None
+                server.start()
+                assert "started" in json.loads(worker.stdout.readline())
+            finally:
+                worker.terminate()
+                worker.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("queue", ["deaf", "thread"])

@@ -12,6 +12,7 @@ import pytest
 
 from dibs.model.findings import Finding
 from dibs.storage.redis import open_url
+from dibs.storage.redis.network.rights import needed_rights
 from dibs_conformance.servers import RedisServer, start_redis
 
 #: Settings of a server without faults, which each test changes.
@@ -99,15 +100,36 @@ async def test_a_snapshot_that_failed_is_found(redis_server: RedisServer, tmp_pa
         assert ["redis-no-persistence", "redis-save-failed"] == await codes(server)
 
 
-@pytest.mark.parametrize(("layout", "code"), [(2, "layout-older"), (99, "layout-newer")])
+@pytest.mark.parametrize(("layout", "code"), [(0, "layout-older"), (99, "layout-newer")])
 async def test_another_layout_is_found_and_left(server: RedisServer, layout: int, code: str) -> None:
     prefix = f"layout-{layout}"
-    async with open_url(server.url, prefix=prefix):
-        (key,) = server.execute("KEYS", f"{prefix}*")
+    key = f"{prefix}:version"
     server.execute("SET", key, layout)
     (found,) = await diagnose(server, prefix=prefix)
 
     assert (code, True, str(layout)) == (found.code, found.blocks, server.execute("GET", key))
+
+
+async def test_a_replica_is_found() -> None:
+    with start_redis(appendonly="yes") as replica:
+        replica.execute("REPLICAOF", "127.0.0.1", "1")
+
+        assert ["redis-replica"] == await codes(replica)
+
+
+async def test_missing_rights_are_found_with_all_rights(server: RedisServer) -> None:
+    server.execute("ACL", "SETUSER", "app", "reset", "on", ">secret", *needed_rights("dibs").split(), "-hset")
+    (found,) = await open_url(server.url.replace(f":{server.password}@", "app:secret@")).diagnose()
+
+    assert ("redis-rights", True, "the account lacks +hset") == (found.code, found.blocks, found.found)
+    assert needed_rights("dibs") in found.advice
+
+
+async def test_a_server_that_forbids_info_is_not_examined(server: RedisServer) -> None:
+    server.execute("ACL", "SETUSER", "app", "reset", "on", ">secret", "~*", "&*", "+@all", "-@dangerous")
+    url = server.url.replace(f":{server.password}@", "app:secret@")
+
+    assert ["redis-unexamined"] == [finding.code for finding in await open_url(url).diagnose()]
 
 
 async def test_a_server_that_forbids_config_is_examined_as_far_as_it_allows(server: RedisServer) -> None:

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
-from redis.exceptions import BusyLoadingError
+from redis.exceptions import AuthenticationError, BusyLoadingError
 
-from dibs.errors import ConfigurationError, StorageUnavailable
+from dibs.errors import ConfigurationError, OutcomeUnknown, StorageBusy
+from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.redis.network.errors import translate_error
-from dibs.worker.supervisor.availability import is_starting, wait_until_available
-
-
-def test_a_loading_redis_is_starting() -> None:
-    """The text is that of redis-py for a server that loads its dataset."""
-    error = translate_error(BusyLoadingError("Redis is loading the dataset in memory"), "redis://localhost")
-
-    assert isinstance(error, StorageUnavailable)
-    assert is_starting(error)
-
-
-def test_a_starting_postgres_is_starting() -> None:
-    text = "cannot reach postgresql://localhost: FATAL:  the database system is starting up"
-
-    assert is_starting(StorageUnavailable(text))
+from dibs.worker.supervisor.availability import may_open_later, wait_until_available
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        StorageUnavailable("cannot reach redis://localhost: Connection refused"),
+        # The text is that of redis-py for a server that loads its dataset.
+        translate_error(BusyLoadingError("Redis is loading the dataset in memory"), "redis://localhost"),
+        DriverErrors("postgresql://localhost", "localhost").to_connect_error(
+            psycopg.OperationalError("FATAL:  the database system is starting up")
+        ),
+        StorageBusy("the storage did not answer before the deadline"),
+        OutcomeUnknown("a migration was sent"),
+    ],
+)
+def test_a_server_that_starts_is_waited_for(error: Exception) -> None:
+    assert may_open_later(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        translate_error(AuthenticationError("WRONGPASS"), "redis://localhost"),
+        DriverErrors("postgresql://localhost", "localhost").to_connect_error(
+            psycopg.OperationalError("password authentication failed")
+        ),
         ConfigurationError("is starting up"),
     ],
-    ids=["no server", "another error"],
+    ids=["password of Redis", "password of Postgres", "another error"],
 )
-def test_other_errors_are_raised(error: Exception) -> None:
-    assert not is_starting(error)
+def test_an_error_that_somebody_must_correct_is_raised(error: Exception) -> None:
+    assert not may_open_later(error)
 
 
 async def test_an_error_without_text_is_logged_by_its_type(caplog: pytest.LogCaptureFixture) -> None:

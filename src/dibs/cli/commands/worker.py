@@ -183,13 +183,13 @@ async def _run_worker(
     app: Dibs, reference: str, settings: dict[str, Any], deadline: ExitDeadline, *, json: bool
 ) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
-    from dibs.worker.supervisor.availability import is_starting, wait_until_available  # noqa: PLC0415
+    from dibs.worker.supervisor.availability import may_open_later, wait_until_available  # noqa: PLC0415
     from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     if settings["processes"] == 0:
         _report_lifespan_errors(app)
     async with AsyncExitStack() as stack:
-        await wait_until_available(lambda: stack.enter_async_context(app), "no connection", is_starting)
+        await wait_until_available(lambda: stack.enter_async_context(app), "no connection", may_open_later)
         check_outlives_command(app.storage)
         if settings["processes"] is None:
             settings["processes"] = cpu_count()

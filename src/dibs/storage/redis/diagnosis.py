@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from dibs.model.findings import Finding, Rule
 from dibs.storage.diagnosis import layout_findings
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.opening import LAYOUT, parse_info
+from dibs.storage.redis.network.opening import LAYOUT, read_infos
+from dibs.storage.redis.network.rights import missing_rights, needed_rights
 from dibs.storage.redis.network.servers import Servers
 
 #: The parts of the memory and of the connections from which on a server counts as nearly full.
@@ -46,7 +47,7 @@ SAVE_FAILED: Final = Rule(
 MEMORY: Final = Rule(
     "redis-memory",
     "warning",
-    "At the limit Redis refuses enqueues, and also the ends of running jobs.",
+    "At the limit Redis refuses enqueues; workers go on, and so free memory.",
     "Raise `maxmemory`, or shorten the retention of outcomes; `dibs counts` shows what is stored.",
 )
 CONNECTIONS: Final = Rule(
@@ -55,24 +56,62 @@ CONNECTIONS: Final = Rule(
     "At the limit Redis refuses connections, and programs raise StorageUnavailable.",
     "Raise `maxclients`, or lower max_connections of the apps (docs/howto/redis.md).",
 )
-RULES: Final = (EVICTION, NO_PERSISTENCE, FSYNC_OFF, SAVE_FAILED, MEMORY, CONNECTIONS)
+REPLICA: Final = Rule(
+    "redis-replica",
+    "warning",
+    "The server is a read-only replica: enqueues and workers raise StorageReadOnly.",
+    "Give the address of its primary.",
+)
+RIGHTS: Final = Rule(
+    "redis-rights",
+    "error",
+    "dibs does not open the server: a script that lacks a right would stop halfway.",
+    "",
+    blocks=True,
+)
+UNEXAMINED: Final = Rule(
+    "redis-unexamined",
+    "note",
+    "Nothing checks whether the server evicts jobs, keeps them on disk, or is nearly full.",
+    "Give the account the right to run INFO: ACL SETUSER with its name and +info.",
+)
+RULES: Final = (
+    EVICTION,
+    NO_PERSISTENCE,
+    FSYNC_OFF,
+    SAVE_FAILED,
+    MEMORY,
+    CONNECTIONS,
+    REPLICA,
+    RIGHTS,
+    UNEXAMINED,
+)
 
 
 async def diagnose(servers: Servers, url: str, prefix: str, *, allow_eviction: bool) -> list[Finding]:
     """Return the findings about the servers of a storage, and close their connections. Raise StorageError."""
     try:
-        infos = [parse_info(raw) for raw in await servers.call_all("INFO")]
-        settings = [
-            {**(await _read_settings(servers)), **info} if len(infos) == 1 else info for info in infos
-        ]
+        if missing := await missing_rights(servers, prefix):
+            rule = replace(RIGHTS, advice=f"Run ACL SETUSER with its name and: {needed_rights(prefix)}")
+            return [rule.finding(f"the account lacks {' '.join(missing)}")]
+        found = await _examine_servers(servers, allow_eviction=allow_eviction)
         key = keys.version_key(prefix)
         layout = int(await servers.call(key, "GET", key, repeatable=True) or LAYOUT)
     except RedisError as error:
         raise translate_error(error, url) from None
     finally:
         await servers.close()
-    found = [finding for each in settings for finding in _examine(each, allow_eviction=allow_eviction)]
     return [*layout_findings(layout, LAYOUT), *found]
+
+
+async def _examine_servers(servers: Servers, *, allow_eviction: bool) -> list[Finding]:
+    try:
+        infos = await read_infos(servers)
+    except NoPermissionError:
+        return [UNEXAMINED.finding("the account may not run INFO")]
+    if len(infos) == 1:
+        infos = [{**(await _read_settings(servers)), **infos[0]}]
+    return [finding for each in infos for finding in _examine(each, allow_eviction=allow_eviction)]
 
 
 async def _read_settings(servers: Servers) -> dict[str, str]:
@@ -102,6 +141,8 @@ def _examine(info: Mapping[str, str], *, allow_eviction: bool) -> Iterator[Findi
     if policy != "noeviction":
         rule = replace(EVICTION, blocks=not allow_eviction)
         yield rule.finding(f"maxmemory-policy is {policy}", server)
+    if info.get("role") == "slave":
+        yield REPLICA.finding(f"its primary is {info.get('master_host')}:{info.get('master_port')}", server)
     yield from _examine_persistence(info, server)
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if limit and used > FULL_MEMORY * limit:

@@ -39,7 +39,7 @@ class RedisKeySets(RedisSession):
         self, queue: str, name: str, number: int, columns: RequestColumns, *, now: int | None = None
     ) -> Sequence[EnqueueStatus] | None:
         checks.check_enqueue(queue, (), self.limits)
-        await self._register(queue)
+        await self._register(queue, adds_jobs=True)
         requests = CheckedBatch.of(columns.requests(None), self.limits, plain=columns.is_plain)
         members, arguments = b"".join(columns.members), codec.encode_requests(requests)
         reply = await self._run_script("enqueue_batch", queue, now, name, number, members, *arguments)

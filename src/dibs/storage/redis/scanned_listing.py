@@ -65,7 +65,10 @@ class Cursor:
 
 
 class UnknownProcessError(Exception):
-    """The server forbids INFO, so nothing tells that the positions of a scan are those of its process."""
+    """The server forbids INFO, so nothing tells that the positions of a scan are those of its process.
+
+    Or it accepts no writes, so it keeps no marks.
+    """
 
 
 def mark_of(id: str) -> bytes:

@@ -24,7 +24,8 @@ from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.network.address import MAX_CONNECTIONS, Remap, is_cluster_url
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import damaged_error, translate_error
-from dibs.storage.redis.network.opening import check_servers, servers_for
+from dibs.storage.redis.network.opening import LAYOUT, check_servers, is_current_layout, servers_for
+from dibs.storage.redis.network.rights import check_rights
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
@@ -93,6 +94,9 @@ class RedisSession:
         )
         self._servers: Servers | None = None
         self._waits: RedisWaits | None = None
+        #: True once the server has the version of this layout. Opening only reads; the first use of a queue
+        #: writes it.
+        self._has_layout = False
         #: Queues whose names this session has added to the set of queue names.
         self._registered: set[str] = set()
         self._groups = QueueGroups(self._prefix)
@@ -117,9 +121,9 @@ class RedisSession:
         """Connect, and check that the servers can keep jobs. Raise StorageError if not."""
         servers = self._make_servers()
         try:
-            self.durability = await check_servers(
-                servers, self.url, self._prefix, allow_eviction=self._allow_eviction
-            )
+            await check_rights(servers, self.url, self._prefix)
+            self.durability = await check_servers(servers, self.url, allow_eviction=self._allow_eviction)
+            self._has_layout = await is_current_layout(servers, self.url, self._prefix)
         except RedisError as error:
             await servers.close()
             raise translate_error(error, self.url) from None
@@ -197,6 +201,12 @@ class RedisSession:
             servers, self.url, script(name), declared, [at, *arguments], repeatable=repeatable
         )
 
+    async def _run_plain_script(self, name: str, key: str, *arguments: Any) -> None:
+        """Run a script of one key that belongs to no queue. It must be safe to run twice."""
+        if self._servers is None:
+            raise self._not_open_error()
+        await run_script(self._servers, self.url, script(name), [key], [*arguments], repeatable=True)
+
     async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
         if self._servers is None:
@@ -257,12 +267,21 @@ class RedisSession:
     def _not_open_error(self) -> NotRunning:
         return NotRunning(f"{self.url} is not open; use the storage inside `async with`")
 
-    async def _register(self, *queues: str) -> None:
-        """Add queues to the set of queue names, before their first use by this session."""
+    async def _register(self, *queues: str, adds_jobs: bool = False) -> None:
+        """Add queues to the set of queue names, before their first use by this session.
+
+        A full server refuses this if the use of the queue `adds_jobs`, and accepts it otherwise.
+        """
         new = [queue for queue in queues if queue not in self._registered]
         if new:
             key = keys.registry_key(self._prefix)
-            await self._run_command(key, "SADD", key, *new)
+            if adds_jobs:
+                await self._run_command(key, "SADD", key, *new)
+            else:
+                await self._run_plain_script("register", key, *new)
+            if not self._has_layout:
+                await self._run_plain_script("raise_layout", keys.version_key(self._prefix), LAYOUT)
+                self._has_layout = True
             if len(self._registered) > MAX_REMEMBERED:
                 self._registered.clear()  # the next use of each queue adds its name again, which is harmless
             self._registered.update(new)

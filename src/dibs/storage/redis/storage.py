@@ -78,7 +78,7 @@ class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisKeySets, RedisMan
         checked = checks.check_enqueue(queue, requests, self.limits)
         if not checked:
             return []
-        await self._register(queue)
+        await self._register(queue, adds_jobs=True)
         reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
         return self._decode(queue, codec.decode_enqueued, requests, reply)
 
@@ -263,8 +263,9 @@ class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisKeySets, RedisMan
 
     async def configure(self, queue: str, patch: SettingsPatch, *, now: int | None = None) -> Settings:
         checks.check_configure(queue, patch, self.limits, limits=self.capabilities.limits)
-        await self._register(queue, *codec.fail_queue(queue, patch))
         arguments = codec.encode_settings(patch)
+        if arguments:  # else the call only reads, perhaps from a replica
+            await self._register(queue, *codec.fail_queue(queue, patch))
         # "again" is the reply while keys that an earlier change of a limit may open are not all placed.
         while (reply := await self._run_script("configure", queue, now, *arguments)) == b"again":
             pass
@@ -291,7 +292,7 @@ class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisKeySets, RedisMan
         self, queue: str, records: Sequence[ExportRecord], *, now: int | None = None
     ) -> Sequence[ImportStatus]:
         checks.check_import(queue, records, self.limits)
-        await self._register(queue)
+        await self._register(queue, adds_jobs=True)
         statuses: list[ImportStatus] = []
         self._time_argument(now)
         for at in range(0, len(records), STEP):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from dibs.client.calls.error_info import summarize_exception
-from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
+from dibs.errors import NotRunning, OutcomeUnknown, StorageBusy, StorageUnavailable
 
 logger = logging.getLogger("dibs.worker")
 
@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 #: Seconds between attempts while the storage is unavailable: the first pause, then doubled, and the longest.
 RETRY_PAUSE: Final = (0.1, 2.0)
-#: Parts of the messages by which Redis and Postgres say that they are starting.
-STARTING: Final = ("is loading the dataset", "is starting up", "not yet accepting connections")
 
 
 def is_unavailable(error: Exception) -> bool:
@@ -26,9 +24,12 @@ def is_unavailable(error: Exception) -> bool:
     return isinstance(error, StorageUnavailable | OutcomeUnknown)
 
 
-def is_starting(error: Exception) -> bool:
-    """Return whether a server answers that it is starting. A wrong address is another error."""
-    return isinstance(error, StorageUnavailable) and any(part in str(error) for part in STARTING)
+def may_open_later(error: Exception) -> bool:
+    """Return whether an attempt to open a storage may succeed later: its server does not answer, or starts.
+
+    A wrong password or a server that may evict jobs stays wrong until somebody corrects it.
+    """
+    return getattr(error, "passes", False) or isinstance(error, StorageBusy | OutcomeUnknown)
 
 
 async def wait_until_available(

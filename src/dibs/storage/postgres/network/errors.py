@@ -84,7 +84,9 @@ class DriverErrors:
         if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
             return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
         if isinstance(error, _BUSY):
-            return StorageUnavailable(f"{self.hosts} accepts no connections at the moment: {why}")
+            return StorageUnavailable(
+                f"{self.hosts} accepts no connections at the moment: {why}", passes=True
+            )
         if isinstance(error, pg.InvalidCatalogName) or _NO_DATABASE.search(why):
             return StorageUnavailable(
                 f"Postgres at {self.hosts} answers: {why}. Create the database, or correct the URL"
@@ -95,7 +97,8 @@ class DriverErrors:
                 "ignore_startup_parameters of PgBouncer"
             )
         return StorageUnavailable(
-            f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?"
+            f"cannot connect to Postgres at {self.hosts}: {why}. Is it running, and does it listen there?",
+            passes=True,
         )
 
     def to_storage_error(self, error: psycopg.Error, *, writes: bool, alive: bool) -> DibsError:
@@ -141,7 +144,7 @@ class DriverErrors:
     def _to_lost_error(self, why: str, *, writes: bool) -> DibsError:
         if writes:
             return OutcomeUnknown(f"{self.url}: the connection was lost before the reply arrived: {why}")
-        return ReadLost(f"{self.url}: the connection was lost: {why}")
+        return ReadLost(f"{self.url}: the connection was lost: {why}", passes=True)
 
 
 def first_line(error: BaseException) -> str:

@@ -85,5 +85,6 @@ end
 if outcome and (patch.retention or not job) then amend_outcome() end
 if attributes_size > tonumber(ARGV[3]) then return 'large ' .. attributes_size end
 log_change(queue, 'amended', id, job and encode_head(job))
-commit()
+-- A full server accepts a patch that adds no data: a waiter lengthens the retention of its job.
+commit(not patch.payload and not patch.attributes)
 return 'amended'

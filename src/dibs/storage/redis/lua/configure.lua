@@ -44,7 +44,7 @@ if closed and call('EXISTS', reopening) == 1 then
 end
 for _, key in ipairs({opening, reopening, clocks}) do expect_type(key, 'zset') end
 if changed.rate then plan(queue, 'hash', 'meta', 'clock', false) end
-commit()
+commit(true)
 if closed then call('RENAME', opening, reopening) end
 if changed.key_rate then call('UNLINK', clocks) end
 return after

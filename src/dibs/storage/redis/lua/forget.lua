@@ -72,9 +72,14 @@ end
 -- Remove an active id from the runs of each key. A damaged record does not say its key.
 local function remove_from_runs(id)
   if not call('HGET', queue.prefix .. 'meta', 'keyed') then return end
-  for _, key in ipairs(call('KEYS', queue.prefix .. 'runs:*')) do
-    if call('SISMEMBER', key, id) == 1 then limits().plan_run(queue, sub(key, #queue.prefix + 6), id, false) end
-  end
+  local cursor = '0'
+  repeat
+    local found = call('SCAN', cursor, 'MATCH', queue.prefix .. 'runs:*', 'COUNT', 1000)
+    for _, key in ipairs(found[2]) do
+      if call('SISMEMBER', key, id) == 1 then limits().plan_run(queue, sub(key, #queue.prefix + 6), id, false) end
+    end
+    cursor = found[1]
+  until cursor == '0'
 end
 
 -- Remove the newest entry with this id in the lists `due:P` from the count of its priority. The entry is then stale.

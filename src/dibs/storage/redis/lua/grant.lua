@@ -16,6 +16,6 @@ return each_queue(tonumber(ARGV[2]), function(prefix)
   local queue = open_queue(prefix, ARGV[1])
   local expires_at = queue.now + tonumber(ARGV[4])
   write_lease(queue, ARGV[3], expires_at, false, ARGV[5])
-  commit()
+  commit(true)
   return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}
 end)

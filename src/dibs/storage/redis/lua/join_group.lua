@@ -13,6 +13,8 @@
 -- The most groups of a queue; the oldest ones end first.
 local MAX_GROUPS = 16
 
+-- As in `commit`: a full server accepts the writes after a DEL.
+call('DEL', KEYS[1] .. 'nothing')
 for _, prefix in ipairs(KEYS) do
   local queue = open_queue(prefix, ARGV[1])
   local joined, is_member = {ARGV[2] .. ' ' .. decimal(queue.now + tonumber(ARGV[3]))}, false

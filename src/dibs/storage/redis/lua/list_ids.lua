@@ -55,6 +55,8 @@ local function scan()
   return {'scan', ''}
 end
 
+-- A full server accepts the writes after a DEL. A replica accepts none, so it copies nothing and returns all ids.
+if type(redis.pcall('DEL', prefix .. 'nothing')) ~= 'number' then return all_ids() end
 if call('EXISTS', key) == 0 then
   local is_first = position == '' or position == 'ask'
   if is_first and size() <= tonumber(ARGV[6]) then return all_ids() end

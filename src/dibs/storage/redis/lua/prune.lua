@@ -64,7 +64,11 @@ for _, key in ipairs(clocks) do plan(queue, 'zset', 'clocks', key, false) end
 expect_type(queue.prefix .. 'log', 'stream')
 check_plan()
 local oldest = queue.now - queue.log_age
-local events, left = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
+local events, left, bad = trim_log(queue, function(at, size) return at < oldest or size > queue.log_bytes end)
+if bad then
+  reading.prefix = queue.prefix
+  damaged('event', bad)
+end
 local prefix = queue.prefix
 for _, one in ipairs(passed) do expect_type(prefix .. 'ends:' .. one[1], 'list') end
 commit(true)

@@ -18,7 +18,7 @@
 -- ARGV[9]  number of marks of the first page
 -- ARGV[10…] these marks; then Redis type (hash, set or zset) and name of a source, type, name, ...
 -- Returns  {'expired'} if the set is missing; or {token, number of this call, process, source, position, id…}, with
---          source 0 after the last id and process '' if the server does not tell it
+--          source 0 after the last id and process '' if the server does not tell it, or accepts no writes
 
 local call, prefix = redis.call, KEYS[1]
 local token, new_token, number, process = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -33,9 +33,11 @@ local LAST = ''
 -- The most ids that one call reads from the sources; a call that finds only marked ones ends there.
 local MAX_READ = 2000
 
+-- A full server accepts the writes after a DEL. A replica accepts none, so it has no place for marks.
+local can_write = type(redis.pcall('DEL', prefix .. 'nothing')) == 'number'
 -- A server may forbid INFO; the reply is then a table with the error.
 local info = redis.pcall('INFO', 'server')
-local here = type(info) == 'string' and string.match(info, 'run_id:(%x%x%x%x%x%x%x%x%x%x%x%x)') or ''
+local here = can_write and type(info) == 'string' and string.match(info, 'run_id:(%x%x%x%x%x%x%x%x%x%x%x%x)') or ''
 if here ~= process then source, position = 1, '0' end
 
 local function key_of(one) return prefix .. 'listing:' .. one end

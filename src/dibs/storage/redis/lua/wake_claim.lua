@@ -6,6 +6,8 @@
 -- ARGV[2]  list of this id for a claim of several queues; absent in a cluster
 -- Returns  nil. Without a waiting claim the keys expire after 10 s.
 
+-- As in `commit`: a full server accepts the writes after a DEL.
+redis.call('DEL', KEYS[1] .. 'nothing')
 for _, key in ipairs({KEYS[1] .. 'parked:' .. ARGV[1], ARGV[2]}) do
   redis.call('RPUSH', key, '')
   redis.call('PEXPIRE', key, 10000)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from attrs import define, field
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoPermissionError,
+    RedisError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from dibs.errors import OutcomeUnknown, StorageError, StorageUnavailable
@@ -21,9 +29,7 @@ from dibs.storage.redis.network.connections import (
 )
 from dibs.storage.redis.network.driver import AbstractConnection, key_slot
 from dibs.storage.redis.network.servers import (
-    ERROR_REPLIES,
-    is_transient,
-    retry_while_transient,
+    retried,
     scan_keys,
 )
 from dibs.storage.redis.network.wire import WireConnection
@@ -66,14 +72,7 @@ class Cluster:
     _subscribed: tuple[NodeAddress, WireConnection] | None = field(default=None, init=False)
 
     async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
-        try:
-            return await self._call_with_redirects(key, command, repeatable=repeatable)
-        except ERROR_REPLIES as error:
-            if not is_transient(error):
-                raise
-        return await retry_while_transient(
-            lambda: self._call_with_redirects(key, command, repeatable=repeatable)
-        )
+        return await retried(lambda: self._call_with_redirects(key, command, repeatable=repeatable))
 
     async def _call_with_redirects(self, key: str, command: tuple[Any, ...], *, repeatable: bool) -> Any:
         slot, number = key_slot(key.encode()), self._map_number
@@ -203,6 +202,9 @@ class Cluster:
 
     async def call_all(self, *command: Any) -> list[Any]:
         return [await node.call(*command, repeatable=True) for node in await self._primaries()]
+
+    async def try_on_each(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any] | NoPermissionError]:
+        return [await retried(partial(node.try_commands, commands)) for node in await self._primaries()]
 
     async def scan_keys(self, pattern: str) -> list[bytes]:
         return [key for node in await self._primaries() for key in await scan_keys(node, pattern)]

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from attrs import define, field
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
@@ -128,7 +128,7 @@ class ConnectionPool:
         try:
             return await self._send(command, asking=asking)
         except OutcomeUnknown as error:
-            raise StorageUnavailable(str(error)) from None
+            raise StorageUnavailable(str(error), passes=True) from None
         except asyncio.CancelledError as error:
             mark_sent(error)
             raise
@@ -178,7 +178,7 @@ class ConnectionPool:
             if asking:
                 await connection.request(("ASKING",), REPLY_TIMEOUT)
             reply = await (
-                connection.request_pair(blocking, command, timeout)
+                connection.request_in_order((blocking, command), timeout)
                 if blocking
                 else connection.request(command, timeout)
             )
@@ -295,6 +295,27 @@ class ConnectionPool:
         self._release(connection)
         return reply
 
+    async def try_commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any] | NoPermissionError:
+        """Return what the server replies to each command in a transaction, which is then discarded.
+
+        The reply is b"QUEUED" or an error. No command is executed. Return the error of a server that permits
+        no transaction. Raise StorageUnavailable if the server does not answer, and redis-py's error for
+        another error reply.
+        """
+        connection = await self.connect()
+        try:
+            # The commands are sent after this reply: without the transaction, the server would execute them.
+            await connection.request(("MULTI",), REPLY_TIMEOUT)
+            return (await connection.request_in_order([*commands, ("DISCARD",)], REPLY_TIMEOUT))[:-1]
+        except NoPermissionError as error:
+            return error
+        except DISCARDING:
+            raise
+        except LOST as error:
+            raise StorageUnavailable(f"lost the connection to {self.url}: {error}", passes=True) from None
+        finally:
+            self._discard(connection)
+
     async def close(self) -> None:
         """Close idle connections now, and each busy one when its request ends."""
         self._closed = True
@@ -329,7 +350,9 @@ async def first_that_answers(
         if time.monotonic() - started > CONNECT_TIMEOUT:
             break  # the server accepts connections and does not answer: more attempts only take longer
     elapsed = time.monotonic() - started
-    raise StorageUnavailable(f"cannot reach {url}: {reason}; tried {attempts} times in {elapsed:.1f} s")
+    raise StorageUnavailable(
+        f"cannot reach {url}: {reason}; tried {attempts} times in {elapsed:.1f} s", passes=True
+    )
 
 
 def _describe_connect_error(error: BaseException, url: str) -> str:

@@ -55,7 +55,7 @@ def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     if isinstance(error, redis_errors.NoPermissionError) or message.startswith("NOPERM"):
         return StorageUnavailable(f"{url} does not permit a command that dibs needs: {message}")
     if isinstance(error, TRANSIENT) or message.startswith(UNAVAILABLE_CODES):
-        return StorageUnavailable(f"{url} cannot serve at the moment: {message}")
+        return StorageUnavailable(f"{url} cannot serve at the moment: {message}", passes=True)
     if "cluster support disabled" in message:
         return StorageUnavailable(f"{url} is a single server: write redis:// instead of redis+cluster://")
     if found := _DAMAGED.search(message):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from dibs.errors import StorageReadOnly, StorageTooNew, StorageUnavailable, UnknownOption
+from redis.exceptions import NoPermissionError
+
+from dibs.errors import StorageTooNew, StorageUnavailable, UnknownOption
 from dibs.storage.addresses import parse_address, redact_url, show_option
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.address import (
@@ -37,12 +39,8 @@ OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
 CHECKED: Final = {"max_connections", "address_map"}
 MIN_VERSION: Final = (6, 2)
 #: Version of the layout of keys and records. A version of dibs that knows only older layouts refuses to open.
+#: The first use of a queue raises an older version, because a replica is opened without a write.
 LAYOUT: Final = 1
-#: Writes the version ARGV[1] unless a newer dibs has written a higher one meanwhile. No record changes:
-#: layouts 1 and 2 lack some forms of records, and all their records stay readable.
-_RAISE_LAYOUT: Final = """
-if tonumber(redis.call('GET', KEYS[1])) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
-"""
 
 
 def split_options(url: str, named: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -138,16 +136,23 @@ def _describe_url_error(error: Exception, url: str) -> str:
     return "the Redis URL cannot be used; write redis://user:password@host:port/database"
 
 
-async def check_servers(servers: Servers, url: str, prefix: str, *, allow_eviction: bool) -> str:
-    """Check version, role, eviction and layout of each server, and return their durability as a sentence.
+async def check_servers(servers: Servers, url: str, *, allow_eviction: bool) -> str:
+    """Check version and eviction of each server, and return their durability as a sentence.
 
-    Raise StorageError if a server cannot keep jobs.
+    Raise StorageError if a server cannot keep jobs. A server that forbids INFO is not checked.
     """
-    infos = [parse_info(raw) for raw in await servers.call_all("INFO")]
+    try:
+        infos = await read_infos(servers)
+    except NoPermissionError:
+        return "unknown: the server does not permit INFO to this account, so dibs cannot check its settings"
     for info in infos:
         _check_server(info, url, allow_eviction=allow_eviction)
-    await _check_layout(servers, url, prefix)
     return durability(infos)
+
+
+async def read_infos(servers: Servers) -> list[dict[str, str]]:
+    """Return the reply to INFO of each server."""
+    return [parse_info(raw) for raw in await servers.call_all("INFO")]
 
 
 def parse_info(raw: bytes) -> dict[str, str]:
@@ -160,8 +165,6 @@ def _check_server(info: Mapping[str, str], url: str, *, allow_eviction: bool) ->
     found = re.match(r"(\d+)\.(\d+)", info.get("redis_version", ""))
     if found and (int(found[1]), int(found[2])) < MIN_VERSION:
         raise StorageUnavailable(f"{url} is Redis {found[0]}; dibs needs 6.2 or newer: upgrade the server")
-    if info.get("role") == "slave":
-        raise StorageReadOnly(f"{url} is a read-only replica; give the address of its primary")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and not allow_eviction:
         raise StorageUnavailable(
@@ -170,16 +173,18 @@ def _check_server(info: Mapping[str, str], url: str, *, allow_eviction: bool) ->
         )
 
 
-async def _check_layout(servers: Servers, url: str, prefix: str) -> None:
+async def is_current_layout(servers: Servers, url: str, prefix: str) -> bool:
+    """Return whether the version of the layout is LAYOUT; False if it is older or missing.
+
+    Raise StorageTooNew if it is newer.
+    """
     key = keys.version_key(prefix)
-    await servers.call(key, "SET", key, LAYOUT, "NX", repeatable=True)
-    written = int(await servers.call(key, "GET", key, repeatable=True) or LAYOUT)
+    written = int(await servers.call(key, "GET", key, repeatable=True) or 0)
     if written > LAYOUT:
         raise StorageTooNew(
             f"{url} was written by a newer dibs (layout {written}, here {LAYOUT}); upgrade this dibs"
         )
-    if written < LAYOUT:
-        await servers.call(key, "EVAL", _RAISE_LAYOUT, 1, key, LAYOUT, repeatable=True)
+    return written == LAYOUT
 
 
 def durability(infos: list[dict[str, str]]) -> str:

@@ -6,17 +6,19 @@ The server is a single one (OneServer), or a node of a cluster (storage/redis/ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from attrs import define, field
-from redis.exceptions import AskError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AskError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.errors import TRANSIENT, translate_error
 from dibs.storage.redis.network.scripts import Script
 from dibs.storage.redis.network.wire import WireConnection
+
+T = TypeVar("T")
 
 #: Seconds between attempts while a server is loading or a cluster elects a primary.
 RETRY_PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -66,6 +68,10 @@ class Servers(Protocol):
         """Send a repeatable command to every server, and return one reply per server."""
         ...
 
+    async def try_on_each(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any] | NoPermissionError]:
+        """Return what each server replies to commands that it does not execute; see `try_commands`."""
+        ...
+
     async def scan_keys(self, pattern: str) -> list[bytes]:
         """Return the keys of all servers that match a glob pattern, as in `dibs:*`."""
         ...
@@ -113,6 +119,9 @@ class OneServer:
     async def call_all(self, *command: Any) -> list[Any]:
         return [await self.call("", *command, repeatable=True)]
 
+    async def try_on_each(self, commands: Sequence[tuple[Any, ...]]) -> list[list[Any] | NoPermissionError]:
+        return [await retried(lambda: self._connections.try_commands(commands))]
+
     async def scan_keys(self, pattern: str) -> list[bytes]:
         return await scan_keys(self._connections, pattern)
 
@@ -148,7 +157,17 @@ def did_not_run(error: RedisError) -> bool:
     return isinstance(error, (NoScriptError, AskError)) or is_transient(error)
 
 
-async def retry_while_transient(call: Callable[[], Awaitable[Any]]) -> Any:
+async def retried(call: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of a call, and repeat it while its error is transient; see retry_while_transient."""
+    try:
+        return await call()
+    except ERROR_REPLIES as error:
+        if not is_transient(error):
+            raise
+    return await retry_while_transient(call)
+
+
+async def retry_while_transient(call: Callable[[], Awaitable[T]]) -> T:
     """Call again after each of RETRY_PAUSES (1.55 s in total) while the error is transient.
 
     Raise the error of the last call.

@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -56,8 +56,9 @@ class WireConnection(asyncio.Protocol):
         #: Called with the pending reply, or with the error that ended the connection; None if no reply is
         #: pending.
         self._on_reply: Callable[[Any], None] | None = None
-        #: Receives the reply to the first command of `request_pair`; None if that reply is not pending.
-        self._first_reply: list[Any] | None = None
+        #: The replies to the earlier commands of `request_in_order`, and how many of them are pending.
+        self._earlier: list[Any] = []
+        self._earlier_pending = 0
         #: Seconds that the pending reply may take, and the time on the clock of the loop when they are over.
         self._timeout, self._deadline = 0.0, 0.0
         #: One timer for many requests, because most replies arrive long before it fires. It is set again only
@@ -116,24 +117,22 @@ class WireConnection(asyncio.Protocol):
         self._transport.write(packed)
         self._start_timeout(timeout)
 
-    async def request_pair(
-        self, first: tuple[Any, ...], second: tuple[Any, ...], timeout: float
-    ) -> list[Any]:
-        """Send two commands at once and return both replies; the first reply may be an error.
+    async def request_in_order(self, commands: Sequence[tuple[Any, ...]], timeout: float) -> list[Any]:
+        """Send commands at once and return their replies; each but the last may be an error.
 
-        The server runs `second` after `first` has ended. Raise the errors of `read_pending_reply`.
+        The server runs a command after the one before it has ended. Raise the errors of `read_pending_reply`.
         """
         if not self.is_open:
             raise RedisConnectionError("the connection is closed")
-        packed = pack(first) + pack(second)
-        first_reply: list[Any] = []
+        packed = b"".join(map(pack, commands))
+        earlier: list[Any] = []
+        self._earlier, self._earlier_pending = earlier, len(commands) - 1
         pending = self._loop.create_future()
-        self._first_reply = first_reply
         self.start_request(packed, timeout, partial(_set_reply, pending))
         reply = await pending
         if isinstance(reply, Exception):
             raise reply
-        return [*first_reply, reply]
+        return [*earlier, reply]
 
     async def read_pending_reply(self, timeout: float) -> Any:
         """Return the reply to a request whose caller was cancelled; None if no reply is pending.
@@ -217,9 +216,9 @@ class WireConnection(asyncio.Protocol):
         if self._on_message is not None and not isinstance(reply, Exception):
             self._on_message(reply)
             return
-        if self._first_reply is not None:
-            self._first_reply.append(reply)
-            self._first_reply = None
+        if self._earlier_pending:
+            self._earlier_pending -= 1
+            self._earlier.append(reply)
             return
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:

@@ -73,6 +73,8 @@ local function has_waiting(queue)
   return queue.keyed or call('EXISTS', queue.prefix .. 'priorities') == 1
 end
 
+-- PUBLISH by pcall, here and elsewhere: a message is a hint, and the step is written. If an operator takes the right to
+-- publish away, an error would tell the caller that nothing has happened.
 local function write_meta(queue)
   if queue.work_changed then queue.work = next_number(queue) end
   local ended = queue.ended
@@ -80,22 +82,26 @@ local function write_meta(queue)
   call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
-  if queue.work_changed then call('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
+  if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
     if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
-  if queue.log_written then call('PUBLISH', queue.prefix .. 'told', '') end
+  if queue.log_written then redis.pcall('PUBLISH', queue.prefix .. 'told', '') end
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory
 -- refuses a script only at its first write, and only if that write may need memory. With `even_if_full` the first
--- write is a DEL of a missing key. So a full server accepts settlements, returns and renewals, and it refuses an
--- enqueue as a whole.
+-- write is a DEL of a missing key, otherwise an HSET: the plan itself may begin with a removal. So a full server accepts
+-- settlements, returns and renewals, and it refuses each enqueue as a whole.
 local function commit(even_if_full)
   check_plan()
-  if even_if_full then call('DEL', KEYS[1] .. 'nothing') end
+  if even_if_full then
+    call('DEL', KEYS[1] .. 'nothing')
+  else
+    call('HSET', KEYS[1] .. 'meta', 'now', decimal(opened[KEYS[1]].now))
+  end
   write_plan()
   for _, queue in pairs(opened) do
     write_order(queue)

@@ -59,16 +59,18 @@ local function check_log_type(queue)
 end
 
 -- Remove whole entries, oldest first, while the function `old` returns true. It gets the time of the entry in ms and
--- the size of the log in bytes. Return the number of removed events, and 1 if older entries may be left, else 0.
+-- the size of the log in bytes. Return the number of removed events, and 1 if older entries may be left, else 0. A damaged
+-- entry ends the call: it raises no error, because the step has written already. The id of one that is the oldest is the
+-- third result.
 local function trim_log(queue, old)
   local key, events = queue.prefix .. 'log', 0
-  for _ = 1, TRIM_ROUNDS do
-    local gone, size = {}, queue.log_size
+  for round = 1, TRIM_ROUNDS do
+    local gone, size, bad = {}, queue.log_size, nil
     for _, entry in ipairs(call('XRANGE', key, '-', '+', 'COUNT', TRIM_READ)) do
       local text = entry[2][2]
       if #text < 12 then
-        reading.prefix = queue.prefix
-        damaged('event', entry[1])
+        bad = entry[1]
+        break
       end
       local at, count = unpack_from('>I8I4', text)
       if not old(at, size) then break end
@@ -78,6 +80,7 @@ local function trim_log(queue, old)
     end
     if #gone > 0 then call('XDEL', key, unpack(gone)) end
     queue.log_size = size
+    if bad then return events, 1, round == 1 and #gone == 0 and bad or nil end
     if #gone < TRIM_READ then return events, 0 end
   end
   return events, 1
@@ -110,5 +113,5 @@ local function publish_ended(queue, before)
   elseif count <= MAX_NAMED_IDS then
     parts[2] = NO_OUTCOMES .. table.concat(queue.ended_ids, '\0')
   end
-  call('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
+  redis.pcall('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
 end

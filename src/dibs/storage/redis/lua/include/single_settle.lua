@@ -126,8 +126,8 @@ local function complete_one(prefix, lease, id, settlement)
   end
   local now_text, last = string.format('%s%03d', time[1], now % 1000), digits(number)
   call('HSET', prefix .. 'meta', 'now', now_text, 'number', last, 'ended', last, 'log_size', string.format('%.0f', log_size))
-  call('PUBLISH', prefix .. 'ended', pack('>I8I8I4', ended, number, #id) .. id
+  redis.pcall('PUBLISH', prefix .. 'ended', pack('>I8I8I4', ended, number, #id) .. id
     .. pack('>I4', #message <= 1024 and #message or 0) .. (#message <= 1024 and message or ''))
-  if event then call('PUBLISH', prefix .. 'told', '') end
+  if event then redis.pcall('PUBLISH', prefix .. 'told', '') end
   return pack('>BI8', 1, 0), {'claimed', now_text, '', known[3], {}}
 end
