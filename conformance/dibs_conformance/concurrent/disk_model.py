@@ -183,9 +183,12 @@ class DiskRecorder:
         """Record that a call has returned at this point."""
         self.operations.append(DiskOperation("mark"))
 
-    def _relative_path(self, path: Any) -> str | None:
+    def _relative_path(self, path: Any, folder: int | None = None) -> str | None:
+        """Return a path relative to the root, or None. `folder` is the argument `dir_fd` of the call."""
         if not isinstance(path, str | os.PathLike):
             return None
+        if folder is not None:
+            path = os.path.join(self._root, self._open.get(folder, ".."), path)  # noqa: PTH118 - text
         full = os.path.abspath(os.fspath(path))  # noqa: PTH100 - abspath does not follow links
         return os.path.relpath(full, self._root) if f"{full}/".startswith(f"{self._root}/") else None
 
@@ -208,8 +211,8 @@ class DiskRecorder:
 
     def _wrap_open(self, real: Callable[..., int]) -> Callable[..., int]:
         def open_(path: Any, flags: int, *args: Any, **options: Any) -> int:
-            name = self._relative_path(path)
-            existed = name is not None and os.path.exists(path)  # noqa: PTH110 - path may be str or bytes
+            name = self._relative_path(path, options.get("dir_fd"))
+            existed = name is not None and os.path.exists(f"{self._root}/{name}")  # noqa: PTH110 - text
             descriptor = real(path, flags, *args, **options)
             self._open.pop(descriptor, None)
             if name is not None:
@@ -250,8 +253,12 @@ class DiskRecorder:
 
     def _wrap_rename(self, kind: Kind, real: Callable[..., None]) -> Callable[..., None]:
         def name(path: Any, *args: Any, **options: Any) -> None:
+            to = args[0] if kind == "rename" else None
             real(path, *args, **options)
-            self._record(kind, path, args[0] if kind == "rename" else None)
+            folder = options.get("src_dir_fd", options.get("dir_fd"))
+            self._record(
+                kind, self._relative_path(path, folder), self._relative_path(to, options.get("dst_dir_fd"))
+            )
 
         return name
 
@@ -268,7 +275,6 @@ class DiskRecorder:
         if rest:
             self.operations.append(DiskOperation("write", name, data=rest))
 
-    def _record(self, kind: Kind, path: Any, to: Any = None) -> None:
-        name, other = self._relative_path(path), self._relative_path(to)
+    def _record(self, kind: Kind, name: str | None, to: str | None) -> None:
         if name is not None:
-            self.operations.append(DiskOperation(kind, name, other or ""))
+            self.operations.append(DiskOperation(kind, name, to or ""))

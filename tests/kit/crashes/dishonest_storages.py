@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import FileStorage
-from dibs.storage.file import storage as file_storage
+from dibs.storage.file.folder import Identity
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.protocol import Clock
 
@@ -28,29 +28,32 @@ class UnsharedStorage(FileStorage):
 class LateStorage(UnsharedStorage):
     """A planted bug: it writes every fourth commit only with the next one, or when it is closed."""
 
-    _late: Callable[[], Any] | None = None
+    _late: Callable[[], Identity] | None = None
+
+    def _catch_up(self, *, locked: bool = False) -> None:
+        if self._late is None:
+            super()._catch_up(locked=locked)
 
     def _write_commit(self, index: Index, step: Step, number: int) -> None:
         self._write_late()
-        functions = vars(file_storage)
-        real = functions["write_atomically"]
+        real = self._directory.write
 
-        def later(*args: Any, **options: Any) -> int:
-            args = (*args[:2], [*args[2]])
-            self._late = partial(real, *args, **options)
-            return sum(map(len, args[2]))
+        def later(name: str, chunks: Iterable[bytes], **options: Any) -> Identity:
+            chunks = [*chunks]
+            self._late = partial(real, name, chunks, **options)
+            return (0, 0, sum(map(len, chunks)))
 
-        held = self._replay.number % 4 == 3
-        functions["write_atomically"] = later if held else real
+        if self._replay.number % 4 == 3:
+            vars(self._directory)["write"] = later
         try:
             super()._write_commit(index, step, number)
         finally:
-            functions["write_atomically"] = real
+            vars(self._directory).pop("write", None)
 
     def _write_late(self) -> None:
         late, self._late = self._late, None
         if late is not None:
-            late()
+            self._replay._last = late()
 
     async def close(self) -> None:
         self._write_late()

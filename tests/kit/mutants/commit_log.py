@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dibs.storage.file import checkpoint, commits, frames, storage
+from dibs.storage.file import checkpoint, commits, storage
 from dibs.storage.file.commits import Commit, QueueImage
+from dibs.storage.file.folder import Folder
 from dibs.storage.indexed.index import Index
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed
 
@@ -120,5 +121,7 @@ def a_checkpoint_forgets_how_far_the_log_was_trimmed(patch: Patch) -> None:
     survives="one call after the other never meets a power loss; L3 does",
 )
 def a_commit_is_not_synced(patch: Patch) -> None:
-    original = frames.write_atomically
-    patch.setattr(storage, "write_atomically", lambda *args, fsync: original(*args, fsync=False))
+    original = Folder.write
+    patch.setattr(
+        Folder, "write", lambda self, name, chunks, *, fsync: original(self, name, chunks, fsync=False)
+    )

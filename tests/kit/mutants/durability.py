@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dibs.storage.file import checkpoint, commits, frames, storage
+from dibs.storage.file import checkpoint, commits, storage
 from dibs.storage.file.commits import Commit, QueueImage
+from dibs.storage.file.directory import commit_name
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from tests.kit.mutants.planting import Patch, breaks
@@ -69,18 +70,10 @@ def a_checkpoint_removes_one_commit_too_many(patch: Patch) -> None:
 
     def mutant(directory: Any, index: Index, number: int) -> int:
         size = original(directory, index, number)
-        checkpoint.remove_commits(directory, number)
         # The number of the checkpoint is one too high: the next commit is then skipped at the next opening.
-        frames.write_atomically(
-            str(directory.checkpoint),
-            f"{directory.tmp}/checkpoint",
-            encode_one_too_high(index, number),
-            fsync=False,
-        )
+        directory.write("checkpoint", checkpoint._encode_frames(index, number + 1), fsync=False)
+        directory.rename(commit_name(number), commit_name(number + 1))
         return size
-
-    def encode_one_too_high(index: Index, number: int) -> Any:
-        return checkpoint._encode_frames(index, number + 1)
 
     patch.setattr(checkpoint, "write", mutant)
 
@@ -90,9 +83,9 @@ def a_close_forgets_the_newest_commit(patch: Patch) -> None:
     original = storage.FileStorage.close
 
     async def mutant(self: storage.FileStorage) -> None:
-        numbers = [*self._directory.commit_numbers()] if self._directory.commits.is_dir() else []
+        numbers = self._directory.commit_numbers() if self._directory.is_open else []
         if len(numbers) > 4:
-            (self._directory.commits / f"{max(numbers):016x}").unlink()
+            self._directory.remove(commit_name(numbers[-1]))
         await original(self)
 
     patch.setattr(storage.FileStorage, "close", mutant)

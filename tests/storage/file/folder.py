@@ -42,6 +42,11 @@ def commit(root: Path, number: int) -> Path:
     return root / "commits" / f"{number:016x}"
 
 
+def commits(root: Path) -> list[int]:
+    """Return the numbers of the commit files, sorted."""
+    return sorted(int(name, 16) for name in names(root / "commits"))
+
+
 def cut(path: Path, length: int) -> None:
     """Truncate a file, as a power loss may do."""
     os.truncate(path, length)

@@ -8,7 +8,7 @@ import pytest
 
 from dibs.storage.file import FileStorage, checkpoint
 from dibs.storage.file.checkpoint import CheckpointTrigger
-from tests.storage.file.folder import ids_in, names, opened, request
+from tests.storage.file.folder import commit, commits, ids_in, opened, request
 
 MIB = 1024 * 1024
 
@@ -58,12 +58,12 @@ async def test_a_checkpoint_removes_its_commits_when_it_is_due(
     monkeypatch.setattr(checkpoint, "MIN_COMMIT_BYTES", 1000)
     async with opened(tmp_path) as storage:
         await storage.enqueue("q", [request("a", b"x" * 400)])
-        before = names(tmp_path / "commits")
+        before = commits(tmp_path)
         await storage.enqueue("q", [request("b", b"x" * 600)])
-        after = names(tmp_path / "commits")
+        after = commits(tmp_path)
 
-    assert 1 == len(before)
-    assert [] == after
+    assert [0, 1] == before
+    assert [2] == after, "the commit of the checkpoint stays"
     assert (tmp_path / "checkpoint").is_file()
     assert ["a", "b"] == await ids_in(tmp_path)
 
@@ -76,8 +76,7 @@ async def test_the_first_commit_after_a_checkpoint_has_only_its_own_step(tmp_pat
     async with opened(tmp_path) as storage:
         await storage.enqueue("q", [request("last")])
 
-    [commit] = (tmp_path / "commits").iterdir()
-    assert 1000 > commit.stat().st_size
+    assert 1000 > commit(tmp_path, 2).stat().st_size
     assert 201 == len(await ids_in(tmp_path))
 
 

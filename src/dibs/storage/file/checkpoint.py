@@ -1,13 +1,12 @@
 """Checkpoints: the whole index in one file, which replaces the commit files before it.
 
 A process writes a checkpoint while it holds the commit lock. So the checkpoint contains exactly the commits
-up to its number, and the process then removes those commit files. A reader is up to date if it finds neither
-the next commit nor a newer checkpoint.
+up to its number. The process then removes the files of the commits before that number. The last one stays: a
+checkpoint without it shows that another program has removed commits.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -16,9 +15,9 @@ import msgspec
 from attrs import define
 
 from dibs.storage.file import commits
-from dibs.storage.file.access import CorruptFile, fsync_folder
-from dibs.storage.file.directory import Directory
-from dibs.storage.file.frames import encode_frame, read_frames, write_atomically
+from dibs.storage.file.directory import CHECKPOINT, COMMITS, Directory, commit_name
+from dibs.storage.file.folder import CorruptFile
+from dibs.storage.file.frames import encode_frame, read_frames
 from dibs.storage.indexed.index import Index
 
 #: A checkpoint is due once the commits since the last checkpoint exceed both this size and the size of that
@@ -29,9 +28,6 @@ MAX_COMMITS: Final = 4096
 
 #: Body of the last frame. A checkpoint without it lost its tail between two frames and is damaged.
 END: Final = b""
-
-#: Inode, modification time in ns and size in bytes: any difference means another checkpoint file.
-Identity = tuple[int, int, int]
 
 
 @define
@@ -69,25 +65,17 @@ class CheckpointTrigger:
         )
 
 
-def file_identity(directory: Directory) -> Identity | None:
-    """Return the identity of the current checkpoint file, or None if there is no checkpoint."""
-    try:
-        found = os.stat(directory.checkpoint, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
 def write(directory: Directory, index: Index, number: int) -> int:
     """Write the index as the checkpoint of commit `number`, and return its size in bytes.
 
-    Then remove the commits up to that number.
+    Then remove the commits before that number.
     """
-    temporary = f"{directory.tmp}/checkpoint"
-    # Sync file and folder even without the `fsync` option. Otherwise a power loss could leave a checkpoint
-    # full of zeros, or none, after the commits that it replaced are removed.
-    size = write_atomically(str(directory.checkpoint), temporary, _encode_frames(index, number), fsync=True)
-    fsync_folder(str(directory.root))
+    # Sync files and folders even without the `fsync` option. Otherwise a power loss could leave a checkpoint
+    # full of zeros, or none, after the commits that it replaces are removed, or remove the last commit, too.
+    directory.sync(commit_name(number))
+    directory.sync(COMMITS)
+    _, _, size = directory.write(CHECKPOINT, _encode_frames(index, number), fsync=True)
+    directory.sync()
     remove_commits(directory, number)
     return size
 
@@ -98,22 +86,22 @@ def _encode_frames(index: Index, number: int) -> Iterator[bytes]:
     yield encode_frame(number, END)
 
 
-def remove_commits(directory: Directory, through: int) -> None:
-    """Remove the commit files up to number `through`.
+def remove_commits(directory: Directory, before: int) -> None:
+    """Remove the commit files before a number, in ascending order, up to the first that cannot be removed.
 
-    A failed removal raises no error: the files are harmless, and the next checkpoint removes them.
+    Readers rely on the order: if commit n exists and n + 1 does not, then nobody has written n + 1. A failed
+    removal raises no error: the files are harmless, and the next checkpoint removes them.
     """
     with suppress(OSError):
         for number in directory.commit_numbers():
-            if number <= through:
-                with suppress(OSError):
-                    os.unlink(directory.commit_path(number))
+            if number < before:
+                directory.remove(commit_name(number))
 
 
 def read(directory: Directory) -> tuple[Index, int]:
     """Return the checkpoint's index and its commit number. Raises CorruptFile."""
-    index, path, number = Index(), str(directory.checkpoint), 0
-    frames = read_frames(path)
+    index, path, number = Index(), directory.path_of(CHECKPOINT), 0
+    frames = read_frames(directory, CHECKPOINT)
     for number, body in frames:  # noqa: B007 - each frame carries the same number
         if body == END:
             break

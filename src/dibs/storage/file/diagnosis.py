@@ -13,7 +13,7 @@ from filelock import lock_descriptor
 
 from dibs.model.findings import Finding, Rule
 from dibs.storage.diagnosis import layout_findings
-from dibs.storage.file.directory import FORMAT, Directory, FormatFile
+from dibs.storage.file.directory import FORMAT, FORMAT_FILE, Directory, FormatFile
 
 #: Free bytes and free inodes below which a file system counts as nearly full. Each commit is a file.
 LEAST_BYTES: Final = 256 << 20
@@ -67,7 +67,7 @@ def diagnose(directory: Directory, *, fsync: bool, lock: Lock = lock_descriptor)
 def _examine_format(directory: Directory) -> list[Finding]:
     """Return a finding for another format; none for an unreadable file, which raises when it is opened."""
     try:
-        found = msgspec.json.decode(directory.format.read_bytes(), type=FormatFile).format
+        found = msgspec.json.decode((directory.root / FORMAT_FILE).read_bytes(), type=FormatFile).format
     except (OSError, msgspec.DecodeError):
         return []
     return layout_findings(found, FORMAT)

@@ -1,11 +1,14 @@
 """The layout of a file storage's directory, and the errors of dibs for errors of the file system.
 
     jobs/
-      format        one line of JSON: the format's number, and the version of dibs that created the directory
+      format        one line of JSON: the number of the format, and the identity of the directory
       lock          locked by a process while it writes one commit
       commits/      one file for each commit: 000000000000002a is the 42nd
-      checkpoint    the index up to some commit; the commits before it are removed
+      checkpoint    the index up to some commit; the commits before that one are removed
       tmp/          files that are being written, before they are renamed into place
+
+`commits` is never empty: it begins with the commit 0, which has no content, and the commit of a checkpoint
+stays. So a directory whose commits were removed differs from a new one.
 
 Paths contain no ids, queue names or payloads, so these cannot lead a write outside the directory.
 """
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from filelock import lock_descriptor
 
 from dibs.errors import (
     StorageDamaged,
@@ -31,14 +35,17 @@ from dibs.errors import (
     StorageTooNew,
     StorageUnavailable,
 )
-from dibs.storage.file.access import CorruptFile, check_private, fsync_folder, open_regular_file
+from dibs.storage.file.folder import TMP, CorruptFile, Folder
 
 #: Version of the format. A version of dibs that knows only lower numbers refuses the directory.
 FORMAT: Final = 1
-FOLDER_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
-#: Bytes of `format` that are read. dibs writes about 40.
+#: Bytes of `format` that are read. dibs writes about 120.
 MAX_FORMAT_BYTES: Final = 4096
+#: Names in the directory.
+FORMAT_FILE: Final = "format"
+LOCK: Final = "lock"
+COMMITS: Final = "commits"
+CHECKPOINT: Final = "checkpoint"
 
 _COMMIT: Final = re.compile("[0-9a-f]{16}")
 _READ: Final = os.R_OK | os.X_OK
@@ -50,134 +57,162 @@ class FormatFile(msgspec.Struct, frozen=True):
     """The content of `format`, without the fields that are only for people."""
 
     format: int
+    #: The identity of the directory: a random text, and the inode of this file.
+    id: str = ""
+    inode: int = 0
 
 
-class Directory:
-    """The directory of one file storage: its paths, its creation and the check of its format.
+class Directory(Folder):
+    """The directory of one file storage: its creation, its identity, and the check of its format."""
 
-    With `allow_others`, the directory may belong to another user, and other users may write it.
-    """
+    def __init__(self, path: str, *, allow_others: bool = False) -> None:
+        super().__init__(path, allow_others=allow_others)
+        self.root = Path(path)
+        #: The identity of the directory, a random text. A directory that was created again has another one.
+        #: So has a copy of a directory, from its first write on.
+        self.incarnation = ""
+        self._is_copy = False
 
-    def __init__(self, root: str, *, allow_others: bool = False) -> None:
-        self._allow_others = allow_others
-        self.root = Path(root)
-        self.format = self.root / "format"
-        self.lock = self.root / "lock"
-        self.commits = self.root / "commits"
-        self.checkpoint = self.root / "checkpoint"
-        self.tmp = self.root / "tmp"
-        self._commit_prefix = f"{self.commits}/"
-
-    def commit_path(self, number: int) -> str:
-        return f"{self._commit_prefix}{number:016x}"
-
-    def commit_numbers(self) -> Iterator[int]:
-        """Yield the numbers of the existing commits, in any order. Skip files with other names."""
-        with os.scandir(self.commits) as entries:
-            for entry in entries:
-                if _COMMIT.fullmatch(entry.name):
-                    yield int(entry.name, 16)
+    def commit_numbers(self) -> list[int]:
+        """Return the numbers of the existing commits, in ascending order. Skip files with other names."""
+        return sorted(int(name, 16) for name in self.names(COMMITS) if _COMMIT.fullmatch(name))
 
     def prepare(self) -> bool:
-        """Create missing folders and files. Return whether the storage is new (this call created `format`).
+        """Open the directory, and create what is missing. Return whether this call created the storage.
 
         Raise StorageUnavailable for a folder that contains other files or that other users control,
-        StorageDamaged for a `format` file that cannot be read or a missing `commits` folder, and
-        StorageTooNew for a format that a newer dibs wrote.
+        StorageDamaged if `format` or `commits` are missing or damaged, and StorageTooNew for a format that a
+        newer dibs wrote.
         """
         try:
-            created = self._create_missing()
+            created = self._open_or_create()
+            self._read_format()
         except OSError as error:
+            self.close()
             raise self._to_open_error(error) from error
-        self._check_format()
+        except BaseException:
+            self.close()
+            raise
         return created
 
+    def claim_identity(self) -> bool:
+        """Give a copy of a directory an identity of its own. Return whether the directory was a copy.
+
+        The inode in `format` shows a copy. The caller holds the commit lock. Raise StorageError.
+        """
+        if self._is_copy:
+            # Another process may have done it since this process opened the directory.
+            self._read_format()
+        if not self._is_copy:
+            return False
+        try:
+            self._write_format()
+        except OSError as error:
+            raise to_write_error(error, f"cannot write {self.path_of(FORMAT_FILE)}") from error
+        self._read_format()
+        return True
+
     def _to_open_error(self, error: OSError) -> StorageError:
-        doing = f"cannot open {self.root}"
-        if isinstance(error, FileExistsError):
+        doing = f"cannot open {self.path}"
+        if isinstance(error, FileExistsError | NotADirectoryError):
             return StorageUnavailable(f"{doing}: it is not a folder")
-        if isinstance(error, PermissionError) and self.root.exists() and not os.access(self.root, _READ):
+        if isinstance(error, PermissionError) and self.root.exists() and not os.access(self.path, _READ):
             return StorageUnavailable(
                 f"{doing}: this user may not read it; give the user read access to the folder"
             )
         return to_write_error(error, doing)
 
-    def _create_missing(self) -> bool:
-        self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        if not os.access(self.root, _READ):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))
-        self._check_private(self.root)
-        is_new = not os.path.lexists(self.format)
+    def _open_or_create(self) -> bool:
+        self.open()
+        is_new = not self.exists(FORMAT_FILE)
         if is_new:
             self._refuse_foreign_files()
-        elif not self.commits.is_dir() and not os.path.lexists(self.checkpoint):
-            raise StorageDamaged(
-                f"{self.commits} is missing, and there is no checkpoint: restore the folder from a backup. "
-                "If it had no jobs, create an empty folder there"
-            )
-        for folder in (self.commits, self.tmp):
-            if not folder.is_dir():
-                folder.mkdir(FOLDER_MODE, exist_ok=True)
-            self._check_private(folder)
-        if is_new:
-            # Sync the names of the folders first: a power loss may not leave `format` without `commits`.
-            fsync_folder(str(self.root))
-            self._write_format()
+            is_new = self._create_files()
+        elif not self.exists(COMMITS):
+            raise StorageDamaged(f"{self.path_of(COMMITS)} is missing: restore the folder from a backup")
+        for name in (COMMITS, TMP):
+            self.check_subfolder(name)
         return is_new
 
-    def _check_private(self, folder: Path) -> None:
-        if not self._allow_others:
-            check_private(folder)
-
     def _refuse_foreign_files(self) -> None:
-        known = {self.lock.name, self.commits.name, self.tmp.name, self.format.name, self.checkpoint.name}
-        foreign = sorted(entry.name for entry in self.root.iterdir() if entry.name not in known)
+        known = {LOCK, COMMITS, TMP, FORMAT_FILE, CHECKPOINT}
+        foreign = sorted(name for name in self.names() if name not in known)
         if foreign:
             raise StorageUnavailable(
-                f"{self.root} contains other files ({foreign[0]!r}, ...): give dibs a folder of its own"
+                f"{self.path} contains other files ({foreign[0]!r}, ...): give dibs a folder of its own"
+            )
+
+    def _create_files(self) -> bool:
+        """Create the files of a new directory, unless another process does. Return whether this call did."""
+        lock = self.open_lock(LOCK)
+        try:
+            lock_descriptor(lock, poll_interval=0.001)
+            if self.exists(FORMAT_FILE):
+                return False
+            self._refuse_lost_format()
+            for name in (COMMITS, TMP):
+                self.check_subfolder(name)
+            self.write(commit_name(0), [b""], fsync=True)
+            # `format` is written last, after the names of the others are synced: a power loss may not leave
+            # `format` without `commits`.
+            self.sync(COMMITS)
+            self.sync()
+            self._write_format()
+        finally:
+            os.close(lock)
+        return True
+
+    def _refuse_lost_format(self) -> None:
+        if self.exists(CHECKPOINT) or (self.exists(COMMITS) and any(self.commit_numbers())):
+            raise StorageDamaged(
+                f"{self.path_of(FORMAT_FILE)} is missing, but the folder has jobs: restore it from a backup, "
+                f'or write the line {{"format": {FORMAT}}} to it'
             )
 
     def _write_format(self) -> None:
         from dibs.version import VERSION  # noqa: PLC0415 - needed once, when a directory is created
 
-        text = json.dumps({"format": FORMAT, "made_by": f"dibs {VERSION}"}) + "\n"
-        # The process id alone is not unique: several threads of a process may open a new directory at the
-        # same time.
-        temporary = self.tmp / f"format.{os.getpid()}.{secrets.token_hex(4)}"
-        with open(temporary, "wb", buffering=0, opener=_open_private) as file:
-            file.write(text.encode())
-            # Sync this file in every case, once in the life of a directory. If a power loss removed it, the
-            # commits beside it could not be read.
-            os.fsync(file.fileno())
-        temporary.rename(self.format)
+        def content() -> Iterator[bytes]:
+            # `write` has created the file, and its inode stays when it is renamed.
+            inode, *_ = self.identity(f"{TMP}/{FORMAT_FILE}") or (0,)
+            found = {"format": FORMAT, "id": secrets.token_hex(16), "inode": inode}
+            yield f"{json.dumps({**found, 'made_by': f'dibs {VERSION}'})}\n".encode()
 
-    def _check_format(self) -> None:
+        # Sync this file in every case, once in the life of a directory. If a power loss removed it, the
+        # commits beside it could not be read.
+        self.write(FORMAT_FILE, content(), fsync=True)
+        self.sync()
+
+    def _read_format(self) -> None:
+        path, inode = self.path_of(FORMAT_FILE), 0
         try:
-            with open_regular_file(str(self.format)) as file:
-                found = msgspec.json.decode(file.read(MAX_FORMAT_BYTES), type=FormatFile).format
+            with self.read(FORMAT_FILE) as file:
+                inode = os.fstat(file.fileno()).st_ino
+                found = msgspec.json.decode(file.read(MAX_FORMAT_BYTES), type=FormatFile)
         except OSError as error:
-            raise to_read_error(error, f"cannot read {self.format}") from error
+            raise to_read_error(error, f"cannot read {path}") from error
         except CorruptFile as damage:
             raise StorageDamaged(str(damage)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            found = 0
-        if found < 1:
+            found = FormatFile(0)
+        if found.format < 1:
             raise StorageDamaged(
-                f"{self.format} is damaged: it must be one line of JSON with the number of the format"
+                f"{path} is damaged: it must be one line of JSON with the number of the format"
             )
-        if found > FORMAT:
-            raise newer_format_error(self.root, found)
+        if found.format > FORMAT:
+            raise newer_format_error(self.path, found.format)
+        self.incarnation, self._is_copy = found.id, found.inode != inode
 
 
-def newer_format_error(path: Path, found: int) -> StorageTooNew:
+def commit_name(number: int) -> str:
+    return f"{COMMITS}/{number:016x}"
+
+
+def newer_format_error(path: str, found: int) -> StorageTooNew:
     """Return the error for a file or directory that a newer version of dibs wrote, with format `found`."""
     return StorageTooNew(
         f"{path} has format {found}, and this version of dibs reads up to {FORMAT}: upgrade dibs"
     )
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, FILE_MODE)
 
 
 def to_write_error(error: OSError, doing: str) -> StorageError:

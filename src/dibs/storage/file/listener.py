@@ -12,7 +12,7 @@ from typing import Final
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from dibs.storage.file.directory import Directory
+from dibs.storage.file.directory import COMMITS, Directory
 from dibs.storage.monkey_patches import gevent_has_patched
 
 log: Final = logging.getLogger("dibs.storage.file")
@@ -47,10 +47,10 @@ class CommitWatch(FileSystemEventHandler):
         if gevent_has_patched():
             return False
         try:
-            self._observer.schedule(self, str(self._directory.commits))
+            self._observer.schedule(self, self._directory.path_of(COMMITS))
             self._observer.start()
         except OSError as error:
-            log.warning("cannot watch %s for changes (%s): waits poll instead", self._directory.root, error)
+            log.warning("cannot watch %s for changes (%s): waits poll instead", self._directory.path, error)
             return False
         return True
 

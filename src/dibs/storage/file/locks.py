@@ -14,7 +14,8 @@ from weakref import WeakSet
 from filelock import lock_descriptor, unlock_descriptor
 
 from dibs.errors import OutcomeUnknown, StorageUnavailable
-from dibs.storage.file.directory import FILE_MODE, Directory, to_write_error
+from dibs.storage.file.directory import LOCK, Directory, to_write_error
+from dibs.storage.file.folder import Identity, identity_of
 
 #: Pause before the second try to acquire the lock, s. Most commits take about as long. Each further pause is
 #: twice as long, up to LAST_PAUSE.
@@ -23,6 +24,10 @@ LAST_PAUSE: Final = 0.001
 #: Time limit for acquiring the lock, s. Any commit or checkpoint takes less time. The limit is reached if a
 #: process is suspended while it holds the lock.
 ACQUIRE_TIMEOUT: Final = 60.0
+
+
+class FolderReplaced(Exception):
+    """Raised if the path of a directory, or of its lock file, no longer names what this process has open."""
 
 
 class Turn:
@@ -50,10 +55,11 @@ class CommitLock:
     """
 
     def __init__(self, directory: Directory) -> None:
-        self._path = str(directory.lock)
-        #: The open lock file, and its device and inode.
+        self._directory = directory
+        self._path = directory.path_of(LOCK)
+        #: The open lock file, and its identity.
         self._file: FileIO | None = None
-        self._identity = (0, 0)
+        self._identity: Identity | None = None
         #: Time on the monotonic clock since which the thread of the storage waits for the lock, or None.
         self._waiting_since: float | None = None
         _opened.add(self)
@@ -62,7 +68,8 @@ class CommitLock:
     def hold(self, turn: Turn) -> Iterator[None]:
         """Take the turn of a step, and hold the lock during a `with` block.
 
-        Raise CancelledError if the caller has taken the turn before the lock was free.
+        Raise CancelledError if the caller has taken the turn before the lock was free, and FolderReplaced if
+        another program has replaced the directory or the lock file; then the turn is not taken.
         Raise StorageUnavailable if another process holds the lock for `ACQUIRE_TIMEOUT` seconds,
         StorageReadOnly if this user may not create the lock file, and OutcomeUnknown if the system refuses to
         release the lock.
@@ -111,24 +118,21 @@ class CommitLock:
             pause = min(2 * pause, LAST_PAUSE)
 
     def _try_acquire(self) -> bool:
+        """Return whether this process has the lock now. Raise FolderReplaced."""
+        if not self._directory.is_open:
+            raise FolderReplaced
         file = self._file or self._open()
         locked = lock_descriptor(file.fileno(), blocking=False)
-        try:
-            found = os.stat(self._path, follow_symlinks=False)
-        except FileNotFoundError:
-            found = None
-        if found is not None and (found.st_dev, found.st_ino) == self._identity:
-            return locked
-        # Another program has replaced or removed the lock file, for example to restore a backup. Other
-        # processes lock the new file.
-        self.close()
-        return False
+        # Other processes lock the file under the name, which may be another file by now.
+        if self._directory.identity(LOCK) != self._identity or not self._directory.is_current():
+            self.close()
+            raise FolderReplaced
+        return locked
 
     def _open(self) -> FileIO:
-        self._file = file = FileIO(self._path, "ab", opener=_open_lock_file)
-        found = os.fstat(file.fileno())
-        self._identity = (found.st_dev, found.st_ino)
-        return file
+        self._file = FileIO(self._directory.open_lock(LOCK), "ab")
+        self._identity = identity_of(os.fstat(self._file.fileno()))
+        return self._file
 
     def _release(self) -> None:
         """Release the lock. If the system refuses, try once more: a kept lock blocks every process."""
@@ -145,11 +149,6 @@ class CommitLock:
                     f"{self._path} cannot be released ({error.strerror}): the step may have happened or not; "
                     "end this process, so that other processes can commit"
                 ) from error
-
-
-def _open_lock_file(path: str, _: int) -> int:
-    # O_NONBLOCK fails at once on a FIFO under this name; without it, open() would wait for a reader.
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
 
 
 _opened: Final[WeakSet[CommitLock]] = WeakSet()

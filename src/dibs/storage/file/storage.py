@@ -12,19 +12,21 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any, Final, TypeVar
 
-from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged
+from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged, StorageUnavailable
 from dibs.model.findings import Finding
 from dibs.model.results import WaitResult
 from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits, diagnosis
-from dibs.storage.file.access import CorruptFile, fsync_folder
-from dibs.storage.file.directory import Directory, to_read_error, to_write_error
-from dibs.storage.file.frames import encode_frame, write_atomically
+from dibs.storage.file.directory import COMMITS, Directory, commit_name, to_read_error, to_write_error
+from dibs.storage.file.folder import CorruptFile
+from dibs.storage.file.frames import encode_frame
 from dibs.storage.file.listener import CommitWatch
-from dibs.storage.file.locks import CommitLock, Turn
+from dibs.storage.file.locks import CommitLock, FolderReplaced, Turn
 from dibs.storage.file.replay import Replay
 from dibs.storage.file.step_thread import StepThread
 from dibs.storage.indexed.index import Index, Step
@@ -44,6 +46,8 @@ from dibs.storage.unsent import mark_unsent
 
 log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
+#: Times that one step opens a folder that was replaced meanwhile.
+MAX_REOPENS: Final = 5
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "fsync": read_flag,
@@ -79,6 +83,8 @@ class FileStorage(IndexedStorage):
         poll: float = 1.0,
         allow_others: bool = False,
     ) -> None:
+        if not hasattr(os, "geteuid"):
+            raise ConfigurationError("a file: storage needs Linux or macOS; use Redis or Postgres here")
         super().__init__(clock)
         check_poll(poll)
         for name, flag in (("fsync", fsync), ("allow_others", allow_others)):
@@ -86,6 +92,9 @@ class FileStorage(IndexedStorage):
                 raise ConfigurationError(f"{name} is {flag!r}; it must be True or False")
         if "\0" in path:
             raise ConfigurationError("the path of a file storage holds a NUL character; leave it out")
+        # Once: a later os.chdir does not change the storage. Path.resolve would follow a link, which may be
+        # switched later.
+        path = os.path.abspath(path)
         self.url = f"file:{path}"
         self.durability = (
             "power loss: every commit is fsynced"
@@ -127,16 +136,30 @@ class FileStorage(IndexedStorage):
     def _load_directory(self) -> None:
         created = self._directory.prepare()
         if created and self._fsync:
-            self._sync_root()
+            self._sync_parent()
         self._apply_steps(self._replay.replay_all_commits())
 
-    def _sync_root(self) -> None:
-        root = self._directory.root
+    def _sync_parent(self) -> None:
         try:
-            fsync_folder(str(root))
-            fsync_folder(str(root.absolute().parent))
+            parent = os.open(self._directory.root.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
         except OSError as error:
-            raise to_write_error(error, f"cannot make {root} durable") from error
+            raise to_write_error(error, f"cannot make {self._directory.path} durable") from error
+
+    def _reopen(self) -> None:
+        """Open the folder that the path names now, in place of the one that this process has open."""
+        if self._directory.is_open:
+            log.warning(
+                "another program has removed or replaced %s or its lock file: the storage is opened again, "
+                "with the jobs that are there now. Leases of the former folder are lost",
+                self._directory.path,
+            )
+        self._release_folder()
+        self._replay.forget_folder()
+        self._load_directory()
 
     async def close(self) -> None:
         """Stop the thread and the watch. Pending waits raise NotRunning."""
@@ -144,14 +167,15 @@ class FileStorage(IndexedStorage):
         thread, self._thread = self._thread, None
         if thread is None or self._is_forked:
             return
-        await thread.run(self._stop_watch)
+        await thread.run(self._release_folder)
         thread.stop()
 
-    def _stop_watch(self) -> None:
+    def _release_folder(self) -> None:
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
         self._lock.close()
+        self._directory.close()
         self._wakeups.wake_all()
 
     async def _run_on_thread(self, work: Callable[[], R]) -> R:
@@ -196,7 +220,7 @@ class FileStorage(IndexedStorage):
 
         Raise CancelledError if the caller has given up its turn.
         """
-        with self._lock.hold(turn):
+        with self._hold_lock(turn):
             self._catch_up(locked=True)
             index = self._index_at_time(now)
             number = index.number
@@ -205,22 +229,36 @@ class FileStorage(IndexedStorage):
                 self._write_commit(index, step, number)
         return answer
 
+    @contextmanager
+    def _hold_lock(self, turn: Turn) -> Iterator[None]:
+        """Hold the commit lock of the folder that the path names now."""
+        with ExitStack() as stack:
+            for attempt in count(1):
+                try:
+                    stack.enter_context(self._lock.hold(turn))
+                    break
+                except FolderReplaced:
+                    if attempt == MAX_REOPENS:
+                        raise StorageUnavailable(
+                            f"{self._directory.path} is replaced again and again; nothing was written"
+                        ) from None
+                    self._reopen()
+            self._directory.claim_identity()
+            yield
+
     def _write_commit(self, index: Index, step: Step, number: int) -> None:
         """Write the commit of a step. If the write fails, undo the step in the index and raise."""
         replay, directory = self._replay, self._directory
         commit_number = replay.number + 1
-        temporary = f"{directory.tmp}/{commit_number:016x}"
         try:
             body = encode_frame(commit_number, commits.encode(index, step))
-            size = write_atomically(
-                directory.commit_path(commit_number), temporary, [body], fsync=self._fsync
-            )
+            written = directory.write(commit_name(commit_number), [body], fsync=self._fsync)
         except BaseException as error:
             index.undo(step, number)
             if isinstance(error, OSError):
-                raise to_write_error(error, f"cannot commit to {directory.root}") from error
+                raise to_write_error(error, f"cannot commit to {directory.path}") from error
             raise
-        replay.count_commit(commit_number, size)
+        replay.count_commit(commit_number, written)
         self._wakeups.notify(step)
         if self._fsync:
             self._sync_commits()
@@ -229,7 +267,7 @@ class FileStorage(IndexedStorage):
 
     def _sync_commits(self) -> None:
         try:
-            fsync_folder(str(self._directory.commits))
+            self._directory.sync(COMMITS)
         except OSError as error:
             # Every other process sees the commit, but its file name may not survive a power loss.
             raise OutcomeUnknown(
@@ -248,7 +286,7 @@ class FileStorage(IndexedStorage):
             )
             replay.checkpoint_trigger.postpone()
             return
-        replay.record_checkpoint(size)
+        replay.checkpoint_trigger.reset(size)
 
     async def compact(self) -> None:
         """Write a checkpoint now, and remove the commits that it replaces."""
@@ -261,13 +299,16 @@ class FileStorage(IndexedStorage):
             raise
 
     def _compact(self, turn: Turn) -> None:
-        with self._lock.hold(turn):
+        with self._hold_lock(turn):
             self._catch_up(locked=True)
             self._write_checkpoint()
 
     def _catch_up(self, *, locked: bool = False) -> None:
         """Replay the commits of other processes, and wake the waiters that they concern."""
         self._last_catch_up = time.monotonic()
+        # With the lock, the folder was compared when the lock was taken.
+        if not locked and not self._directory.is_current():
+            self._reopen()
         self._apply_steps(self._replay.replay_new_commits(locked=locked))
 
     def _apply_steps(self, steps: Iterator[Step]) -> None:
@@ -277,7 +318,7 @@ class FileStorage(IndexedStorage):
         except CorruptFile as damage:
             raise StorageDamaged(f"{damage}. See docs/explanation/file-storage.md") from None
         except OSError as error:
-            raise to_read_error(error, f"cannot read {self._directory.root}") from error
+            raise to_read_error(error, f"cannot read {self._directory.path}") from error
         if self._replay.reloaded:
             self._replay.reloaded = False
             self._wakeups.wake_all_after_gap()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import StorageDamaged
-from tests.storage.file.folder import commit, cut, fill, flip, ids_in, opened, place, request
+from tests.storage.file.folder import commit, commits, cut, fill, flip, ids_in, opened, place, request
 
 
 @pytest.mark.parametrize("length", [0, 1, 27, 28, 40, -1])
@@ -134,24 +134,32 @@ async def test_a_last_commit_that_is_not_a_regular_file_is_damage(tmp_path: Path
 
 
 @pytest.mark.parametrize("fsync", [False, True])
-async def test_a_missing_folder_of_commits_without_a_checkpoint_is_damage(
+@pytest.mark.parametrize("removed", ["format", "commits", "commits/*", "checkpoint", "checkpoint commits/*"])
+@pytest.mark.parametrize("state", ["new", "commits", "checkpoint"])
+async def test_a_folder_without_some_of_its_files_is_not_opened_as_an_empty_storage(
     tmp_path: Path,
     fsync: bool,  # noqa: FBT001
+    state: str,
+    removed: str,
 ) -> None:
-    await fill(tmp_path / "jobs", "a")
-    shutil.rmtree(tmp_path / "jobs" / "commits")
+    if ("checkpoint" in removed and state != "checkpoint") or (state == "new" and removed == "format"):
+        pytest.skip("there is no such file, or the folder was new")
+    await fill(tmp_path, *([] if state == "new" else "ab"))
+    if state == "checkpoint":
+        async with opened(tmp_path) as storage:
+            await storage.compact()
+    for path in [found for name in removed.split() for found in tmp_path.glob(name)]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(StorageDamaged, match="commits is missing"):
-        await fill(tmp_path / "jobs", "b", fsync=fsync)
-    assert not (tmp_path / "jobs" / "commits").exists()
+    with pytest.raises(StorageDamaged, match="missing"):
+        await fill(tmp_path, "c", fsync=fsync)
+    assert before == sorted(tmp_path.rglob("*"))
 
 
-async def test_a_missing_empty_folder_of_commits_beside_a_checkpoint_is_created(tmp_path: Path) -> None:
+async def test_a_missing_folder_for_temporary_files_is_created(tmp_path: Path) -> None:
     """Tools that copy only files leave out empty folders."""
     await fill(tmp_path, "a")
-    async with opened(tmp_path) as storage:
-        storage._write_checkpoint()
-    (tmp_path / "commits").rmdir()
     (tmp_path / "tmp").rmdir()
     await fill(tmp_path, "b")
 
@@ -242,7 +250,7 @@ async def test_commits_that_are_in_the_checkpoint_are_skipped(tmp_path: Path) ->
         storage._write_checkpoint()
 
     assert ["a", "b", "c"] == await ids_in(tmp_path)
-    assert [] == list((tmp_path / "commits").iterdir())
+    assert [3] == commits(tmp_path)
 
 
 async def test_a_storage_restored_from_a_copy_draws_no_fence_twice(tmp_path: Path) -> None:

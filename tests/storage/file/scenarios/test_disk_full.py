@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.file.child_process import Child
-from tests.storage.file.folder import names
+from tests.storage.file.folder import commits, names
 
 KIB = 1024
 
@@ -81,7 +81,7 @@ def test_a_commit_refused_at_any_byte_has_no_effect(limited: Child, tmp_path: Pa
     limited.ask("largest_file", -1)
 
     assert ["a"] == limited.ask("ids")
-    assert 1 == len(names(tmp_path / "jobs" / "commits"))
+    assert [0, 1] == commits(tmp_path / "jobs")
     assert "done" == limited.ask("enqueue", ["b"], KIB)
 
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_above_the_file_size_limit_loses_no_commit(limited: Child, 
     assert "done" == limited.ask("enqueue", ["20"])
     limited.ask("largest_file", -1)
     assert "done" == limited.ask("checkpoint")
-    assert [] == names(tmp_path / "jobs" / "commits")
+    assert [21] == commits(tmp_path / "jobs")
     with Child(tmp_path / "jobs") as fresh:
         assert "opened" == fresh.answer()
         assert [f"{number:02}" for number in range(21)] == fresh.ask("ids")

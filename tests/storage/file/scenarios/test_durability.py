@@ -34,16 +34,18 @@ def synced(root: Path, fsync: str) -> list[str]:
     """Return the fsync and rename calls in order, with paths relative to the directory."""
     trace = root.with_suffix(".trace")
     assert STRACE is not None
-    watch = [STRACE, "-f", "-qq", "-y", "-o", str(trace), "-e", "trace=fsync,fdatasync,rename"]
+    watch = [STRACE, "-f", "-qq", "-y", "-o", str(trace), "-e", "trace=fsync,fdatasync,rename,renameat"]
     subprocess.run([*watch, sys.executable, "-c", PROGRAM, str(root), fsync], cwd=PROJECT, check=True)
-    calls = re.findall(r"(fsync|fdatasync|rename)\((.*)\)\s+= 0", trace.read_text())
-    plain = [(name, re.sub(r"\d+<(.*)>", r"\1", words)) for name, words in calls]
+    calls = re.findall(r"(fsync|fdatasync|rename)(?:at)?\((.*)\)\s+= 0", trace.read_text())
+    # renameat(5<ROOT>, "tmp/format", 5<ROOT>, "format") is a rename of ROOT/tmp/format.
+    below = [(name, re.sub(r'(\d+<[^>]*)>, "([^"]*)"', r"\1/\2>", words)) for name, words in calls]
+    plain = [(name, re.sub(r"\d+<([^>]*)>", r"\1", words)) for name, words in below]
     return [f"{name} {words}".replace(str(root), "ROOT") for name, words in plain]
 
 
 COMMIT = [
     "fsync ROOT/tmp/0000000000000001",
-    'rename "ROOT/tmp/0000000000000001", "ROOT/commits/0000000000000001"',
+    "rename ROOT/tmp/0000000000000001, ROOT/commits/0000000000000001",
 ]
 
 
@@ -61,18 +63,24 @@ def test_a_new_directory_is_synced_before_its_first_commit(tmp_path: Path) -> No
     """Without that, a power loss could remove the folder's name with the synced commits in it."""
     told = synced(tmp_path / "jobs", "1")[:-3]
 
-    assert "fsync ROOT" in told
-    assert f"fsync {tmp_path}" in told
-    assert "fsync ROOT" == told[0], "the names of commits/ and tmp/ before the file format"
-    assert told[1].startswith("fsync ROOT/tmp/format")
+    first = [one.replace("/0000000000000001", "/0000000000000000") for one in COMMIT]
+    assert [
+        *first,
+        "fsync ROOT/commits",
+        # The names of the folders before the file `format`.
+        "fsync ROOT",
+        "fsync ROOT/tmp/format",
+        "rename ROOT/tmp/format, ROOT/format",
+        "fsync ROOT",
+        f"fsync {tmp_path}",
+    ] == told
 
 
 @needs_strace
 def test_without_fsync_commits_are_not_synced(tmp_path: Path) -> None:
     told = synced(tmp_path / "jobs", "0")
 
-    assert COMMIT[1:] == told[-1:]
-    assert ["fsync ROOT"] == [one for one in told if one.startswith("fsync") and "format" not in one]
+    assert ["fsync ROOT", COMMIT[1]] == told[-2:]
 
 
 def test_durability_depends_on_fsync(tmp_path: Path) -> None:
