@@ -67,5 +67,9 @@ URLS = rows(
     ("open_storage('postgresql://h/db?poll=0')", ConfigurationError, "poll"),
     ("open_storage('postgresql://h/db?poll=nan')", ConfigurationError, "poll"),
     ("open_storage('postgresql://h/db?schema=')", ConfigurationError, "schema"),
+    ("open_storage('postgresql://h/db?schema=a%0ADROP')", ConfigurationError, "schema"),
+    ("open_storage('postgresql://h/db?schema=a$$b')", ConfigurationError, "schema"),
+    ("open_storage('postgresql://h/db?allow_others=perhaps')", UnknownOption, "allow_others"),
+    ("open_storage('postgresql://h/db', allow_others=5)", ConfigurationError, "allow_others"),
     ("open_storage('postgresql://h/db?client_encoding=latin1')", UnknownOption, "client_encoding"),
 )

@@ -90,6 +90,23 @@ async def test_a_schema_without_tables_is_found_and_not_created(server: Postgres
     assert [["postgres-no-schema"]] * 2 == [[each.code for each in one] for one in found]
 
 
+async def test_the_schema_of_another_role_is_found_and_not_read(server: PostgresServer) -> None:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE ann; CREATE SCHEMA hers AUTHORIZATION ann")
+        try:
+            refused, allowed = [
+                await open_url(server.url, schema="hers", allow_others=allow).diagnose()
+                for allow in (False, True)
+            ]
+        finally:
+            connection.execute("DROP OWNED BY ann; DROP ROLE ann")
+
+    assert ["the role 'ann' owns the schema 'hers'"] == [
+        found.found for found in refused if found.code == "postgres-owner"
+    ]
+    assert "postgres-no-schema" in {found.code for found in allowed}
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.errors import StorageTooNew
+from dibs.errors import StorageTooNew, StorageUnavailable
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres.queries import Migration, migrations
 from tests.storage.postgres.jobs import asked, claimed
@@ -74,3 +74,20 @@ async def test_a_place_that_changed_under_way_is_told(opening: Opening, connect:
 
         with pytest.raises(StorageTooNew, match="with the same version"):
             await storage.reap("q", 1)
+
+
+@pytest.mark.parametrize("made", ["", "CREATE SCHEMA {s}"])
+async def test_a_schema_that_was_removed_is_said_so_and_exists_again_at_the_next_call(
+    opening: Opening, connect: Callable[[], Any], schema: str, caplog: pytest.LogCaptureFixture, made: str
+) -> None:
+    async with opening() as storage:
+        await storage.enqueue("q", [asked("a")])
+        connection = await connect()
+        await connection.execute(f"DROP SCHEMA {schema} CASCADE; {made.format(s=schema)}")
+        await connection.commit()
+
+        with pytest.raises(StorageUnavailable, match="was removed while it was open"):
+            await storage.enqueue("q", [asked("b")])
+        await storage.enqueue("q", [asked("b")])
+        assert ["b"] == [job.id for job in await claimed(storage)]
+    assert "it exists again, without the jobs of before" in caplog.text

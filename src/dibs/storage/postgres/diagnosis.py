@@ -9,7 +9,7 @@ import psycopg
 
 from dibs.model.findings import Finding, Rule
 from dibs.storage.diagnosis import layout_findings
-from dibs.storage.postgres.migrate import read_layout
+from dibs.storage.postgres.migrate import find_stranger, read_layout
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.connections import ConnectionPool
 from dibs.storage.postgres.network.errors import DriverErrors
@@ -26,6 +26,14 @@ NO_SCHEMA: Final = Rule(
     "warning",
     "No program has opened the storage yet, or the URL names another schema than the workers do.",
     "Compare the URL with that of the workers. The first program that opens it creates the schema.",
+    blocks=True,
+)
+OWNER: Final = Rule(
+    "postgres-owner",
+    "error",
+    "This role could run code with the rights of the programs that open the storage, so they refuse to.",
+    "Give the schema and all in it to one role (`ALTER SCHEMA … OWNER TO`, `REVOKE CREATE ON SCHEMA`), or "
+    "open the storage with `allow_others=1` (docs/howto/postgres-only.md).",
     blocks=True,
 )
 COMMITS: Final = Rule(
@@ -59,7 +67,7 @@ AUTOVACUUM: Final = Rule(
     "Rows of ended jobs stay in the tables, which grow and become slower.",
     "Set `autovacuum = on`.",
 )
-RULES: Final = (NO_SCHEMA, COMMITS, FSYNC, CONNECTIONS, TRANSACTION, AUTOVACUUM)
+RULES: Final = (NO_SCHEMA, OWNER, COMMITS, FSYNC, CONNECTIONS, TRANSACTION, AUTOVACUUM)
 
 
 async def diagnose(address: PostgresAddress, queries: Queries) -> list[Finding]:
@@ -70,13 +78,17 @@ async def diagnose(address: PostgresAddress, queries: Queries) -> list[Finding]:
         async with connections.borrow() as connection:
             try:
                 [row] = await run_read(connection, queries["diagnosis"], {})
-                layout = await read_layout(connection, queries)
+                stranger = None if address.allow_others else await find_stranger(connection, queries)
+                # A table of a stranger may be a view, whose functions run with the rights of the reader.
+                layout = 0 if stranger else await read_layout(connection, queries)
             except psycopg.Error as error:
                 raise errors.to_storage_error(error, writes=False, alive=not connection.closed) from None
     finally:
         await connections.close()
     names = ("fsync", "pages", "commits", "most", "open", "idle", "autovacuum")
     found = list(_examine(dict(zip(names, row, strict=True))))
+    if stranger:
+        return [OWNER.finding(stranger), *found]
     if not layout:
         return [NO_SCHEMA.finding(f"the schema {queries.plain!r} has no tables of dibs"), *found]
     return [*layout_findings(layout, migrations()[-1].number), *found]

@@ -25,8 +25,9 @@ LOCK_MS: Final = b"100"
 
 Columns = Sequence[bytes | None]
 #: Errors after which the job was surely not enqueued. The usual way repeats the statement, or waits for the
-#: lock. Without the prepared statement, the session has run DISCARD, or is another one.
-_DID_NOT_RUN: Final = (*CONFLICTS, pg.InvalidSqlStatementName)
+#: lock, or creates a removed schema again. Without the prepared statement, the session has run DISCARD, or is
+#: another one.
+_DID_NOT_RUN: Final = (*CONFLICTS, pg.InvalidSqlStatementName, pg.InvalidSchemaName)
 
 
 class PostgresDirectEnqueue(PostgresSession):

@@ -102,7 +102,6 @@ class Queries:
             "lock": str(_advisory_lock_key("numbers", schema)),
             "log_class": str(_advisory_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
             "setting": f"dibs.{self.channel}",
-            "migration_lock": str(_advisory_lock_key("migrations", schema)),
             # Disable sequential scans: Postgres keeps a plan that it made while a table was empty, and that
             # plan would later scan the whole table. Disable JIT, too: Postgres adds 1e10 to the cost of a
             # disabled node, and for such a cost JIT would compile each statement, which is 4 times slower on
@@ -202,8 +201,13 @@ def quote_identifier(schema: str) -> str:
         size = len(schema.encode())
     except UnicodeEncodeError:
         size = 0
-    if not 0 < size <= 63 or "\0" in schema:
-        raise ConfigurationError(f"schema is {schema!r:.80}; it must be 1 to 63 bytes of UTF-8 without NUL")
+    # The name stands in comments of the migrations, and in texts between $$. Where the setting
+    # standard_conforming_strings is off, a backslash before a quote would end a text early.
+    if not 0 < size <= 63 or not schema.isprintable() or "$$" in schema or "\\" in schema:
+        raise ConfigurationError(
+            f"schema is {schema!r:.80}; it must be 1 to 63 bytes of UTF-8, without control characters, "
+            "backslashes and $$"
+        )
     if schema.startswith("pg_"):
         raise ConfigurationError(
             f"schema {schema!r}: Postgres reserves names that begin with pg_; choose another"

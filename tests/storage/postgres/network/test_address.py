@@ -43,7 +43,9 @@ def test_a_driver_s_own_parameters_go_through() -> None:
     ],
 )
 def test_unknown_options_are_refused_and_the_known_listed(url: str, options: dict[str, str]) -> None:
-    with pytest.raises(UnknownOption, match=r"known: max_connections, poll, schema|invalid value"):
+    with pytest.raises(
+        UnknownOption, match=r"known: allow_others, max_connections, poll, schema|invalid value"
+    ):
         parse_url(url, options)
 
 

@@ -28,7 +28,7 @@ IDS = (
     "NULL",
     "😀",
 )
-SCHEMAS = ('My "jobs"', "100% jobs; --", "schéma", "select", "o'clock", "back\\slash {x}")
+SCHEMAS = ('My "jobs"', "100% jobs; --", "schéma", "select", "o'clock", "{x} {name} $1$", "a$b$", "-- x")
 
 
 async def test_an_id_is_kept_byte_for_byte(storage: PostgresStorage) -> None:

@@ -10,15 +10,16 @@ import psycopg
 from attrs import field, frozen
 from psycopg.conninfo import conninfo_to_dict
 
-from dibs.errors import UnknownOption
+from dibs.errors import ConfigurationError, UnknownOption
 from dibs.storage.addresses import parse_address, show_option
 from dibs.storage.postgres.network.pool_settings import PoolSettings
-from dibs.storage.registry import check_poll, read_max_connections
+from dibs.storage.registry import check_poll, read_flag, read_max_connections
 
 _OURS: Final[dict[str, Callable[[Any], Any]]] = {
     "schema": str,
     "poll": float,
     "max_connections": read_max_connections,
+    "allow_others": read_flag,
 }
 #: The default of `max_connections`: the most connections that one storage has open at the same time for its
 #: statements. A listener and a vacuum have further connections.
@@ -42,6 +43,8 @@ class PostgresAddress:
     poll: float
     #: The limit of open connections for statements.
     max_connections: int = MAX_CONNECTIONS
+    #: True if other roles may own the schema, or put functions into it, which then run with our rights.
+    allow_others: bool = False
     #: The settings of a pool that was handed over; None without one.
     pool: PoolSettings | None = None
 
@@ -97,6 +100,9 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
     named |= options
     if "max_connections" in options:
         named["max_connections"] = _read_option("max_connections", options["max_connections"])
+    allow_others = named.get("allow_others", False)
+    if allow_others not in (True, False):
+        raise ConfigurationError(f"allow_others is {allow_others!r}; it must be True or False")
     rest = url.partition("?")[0].partition(":")[2]
     rebuilt = f"postgresql:{rest}" + (f"?{urlencode(drivers, quote_via=quote)}" if drivers else "")
     poll = named.get("poll", 1.0)
@@ -112,6 +118,7 @@ def parse_url(url: str, options: dict[str, Any]) -> PostgresAddress:
         schema=named.get("schema", "dibs"),
         poll=poll,
         max_connections=named.get("max_connections", MAX_CONNECTIONS),
+        allow_others=bool(allow_others),
     )
 
 
@@ -134,8 +141,8 @@ def _read_option(name: str, value: Any) -> Any:
         return _OURS[name](value)
     except (TypeError, ValueError):
         raise UnknownOption(
-            f"option {name!r} has the invalid value {value!r}; write schema=NAME, poll=SECONDS or "
-            "max_connections=NUMBER"
+            f"option {name!r} has the invalid value {value!r}; write schema=NAME, poll=SECONDS, "
+            "max_connections=NUMBER or allow_others=1"
         ) from None
 
 

@@ -56,11 +56,13 @@ GONE: Final = (
     pg.IdleSessionTimeout,
     pg.ConnectionException,
 )
-_BUSY: Final = (pg.TooManyConnections, pg.CannotConnectNow)
+_BUSY: Final = (pg.TooManyConnections,)
 _WRONG_PASSWORD: Final = (pg.InvalidPassword, pg.InvalidAuthorizationSpecification)
 
 #: A part of the error with which PgBouncer refuses a transaction. It has no SQLSTATE of its own.
 STATEMENT_MODE: Final = "statement pooling mode"
+#: The messages of a server, a database and a role whose connections are all in use.
+_NO_CONNECTION: Final = re.compile("too many (connections|clients)|connection slots are reserved")
 #: The message of a server that lacks the database. Errors while connecting have no SQLSTATE to check.
 _NO_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 
@@ -83,9 +85,11 @@ class DriverErrors:
         why = first_line(error)
         if isinstance(error, _WRONG_PASSWORD) or "authentication failed" in why:
             return StorageUnavailable(f"{self.url}: the server refuses the user or the password: {why}")
-        if isinstance(error, _BUSY):
+        if isinstance(error, _BUSY) or _NO_CONNECTION.search(why):
             return StorageUnavailable(
-                f"{self.hosts} accepts no connections at the moment: {why}", passes=True
+                f"Postgres at {self.hosts} accepts no more connections: {why}. Close some, lower "
+                "max_connections of the apps, or raise the limit of the role or the server",
+                passes=True,
             )
         if isinstance(error, pg.InvalidCatalogName) or _NO_DATABASE.search(why):
             return StorageUnavailable(
@@ -133,13 +137,26 @@ class DriverErrors:
                 f"{self.url}: the role lacks a privilege, nothing was changed; grant it: {why}"
             )
         if isinstance(error, OTHER_VERSION):
-            return StorageTooNew(
-                f"{self.url} does not have the layout of this version of dibs: {why}. It was migrated or "
-                "removed while it was open: restart every process with the same version"
-            )
+            return self._to_layout_error(error, why)
         if isinstance(error, psycopg.DataError):
             return Refused(f"{self.url} cannot store this value, nothing was changed: {why}")
         return StorageError(f"{self.url}: nothing was changed: {why}")
+
+    def _to_layout_error(self, error: psycopg.Error, why: str) -> StorageError:
+        if isinstance(error, pg.InvalidSchemaName):
+            return self.to_removed_error(why)
+        return StorageTooNew(
+            f"{self.url} does not have the layout of this version of dibs: {why}. It was migrated while it "
+            "was open: restart every process with the same version"
+        )
+
+    def to_removed_error(self, why: str) -> StorageUnavailable:
+        """Convert the error of a statement that found no schema, or an empty one."""
+        return StorageUnavailable(
+            f"{self.url}: the schema was removed while it was open, with all its jobs; nothing was changed. "
+            f"The next call creates it again, without jobs: {why}",
+            passes=True,
+        )
 
     def _to_lost_error(self, why: str, *, writes: bool) -> DibsError:
         if writes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -17,7 +17,15 @@ from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
 from dibs.storage.postgres.network.connections import DEFAULTS, ConnectionPool, PooledConnection
-from dibs.storage.postgres.network.errors import ROLLED_BACK, DriverErrors, ReadLost, retry_conflicts
+from dibs.storage.postgres.network.errors import (
+    CONFLICTS,
+    OTHER_VERSION,
+    ROLLED_BACK,
+    DriverErrors,
+    ReadLost,
+    first_line,
+    retry_conflicts,
+)
 from dibs.storage.postgres.network.lock_waits import busy_error
 from dibs.storage.postgres.network.prepared_enqueue import (
     PREPARE_AFTER,
@@ -49,6 +57,8 @@ class PostgresDatabase:
         self._errors = DriverErrors(self.url, address.hosts)
         #: The text that identifies the schema; set when the storage is opened.
         self.identity = ""
+        #: True if a statement found that the schema was removed. The next statement creates it again.
+        self._removed = False
         self._connections: ConnectionPool | None = None
         #: The connections for threads; None if the storage is not open, or behind a pooler.
         self.for_threads: ThreadConnections | None = None
@@ -71,8 +81,7 @@ class PostgresDatabase:
             async with connections.borrow() as connection:
                 try:
                     await self._check_server(connection, connections)
-                    await retry_conflicts(lambda: migrate.migrate(connection, self.queries, self.url))
-                    self.identity = (await run_statement(connection, self.queries["identity"], {}))[0][0]
+                    await self._migrate(connection)
                 except psycopg.Error as error:
                     raise self._errors.to_storage_error(
                         error, writes=False, alive=not connection.closed
@@ -83,6 +92,15 @@ class PostgresDatabase:
         self._connections = connections
         if connections.prepares:
             self.for_threads = ThreadConnections(self._connect_prepared)
+
+    async def _migrate(self, connection: PooledConnection) -> None:
+        allow_others = self._address.allow_others
+        await retry_conflicts(
+            lambda: migrate.migrate(connection, self.queries, self.url, allow_others=allow_others),
+            (*CONFLICTS, *migrate.CREATED_TWICE),
+        )
+        self.identity = (await run_statement(connection, self.queries["identity"], {}))[0][0]
+        self._removed = False
 
     async def _check_server(self, connection: PooledConnection, connections: ConnectionPool) -> None:
         row = await (await connection.execute(self.queries["server"], {})).fetchone()
@@ -170,11 +188,10 @@ class PostgresDatabase:
             connection.finish_when_cancelled = True
             run = run_statement if writes else partial(run_read, ordered=ordered)
             try:
+                await self._create_if_removed(connection)
                 return await retry_conflicts(lambda: run(connection, query, params))
             except psycopg.Error as error:
-                raise self._errors.to_storage_error(
-                    error, writes=writes, alive=not connection.closed
-                ) from None
+                raise await self._to_error(connection, error, writes=writes) from None
 
     async def write_lock_limited(self, name: str, params: dict[str, Any]) -> list[Any]:
         """Run the query of a verb as `fetch` does, with waits of at most `lock_ms` ms for a lock.
@@ -185,6 +202,7 @@ class PostgresDatabase:
         async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
             try:
+                await self._create_if_removed(connection)
                 rows = await retry_conflicts(lambda: run_statement(connection, query, params), ROLLED_BACK)
                 if name == "enqueue_one":
                     await self._prepare_enqueue(connection)
@@ -194,7 +212,24 @@ class PostgresDatabase:
                     connection, self.url, self.queries["lock_holders"], self.queries.plain
                 ) from None
             except psycopg.Error as error:
-                raise self._errors.to_storage_error(error, writes=True, alive=not connection.closed) from None
+                raise await self._to_error(connection, error, writes=True) from None
+
+    async def _create_if_removed(self, connection: PooledConnection) -> None:
+        if self._removed:
+            await self._migrate(connection)
+            log.warning("%s: the schema was removed; it exists again, without the jobs of before", self.url)
+
+    async def _to_error(
+        self, connection: PooledConnection, error: psycopg.Error, *, writes: bool
+    ) -> DibsError:
+        """Convert the error of a statement, and note whether it failed because the schema was removed."""
+        alive = not connection.closed
+        if alive and isinstance(error, OTHER_VERSION):
+            with suppress(psycopg.Error):
+                self._removed = await migrate.read_layout(connection, self.queries) == 0
+        if self._removed:
+            return self._errors.to_removed_error(first_line(error))
+        return self._errors.to_storage_error(error, writes=writes, alive=alive)
 
     # -- the prepared statement of an enqueue ----------------------------------------------------------
 

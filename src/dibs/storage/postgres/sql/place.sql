@@ -18,11 +18,34 @@ SELECT current_setting('fsync'), current_setting('full_page_writes'), current_se
        current_setting('autovacuum')
 
 -- name: known
--- Returns true if the table `migrations` exists in %(schema)s. Why not to_regclass: it caches a negative answer from
--- before this session waited for the lock.
-SELECT EXISTS (
+-- Returns whether the schema %(schema)s exists, and whether the table `migrations` exists in it. Why not to_regclass: it
+-- caches a negative answer from before this session waited for another one.
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s), EXISTS (
     SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = 'migrations')
+
+-- name: strangers
+-- Returns a row for each role that may put code into the schema %(schema)s and that this session need not trust: how, and
+-- the name of the role. A session trusts itself, the roles that it is a member of, the roles that may act as it (superusers
+-- too), and the owner of the database, who may replace any schema in it. The memberships are read from their table,
+-- because for a superuser pg_has_role() says that it is a member of each role.
+WITH RECURSIVE place AS (
+    SELECT oid, nspowner, nspacl FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s
+), mine (role) AS (
+    SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
+    UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN mine ON m.member = mine.role
+), held (how, role) AS (
+    SELECT 'owns the schema', nspowner FROM place
+    UNION SELECT 'may create functions in the schema', a.grantee
+    FROM place, pg_catalog.aclexplode(nspacl) a WHERE a.privilege_type = 'CREATE'
+    UNION SELECT 'owns a table in the schema', relowner FROM pg_catalog.pg_class WHERE relnamespace = (SELECT oid FROM place)
+    UNION SELECT 'owns a function in the schema', proowner FROM pg_catalog.pg_proc WHERE pronamespace = (SELECT oid FROM place)
+)
+SELECT h.how, coalesce(r.rolname, 'PUBLIC') FROM held h LEFT JOIN pg_catalog.pg_roles r ON r.oid = h.role
+WHERE h.role NOT IN (SELECT role FROM mine) AND r.rolname IS DISTINCT FROM 'pg_database_owner'
+  AND h.role <> (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND (r.oid IS NULL OR NOT pg_has_role(r.oid, current_user, 'MEMBER'))
+ORDER BY h.how DESC
 
 -- name: applied
 -- Returns the number of the latest migration, NULL before the first.
@@ -33,12 +56,18 @@ SELECT max(number) FROM {schema}.migrations
 -- was made from this one as a template has another name. joined() in 0016_joined.sql compares it.
 SELECT current_database() || ' ' || (extract(epoch FROM min(applied_at)) * 1000000)::bigint FROM {schema}.migrations
 
+-- name: unlimited
+-- Ends the time limits of the role for this transaction: a migration takes longer than a statement of an application may.
+SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings
+WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
+
 -- name: lock
--- Takes the lock under which one process at a time migrates. The end of the transaction releases it.
-SELECT pg_advisory_xact_lock({migration_lock})
+-- Takes the lock under which one process at a time migrates, until the end of the transaction. Readers do not wait for it.
+-- Why not an advisory lock: any role that may connect can hold one.
+LOCK TABLE {schema}.migrations IN EXCLUSIVE MODE
 
 -- name: create_schema
-CREATE SCHEMA IF NOT EXISTS {schema}
+CREATE SCHEMA {schema}
 
 -- name: enter
 -- Sets the search path, for this transaction only, because behind a pooler another client may get this session next.

@@ -15,11 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import psycopg
 from attrs import define, field
 from psycopg import sql
 
-from dibs.errors import StorageError
 from dibs.storage.postgres.network.connections import PooledConnection
 from dibs.storage.protocol import Watch
 from dibs.storage.wait_loop import QueueWait
@@ -110,18 +108,22 @@ class Notifications:
 
         `payload` has the number of the queue, letters, and ids if they fit, as in `7 wi ["a","b"]`.
         The letters are w for work, e for events, i for ids that have ended, and p for an id that has reported
-        progress.
+        progress. Any role may notify the channel: other payloads are ignored, and a wait that is woken reads
+        the state of its queues or ids.
         """
         number, letters, ids = (*payload.split(" ", 2), "", "")[:3]
-        name = self._names.get(int(number))
+        try:
+            name = self._names.get(int(number))
+            named = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
+        except ValueError:
+            return
         if name is None:
             self.wake_all()
             return
-        named = frozenset(msgspec.json.decode(ids, type=list[str])) if ids else None
         for letter in letters:
             if letter in _LETTERS:
                 self._wake(_LETTERS[letter], name)
-            else:
+            elif letter in "ip":
                 self._wake_by_id(name, named, reported=letter == "p")
 
     def _wake(self, watch: Watch, queue: str) -> None:
@@ -220,7 +222,7 @@ class NotificationListener:
                 try:
                     await self._listen()
                     pause = FIRST_PAUSE
-                except (psycopg.Error, StorageError, OSError) as error:
+                except Exception as error:  # noqa: BLE001 - waits poll until then, whatever the reason is
                     self._warn_once(error)
                 self._ready.set()
                 await asyncio.sleep(pause)
