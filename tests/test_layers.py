@@ -21,7 +21,7 @@ from tests.source import (
 
 # Layer -> its modules and packages, with all modules below them.
 LAYERS = {
-    "model": ("dibs.errors", "dibs.model", "dibs.version"),
+    "model": ("dibs.errors", "dibs.host_names", "dibs.model", "dibs.version"),
     "protocol": (
         "dibs.storage.protocol",
         "dibs.storage.many_queues",

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -150,6 +151,18 @@ def test_the_metrics_are_served_over_http() -> None:
             text = page.read().decode()
 
     assert 'dibs_jobs{queue="q",state="waiting"} 1.0' in text
+
+
+def test_a_page_whose_name_leads_to_this_machine_reads_no_metrics() -> None:
+    with Dibs("memory:").sync as app, Metrics(app._source).serve(port=0) as port:
+        address = f"http://127.0.0.1:{port}/metrics"
+        with pytest.raises(HTTPError, match="421: Misdirected") as refused:
+            urlopen(Request(address, headers={"Host": "evil.example"}))
+        refused.value.close()
+        with urlopen(Request(address, headers={"Host": f"localhost:{port}"})) as page:
+            status = page.status
+
+    assert 200 == status
 
 
 async def test_only_ends_are_counted_at_log_level_all(app: Dibs) -> None:

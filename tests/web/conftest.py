@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +12,19 @@ import pytest
 from dibs import Dibs
 from dibs.web import Access, dibs_web
 
-HOST = "http://dashboard.test"
-CSRF = re.compile(r'name="csrf" value="([^"]+)"')
+HOST = "http://dashboard.localhost"
+
+MARKUP = '"><b id=hostile>'
+_HEADERS = "Referer User-Agent Accept-Language X-Forwarded-For X-Forwarded-Host X-Forwarded-Prefix X-Real-IP"
+_PARAMS = (
+    "name queue id text state after prefix attr group filter sort page nodes nested did from csrf base self"
+)
+#: Headers and parameters of a request that all have a piece of markup.
+HOSTILE_HEADERS: Mapping[str, str] = {
+    **dict.fromkeys(_HEADERS.split(), MARKUP),
+    "Cookie": f"dibs_csrf={MARKUP}; csrf={MARKUP}; dibs_session={MARKUP}",
+}
+HOSTILE_PARAMS: Mapping[str, str] = dict.fromkeys(_PARAMS.split(), MARKUP)
 
 
 class Browser:
@@ -33,26 +43,18 @@ class Browser:
         assert 200 == answer.status_code, answer.text
         return answer.text
 
-    async def token(self) -> str:
-        """Return the token of the forms on the page of a queue."""
-        found = CSRF.search(await self.text("/queue", name="any"))
-
-        assert found is not None, "the page has no form"
-        return found[1]
-
     async def post(
         self,
         action: str,
         params: Mapping[str, str],
         fields: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        token: str | None = None,
     ) -> httpx2.Response:
-        """Submit a form of the dashboard. `headers` replaces the Origin, and `token` the token."""
-        csrf = await self.token() if token is None else token
-        data = {"csrf": csrf, **(fields or {})}
+        """Submit a form of the dashboard. `headers` replaces the Origin."""
         sent = {"Origin": HOST} if headers is None else dict(headers)
-        return await self.client.post(f"/do/{action}", params=dict(params), data=data, headers=sent)
+        return await self.client.post(
+            f"/do/{action}", params=dict(params), data=dict(fields or {}), headers=sent
+        )
 
 
 @asynccontextmanager

@@ -14,10 +14,12 @@ from dibs.client.calls.steps import encode_memo
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, RetryLater, SettingsPatch, Settlement
 from dibs.web import dibs_web
+from dibs.web.gate import TokenGate
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
-from dibs.web.safety import HEADERS, TokenGate
-from tests.web.conftest import Browser, browse, may
+from dibs.web.safety import HEADERS
+from dibs.web.writes import WRITES
+from tests.web.conftest import HOST, HOSTILE_PARAMS, Browser, browse, may
 from tests.web.jobs import claim, end, storage_of
 
 SECRET: Final = "swordfish"
@@ -140,12 +142,8 @@ async def test_each_response_has_the_headers(any_app: Dibs, monkeypatch: pytest.
             assert answer.headers["content-security-policy"] == HEADERS["Content-Security-Policy"], path
             assert "nosniff" == answer.headers["x-content-type-options"], path
             assert ("public" in answer.headers["cache-control"]) == path.startswith("/static/dibs"), path
-    async with browse(TokenGate(dibs_web(any_app), "t" * 24, frozenset({"dashboard.test"}))) as browser:
-        for answer in (
-            await browser.get("/"),
-            await browser.get("/", token="t" * 24),
-            await browser.client.get("/", headers={"Host": "evil.example"}),
-        ):
+    async with browse(TokenGate(dibs_web(any_app), "t" * 24)) as browser:
+        for answer in (await browser.get("/"), await browser.get("/", token="t" * 24)):
             assert answer.headers["content-security-policy"] == HEADERS["Content-Security-Policy"]
 
 
@@ -157,3 +155,48 @@ def _every_path() -> list[str]:
         *("/api/nothing", "/live/nothing", "/report", "/do/pause", "/nothing", "/static/nothing"),
         *("/static/dibs.css", "/static/dibs.js", "/queue?name=" + "x" * 600),
     ]
+
+
+#: Values of parameters as they stand in an address: no UTF-8, special characters, numbers that are too long.
+BAD_VALUES: Final = (
+    "%ff",
+    "%ed%a0%80",
+    "%00",
+    "%",
+    "%f0%9f%98%80",
+    "%c2%b2",
+    "9" * 5000,
+    "-" + "9" * 5000,
+    "self",
+)
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=lambda value: value[:12])
+async def test_no_address_is_an_error_of_the_server(any_app: Dibs, queue: Queue, value: str) -> None:
+    names = list(HOSTILE_PARAMS)
+    params = ["&".join(f"{name}={value}" for name in names[half::2]) for half in (0, 1)]
+    cursors = f"queue={queue.name}&name={queue.name}&state=failed&id=failed&after={value}&group={value}"
+    async with browse(dibs_web(any_app, allow=may("write"))) as browser:
+        for page in PAGES:
+            for path in ("" if page == "overview" else page, f"api/{page}", value):
+                for query in (*params, cursors, f"{value}=1"):
+                    answer = await browser.client.get(f"/{path}?{query}")
+
+                    assert answer.status_code < 500, (path, query, answer.text)
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=lambda value: value[:12])
+async def test_no_form_is_an_error_of_the_server(any_app: Dibs, queue: Queue, value: str) -> None:
+    names = (
+        "id delay priority max_active per_key rate key_rate log_level act before read total after answer-x"
+    )
+    headers = {"Origin": HOST, "Content-Type": "application/x-www-form-urlencoded"}
+    async with browse(dibs_web(any_app, allow=may("write"))) as browser:
+        for action in (*WRITES, "selected", "retry_selected", "retry_matching"):
+            for name in names.split():
+                body = f"{name}={value}&act=run_now&confirmed=1&job={value}&data=1"
+                answer = await browser.client.post(
+                    f"/do/{action}?queue={queue.name}&id=done", content=body, headers=headers
+                )
+
+                assert answer.status_code < 500, (action, name, answer.text)

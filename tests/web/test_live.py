@@ -12,7 +12,7 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.registry import open_storage
-from dibs.web import dibs_web, live
+from dibs.web import Access, dibs_web, live
 from dibs.web.live import Live
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
@@ -172,17 +172,64 @@ async def test_a_page_that_does_not_end_is_given_up(
         await pages.read(("place", ()))
 
 
-async def test_there_is_a_limit_of_viewers(
+async def test_viewers_that_come_at_once_do_not_pass_the_limit(
     counted: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MAX_VIEWERS", 0)
+    """A stream counts from its request on, and its place is free again when it ends."""
+    monkeypatch.setattr(live, "MAX_VIEWERS", 3)
     app, _ = counted
-    async with browse(dibs_web(app)) as browser:
-        full = await browser.get("/live/overview")
-        missing = await browser.get("/live/search")
+    dashboard = dibs_web(app)
+    async with serving(dashboard) as base, httpx2.AsyncClient(timeout=30) as client:
+        address = f"{base}live/overview"
 
-    assert (503, "10") == (full.status_code, full.headers["retry-after"])
-    assert 404 == missing.status_code
+        async def open_stream(hold: asyncio.Event) -> httpx2.Response:
+            async with client.stream("GET", address) as answer:
+                statuses.put_nowait(answer.status_code)
+                if answer.status_code == 200:
+                    await hold.wait()
+                else:
+                    await answer.aread()
+            return answer
+
+        statuses: asyncio.Queue[int] = asyncio.Queue()
+        end = asyncio.Event()
+        streams = [asyncio.create_task(open_stream(end)) for _ in range(12)]
+        seen = [await asyncio.wait_for(statuses.get(), 30) for _ in streams]
+        end.set()
+        answers = await asyncio.gather(*streams)
+        status = 503
+        async with asyncio.timeout(30):
+            while status == 503:
+                async with client.stream("GET", address) as again:
+                    status = again.status_code
+        missing = await client.get(f"{base}live/search")
+
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert [200] * 3 + [503] * 9 == sorted(seen)
+    assert {"10"} == {answer.headers["retry-after"] for answer in refused}
+    assert "as many live viewers as it may" in refused[0].text
+    assert (200, 404) == (status, missing.status_code)
+
+
+@pytest.mark.parametrize("later", ["none", "read"])
+async def test_a_stream_ends_before_an_update_for_which_the_access_is_gone(
+    counted: tuple[Dibs, CountingStorage], later: Access
+) -> None:
+    app, _ = counted
+    access: Access = "write"
+    async with (
+        serving(dibs_web(app, allow=lambda _: access)) as base,
+        httpx2.AsyncClient(timeout=30) as client,
+        client.stream("GET", f"{base}live/overview") as stream,
+    ):
+        texts = stream.aiter_text()
+        first = await anext(texts)
+        access = later
+        await app.queue("emails").enqueue({})
+        rest = "".join([text async for text in texts])
+
+    assert "event: page" in first
+    assert "emails" not in rest
 
 
 async def test_a_viewer_that_leaves_is_forgotten(

@@ -81,7 +81,7 @@ class TaskEnqueuer(Generic[P, R]):
 
         return BlockingTaskEnqueuer(self)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a call of the function and return its ticket.
 
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
@@ -104,7 +104,7 @@ class TaskEnqueuer(Generic[P, R]):
         finally:
             opened.slots.release(turn)
 
-    async def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def enqueue_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
 
         It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
@@ -125,7 +125,7 @@ class TaskEnqueuer(Generic[P, R]):
             opened.slots.release(turn)
         return await ticket.result(wait)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
@@ -177,7 +177,7 @@ class Task(TaskEnqueuer[P, R]):
         """The queue of the task, which can pause, count, list and cancel its jobs."""
         update_wrapper(self, call.function, updated=())
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function in this process and return its result."""
         result: R = self.function(*args, **kwargs)
         return result
@@ -263,7 +263,7 @@ class AsyncTask(Task[P, R]):
 
     # The override changes the return type, but no caller holds an AsyncTask as a Task: the decorator
     # returns this type for `async def`.
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:  # type: ignore[override]
         """Call the function in this process; await the result."""
         coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
         return coroutine

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, get_args
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from attrs import frozen
 
@@ -26,6 +27,7 @@ except ImportError as _error:
 
 from dibs.client.app import Dibs
 from dibs.client.sync import background_loop
+from dibs.host_names import is_allowed_host, is_loopback
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.results import Counts, State
 from dibs.model.worker_record import without_reserved
@@ -95,6 +97,9 @@ class Metrics(Collector):
         registry = CollectorRegistry()
         registry.register(self)
         server, thread = start_http_server(port, host, registry)
+        app = server.get_app()
+        if app is not None and is_loopback(str(server.server_address[0])):
+            server.set_app(_refusing_other_hosts(app))
         try:
             yield server.server_port
         finally:
@@ -183,6 +188,19 @@ class _ReadMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
+
+
+def _refusing_other_hosts(app: WSGIApplication) -> WSGIApplication:
+    """Return a WSGI application that refuses requests with the name of another host (dibs.host_names)."""
+
+    def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host = environ.get("HTTP_HOST")
+        if host is None or is_allowed_host(host):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"The metrics are served to the names of this machine only: localhost, or its address.\n"]
+
+    return checked
 
 
 def _new_histogram(name: str, description: str) -> Histogram:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from attrs import define, field
@@ -60,6 +61,7 @@ def dibs_web(
     allow: Allow | None = None,
     redact: Redact | None = None,
     warehouse: str | Path | None = None,
+    allowed_hosts: Collection[str] = (),
 ) -> Dashboard:
     """Return the dashboard of an app, or of the storage at a URL, as an ASGI application.
 
@@ -74,6 +76,9 @@ def dibs_web(
       hook raises an error, the page shows no value. Default: values are shown as they are.
     - `warehouse` is the place of the tables of `dibs spark history`, for the page History: a folder, or a URL
       such as s3://bucket/history. Default: none.
+    - `allowed_hosts` are the names of hosts under which browsers reach the dashboard, in the form of Django's
+      ALLOWED_HOSTS: "jobs.example.org", ".example.org", or "*" for any. IP addresses and localhost are always
+      allowed. A request with another name gets the status 421.
 
     Raises ConfigurationError for another object than an app or a URL.
     """
@@ -90,6 +95,10 @@ def dibs_web(
         raise ConfigurationError(
             f"warehouse is {warehouse!r:.60}; pass a folder, or a URL such as s3://bucket/history"
         )
+    if isinstance(allowed_hosts, str) or not all(isinstance(name, str) for name in allowed_hosts):
+        raise ConfigurationError(
+            f"allowed_hosts is {allowed_hosts!r:.60}; pass a list of names, such as ['jobs.example.org']"
+        )
     history = History(
         warehouse,
         with_error_texts=redact is None,
@@ -102,5 +111,9 @@ def dibs_web(
         app_or_url,
         pages,
         site,
-        Guard(Starlette(routes=routes.all(), exception_handlers={404: routes.not_found}), allow),
+        Guard(
+            Starlette(routes=routes.all(), exception_handlers={404: routes.not_found}),
+            allow,
+            tuple(allowed_hosts),
+        ),
     )

@@ -88,15 +88,12 @@ class Live:
     def viewers(self) -> int:
         return sum(watch.viewers for watch in self._watches.values())
 
-    def is_full(self, key: PageKey) -> bool:
-        """Return whether the process has no room for one more viewer of a page."""
-        is_new = key not in self._watches
-        return self.viewers >= MAX_VIEWERS or (is_new and len(self._watches) >= MAX_WATCHED)
-
     def join(self, key: PageKey) -> Watch:
         """Add a viewer of a page; call `leave` for each `join`. Raises TooManyViewersError."""
-        period = self.pages.period(key)
-        if period is None or self.is_full(key):
+        is_full = self.viewers >= MAX_VIEWERS or (
+            key not in self._watches and len(self._watches) >= MAX_WATCHED
+        )
+        if is_full or (period := self.pages.period(key)) is None:
             raise TooManyViewersError
         watch = self._watches.setdefault(key, Watch(key, period))
         watch.viewers += 1

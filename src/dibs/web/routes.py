@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,13 +13,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from dibs.errors import BatchRefused, DibsError, Refused
 from dibs.web.api.routes import ApiRoutes
 from dibs.web.bulk_retry import RetryProgress, count_matching, retry_selected, retry_step, storage_time
-from dibs.web.live import Live, TooManyViewersError
+from dibs.web.live import Live, TooManyViewersError, Watch
 from dibs.web.pages import Page, PageKey, Pages
-from dibs.web.safety import ForbiddenError, Form, access_of, csrf_of, read_form_body
+from dibs.web.safety import ForbiddenError, Form, access_of, has_kept_access, read_form_body
 from dibs.web.selected import act, select
 from dibs.web.site import STATIC, Frame, Site, Variant, link
 from dibs.web.text import MESSAGES
@@ -80,26 +82,24 @@ class Routes:
         if page is None or page.period is None:
             return PlainTextResponse("There is no such live page.\n", 404)
         key = self.pages.key(page.name, dict(request.query_params))
-        if self.live.is_full(key):
-            retry = {"Retry-After": "10"}
-            return PlainTextResponse("Too many viewers; the page can be reloaded.\n", 503, retry)
-        return EventSourceResponse(self._events(page, key, request), ping=3600)
+        try:
+            watch = self.live.join(key)
+        except TooManyViewersError:
+            reason = "This server has as many live viewers as it may. Reload the page to see changes.\n"
+            return PlainTextResponse(reason, 503, {"Retry-After": "10"})
+        return _Stream(self._events(page, watch, request), partial(self.live.leave, watch))
 
-    async def _events(self, page: Page, key: PageKey, request: Request) -> AsyncIterator[Mapping[str, str]]:
-        variant, token, params = _variant(request), csrf_of(request), dict(key[1])
+    async def _events(self, page: Page, watch: Watch, request: Request) -> AsyncIterator[Mapping[str, str]]:
+        """Yield the updates of a page while `allow` grants the access that the viewer began with."""
+        variant, params = _variant(request), dict(watch.key[1])
 
         def render(model: Any) -> str:
             return self.site.content(page, model, variant, params=params)
 
-        try:
-            watch = self.live.join(key)
-        except TooManyViewersError:
-            return
-        try:
-            async for event, text in self.live.updates(watch, variant, render):
-                yield {"event": event, "data": self.site.with_token(text, token)}
-        finally:
-            self.live.leave(watch)
+        async for event, text in self.live.updates(watch, variant, render):
+            if not await has_kept_access(request):
+                return
+            yield {"event": event, "data": text}
 
     async def report(self, request: Request) -> Response:
         """Show the whole report of the warehouse, under a policy of its own."""
@@ -219,7 +219,7 @@ class Routes:
 
     def _document(self, request: Request, frame: Frame, content: str, status: int = 200) -> Response:
         html = self.site.document(frame, content, _variant(request))
-        return HTMLResponse(self.site.with_token(html, csrf_of(request)), status)
+        return HTMLResponse(html, status)
 
     def _failed(self, request: Request, frame: Frame, error: DibsError) -> Response:
         """Show the reason for which a page cannot be read. After an error of the storage, it stays live."""
@@ -249,6 +249,21 @@ class Routes:
         page = Page(template.partition(".")[0], "dibs", (), None, self.pages.read)  # type: ignore[arg-type]
         url = self.pages.source.app._storage_handle.redacted_url  # noqa: SLF001 - a part of dibs
         return self._document(request, Frame(page, {}, url), content, status)
+
+
+class _Stream(EventSourceResponse):
+    """Server-sent events. `end` is called once, also if the response ends before its first event."""
+
+    def __init__(self, events: AsyncIterator[Mapping[str, str]], end: Callable[[], None]) -> None:
+        # The events have pings of their own.
+        super().__init__(events, ping=3600)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
 
 
 class _CachedFiles(StaticFiles):

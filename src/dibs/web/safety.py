@@ -1,27 +1,29 @@
-"""The safety of the dashboard: who may read and write, tokens against forged requests, and headers.
+"""The safety of the dashboard: who may read and write, and the headers of each response.
 
-Each request passes `Guard` first. A write of a form then needs three things: the access "write", an Origin of
-the same host, and the token of the form, which must equal the token in the cookie. A write of the JSON API
-needs the access "write" and a body of JSON. It comes from a page of the same host, or from a program, which
-sends no Origin.
+Each request passes `Guard` first. A write of a form needs the access "write", and an Origin of the same host
+and port. A write of the JSON API needs the access "write" and a body of JSON. It comes from a page of the
+same host, or from a program, which sends no Origin.
+
+There are no tokens against forged requests. Each browser has sent the Origin with each POST since 2020, and
+`is_same_origin` refuses a write without it. A token in a cookie would add nothing: a site of the same host on
+another port, or of a name below the same domain, can set that cookie.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from hmac import compare_digest
-from secrets import token_urlsafe
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Literal, get_args
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dibs.host_names import is_allowed_host
 from dibs.storage.read_limits import limited_reads
 from dibs.web.api.answers import error_response
 from dibs.web.reading.shared import READ_TIMEOUT
@@ -30,15 +32,13 @@ Access = Literal["none", "read", "write"]
 #: A function that returns the access of a request. It may be async.
 Allow = Callable[[Request], Access | Awaitable[Access]]
 
-CSRF_COOKIE: Final = "dibs_csrf"
-CSRF_FIELD: Final = "csrf"
 #: Most bytes of the body of a write: a payload of 1 MiB, each byte escaped.
 MAX_BODY: Final = 4 * 1024 * 1024
 #: Most fields of a form.
 MAX_FIELDS: Final = 2_000
-#: Key of the access in the scope of a request.
+#: Keys of the access and of the Guard in the scope of a request.
 ACCESS_KEY: Final = "dibs.web.access"
-CSRF_KEY: Final = "dibs.web.csrf"
+GUARD_KEY: Final = "dibs.web.guard"
 
 HEADERS: Final = {
     # Scripts and styles come from files of this server only.
@@ -65,15 +65,16 @@ class Guard:
 
     app: ASGIApp
     allow: Allow | None = None
+    #: Names of hosts that a request may have, besides addresses and localhost (dibs.host_names).
+    allowed_hosts: Collection[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         request = Request(scope, receive)
-        scope[ACCESS_KEY] = access = await self._access(request)
-        known = request.cookies.get(CSRF_COOKIE, "")
-        scope[CSRF_KEY] = token = known if 20 <= len(known) <= 100 else token_urlsafe(24)
+        scope[GUARD_KEY] = self
+        scope[ACCESS_KEY] = access = await self.access(request)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -81,15 +82,13 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", NO_STORE)
-                if token != known and access != "none":
-                    headers.append("Set-Cookie", _cookie(CSRF_COOKIE, token, request))
             await send(message)
 
         answer = self._refuse(request, access)
         with limited_reads(READ_TIMEOUT):
             await (answer or self.app)(scope, receive, send_with_headers)
 
-    async def _access(self, request: Request) -> Access:
+    async def access(self, request: Request) -> Access:
         """Return the access that `allow` grants; "none" if it fails or returns another value."""
         if self.allow is None:
             return "read"
@@ -109,6 +108,13 @@ class Guard:
     def _refuse(self, request: Request, access: Access) -> Response | None:
         api = is_api(request)
         refusal = _json_refusal if api else _text_refusal
+        host = request.headers.get("host", "")
+        if not is_allowed_host(host, self.allowed_hosts):
+            return refusal(
+                f"The dashboard does not answer to the host name {host!r:.300}. If it is right, pass it to "
+                "dibs_web in allowed_hosts=, or to `dibs web` as --allowed-host.",
+                421,
+            )
         if access == "none":
             return refusal("You may not see this dashboard.")
         if request.method in ("GET", "HEAD"):
@@ -120,12 +126,12 @@ class Guard:
         return None
 
 
-def _text_refusal(message: str) -> Response:
-    return PlainTextResponse(f"{message}\n", 403)
+def _text_refusal(message: str, status: int = 403) -> Response:
+    return PlainTextResponse(f"{message}\n", status)
 
 
-def _json_refusal(message: str) -> Response:
-    return error_response(403, "Forbidden", message)
+def _json_refusal(message: str, status: int = 403) -> Response:
+    return error_response(status, "Forbidden", message)
 
 
 def is_api(request: Request) -> bool:
@@ -168,10 +174,10 @@ def access_of(request: Request) -> Access:
     return access
 
 
-def csrf_of(request: Request) -> str:
-    """Return the token for the forms of this viewer."""
-    token: str = request.scope[CSRF_KEY]
-    return token
+async def has_kept_access(request: Request) -> bool:
+    """Return whether `allow` grants the access of an open request again, as when it began."""
+    guard: Guard = request.scope[GUARD_KEY]
+    return await guard.access(request) == access_of(request)
 
 
 @frozen
@@ -198,7 +204,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_form_body(request: Request) -> Form:
-    """Return the fields of a form whose token equals that of the cookie. Raises ForbiddenError."""
+    """Return the fields of a form. Raises ForbiddenError for a body that is too long, or that is no form."""
     body = await read_body(request)
     try:
         pairs = parse_qsl(
@@ -206,72 +212,4 @@ async def read_form_body(request: Request) -> Form:
         )
     except ValueError:
         raise ForbiddenError("The form cannot be read. Nothing was changed.") from None
-    form = Form(tuple(pairs))
-    cookie = request.cookies.get(CSRF_COOKIE, "")
-    if not cookie or not compare_digest(cookie.encode(), form.get(CSRF_FIELD).encode()):
-        raise ForbiddenError("The form is out of date. Nothing was changed: reload the page and repeat.")
-    return form
-
-
-def _cookie(name: str, value: str, request: Request) -> str:
-    path = request.scope.get("root_path", "") or "/"
-    secure = "; Secure" if request.url.scheme == "https" else ""
-    return f"{name}={value}; Path={path}; HttpOnly; SameSite=Lax{secure}"
-
-
-@define(eq=False)
-class TokenGate:
-    """ASGI middleware of `dibs web`: it checks the Host of each request, and asks for a token once.
-
-    The Host stops pages of other sites whose name leads to this machine (DNS rebinding).
-    """
-
-    app: ASGIApp
-    #: The token, or "" if none is needed.
-    token: str = field(repr=False)
-    #: Names of hosts without ports that may stand in a URL of the dashboard; None for any.
-    hosts: frozenset[str] | None = None
-    #: Name of the cookie. It has the port, because browsers share cookies between ports.
-    cookie: str = "dibs_token"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        answer = self._answer(request)
-        await (answer or self.app)(scope, receive, send)
-
-    def _answer(self, request: Request) -> Response | None:
-        host = _host_name(request.headers.get("host", ""))
-        if self.hosts is not None and host not in self.hosts:
-            return PlainTextResponse("This host name is not that of the dashboard.\n", 421, HEADERS)
-        if not self.token or _is_equal(request.cookies.get(self.cookie, ""), self.token):
-            return None
-        # For programs, which have no cookie. A browser sends this header for no other site.
-        if _is_equal(request.headers.get("authorization", ""), f"Bearer {self.token}"):
-            return None
-        given = request.query_params.get("token", "")
-        if request.method == "GET" and _is_equal(given, self.token):
-            return self._log_in(request)
-        return PlainTextResponse(
-            "Open the URL that `dibs web` has printed: it ends with ?token= and the token.\n", 401, HEADERS
-        )
-
-    def _log_in(self, request: Request) -> Response:
-        rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
-        query = f"?{urlencode(rest)}" if rest else ""
-        answer = RedirectResponse(f"{request.url.path}{query}", 303, HEADERS)
-        answer.set_cookie(self.cookie, self.token, httponly=True, samesite="lax")
-        return answer
-
-
-def _host_name(host: str) -> str:
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
-
-
-def _is_equal(given: str, token: str) -> bool:
-    return compare_digest(given.encode("utf-8", "replace"), token.encode())
+    return Form(tuple(pairs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
 import socket
 from collections.abc import Callable
@@ -14,9 +13,12 @@ import uvicorn
 from attrs import frozen
 
 from dibs.client.app import Dibs
+from dibs.host_names import is_loopback
 from dibs.web.application import dibs_web
+from dibs.web.gate import TokenGate
+from dibs.web.http_limits import MAX_CONNECTIONS, LimitedProtocol
 from dibs.web.reading.source import Part, Redact
-from dibs.web.safety import Allow, TokenGate
+from dibs.web.safety import Allow
 
 #: Seconds that open requests have after a stop signal. Live streams would otherwise keep the server open.
 GRACE_SECONDS = 1
@@ -34,21 +36,13 @@ class ServerOptions:
     token: str = ""
     #: Folder or URL of the tables of `dibs spark history`, for the page History.
     warehouse: str | None = None
+    #: Names of hosts in addresses of the dashboard, as a proxy passes them; see dibs.host_names.
+    allowed_hosts: tuple[str, ...] = ()
 
     @property
     def needs_token(self) -> bool:
         """True if the dashboard may write, or if other machines can reach it."""
         return self.write or not is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only programs of this machine can reach a server on this host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def hide_everything(_queue: str, _part: Part, _value: object) -> object:
@@ -67,13 +61,16 @@ async def serve(app: Dibs, options: ServerOptions, ready: Callable[[str], None])
     redact: Redact | None = hide_everything if options.hide_values else None
     write = options.write
     allow: Allow = lambda _: "write" if write else "read"  # noqa: E731 - shorter than a function
-    dashboard = dibs_web(app, allow=allow, redact=redact, warehouse=options.warehouse)
-    hosts = None if not is_loopback(options.host) else _loopback_names(options.host)
-    gate = TokenGate(dashboard, token, hosts, f"dibs_token_{port}")
+    # Of a server that other machines reach, dibs does not know the names, and the token protects it.
+    hosts = options.allowed_hosts or (() if is_loopback(options.host) else ("*",))
+    dashboard = dibs_web(app, allow=allow, redact=redact, warehouse=options.warehouse, allowed_hosts=hosts)
     async with app:
         await dashboard.prepare()
         config = uvicorn.Config(
-            gate,
+            TokenGate(dashboard, token) if token else dashboard,
+            http=LimitedProtocol,
+            ws="none",
+            limit_concurrency=MAX_CONNECTIONS,
             log_level="warning",
             lifespan="off",
             server_header=False,
@@ -100,10 +97,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _loopback_names(host: str) -> frozenset[str]:
-    return frozenset(("localhost", "127.0.0.1", "::1", host.lower()))
 
 
 def _address(host: str, port: int, token: str) -> str:

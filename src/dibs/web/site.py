@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from secrets import token_hex
 from threading import Lock
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -65,11 +64,9 @@ class Frame:
 
 
 class Site:
-    """Renders pages. The token of a viewer is put into the text last, so that viewers share the text."""
+    """Renders pages."""
 
     def __init__(self) -> None:
-        #: Stands for the token in rendered text. It is random, so that no stored text can contain it.
-        self._placeholder = f"csrf-{token_hex(16)}"
         self._templates = self._environment()
         self._compiling = Lock()
         #: True once all templates are compiled.
@@ -115,7 +112,6 @@ class Site:
             offered=OFFERED,
             actions=ACTIONS,
             url=_url,
-            csrf=self._placeholder,
             now=_now,
             static=static_name,
             messages=text.MESSAGES,
@@ -123,12 +119,12 @@ class Site:
         return templates
 
     def content(self, page: Page, model: Any, variant: Variant, **more: Any) -> str:
-        """Return the content of a page, with the placeholder of the token."""
+        """Return the content of a page."""
         template = self._templates.get_template(f"{page.name}.html")
         return template.render(page=page, model=model, variant=variant, **more)
 
     def document(self, frame: Frame, content: str, variant: Variant) -> str:
-        """Return the whole page around a content, with the placeholder of the token."""
+        """Return the whole page around a content."""
         return self._templates.get_template("layout.html").render(
             frame=frame,
             page=frame.page,
@@ -141,10 +137,6 @@ class Site:
     def render(self, template: str, variant: Variant, **values: Any) -> str:
         """Return a template that is no page of the registry, such as the progress of a retry."""
         return self._templates.get_template(template).render(variant=variant, **values)
-
-    def with_token(self, html: str, token: str) -> str:
-        """Return rendered text with the token of a viewer."""
-        return html.replace(self._placeholder, token)
 
 
 def _now() -> int:

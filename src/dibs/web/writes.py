@@ -118,9 +118,7 @@ async def configure(write: Write) -> Done:
 
 
 def _limit(field: str, text: str) -> int | None:
-    if text and not (text.isascii() and text.isdigit()):
-        raise Refused(f"{field} is {text!r:.60}; write a whole number, or nothing for no limit", field=field)
-    return int(text) if text else None
+    return _whole_number(field, text, ", or nothing for no limit") if text else None
 
 
 def _rate(field: str, text: str) -> Rate | None:
@@ -210,11 +208,11 @@ def _arguments(form: Form, fields: tuple[FormField, ...]) -> dict[str, Any]:
     return found
 
 
-def _whole_number(field: str, text: str) -> int:
+def _whole_number(field: str, text: str, alternative: str = "") -> int:
     try:
         return int(text)
     except ValueError:
-        raise Refused(f"{field} is {text!r:.60}; write a whole number", field=field) from None
+        raise Refused(f"{field} is {text!r:.60}; write a whole number{alternative}", field=field) from None
 
 
 def _json(field: str, text: str) -> Any:

@@ -13,7 +13,8 @@ import pytest
 from dibs import Dibs, Queue
 from dibs.web import dibs_web
 from dibs.web.api.writes import ACTIONS
-from dibs.web.safety import MAX_BODY, TokenGate
+from dibs.web.gate import TokenGate
+from dibs.web.safety import MAX_BODY
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
 from tests.web.jobs import claim, fail, slot_of
@@ -84,6 +85,14 @@ async def test_a_task_is_called_with_arguments_by_name() -> None:
     assert slot.current is not None
     assert b"a.png" in slot.current.data.payload
     assert (400, True) == (wrong.status_code, "path" in wrong.json()["error"]["message"])
+
+
+async def test_an_argument_named_self_is_refused_by_name() -> None:
+    async with shop.app.using("memory:") as app, browse(dibs_web(app, allow=may("write"))) as browser:
+        answer = await send(browser, "enqueue", {"queue": "thumbs"}, arguments={"path": "a.png", "self": 1})
+
+    assert 400 == answer.status_code
+    assert "unexpected keyword argument 'self'" in answer.json()["error"]["message"]
 
 
 async def test_a_waiting_job_is_amended_and_cancelled(writer: Browser, any_queue: Queue) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from dibs.worker.supervisor import health
-from dibs.worker.supervisor.health import MAX_CONNECTIONS, MAX_HEAD, Health, serve_health
+from dibs.worker.supervisor.health import MAX_CONNECTIONS, MAX_HEAD, Health, make_response, serve_health
 
 STATE = Health(ready=True, stopping=False, processes=(), running=0)
 
@@ -52,3 +52,30 @@ async def test_idle_connections_block_no_request(address: tuple[str, int]) -> No
 
 async def test_a_request_without_end_is_closed(address: tuple[str, int]) -> None:
     assert b"" == await get(address, b"GET /healthz HTTP/1.1\r\nX: " + b"x" * MAX_HEAD)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"", b"200 OK"),
+        (b"Host: localhost:8080\r\n", b"200 OK"),
+        (b"host:127.0.0.1\r\n", b"200 OK"),
+        (b"Host: evil.example\r\n", b"421 Misdirected Request"),
+        (b"HOST : evil.example:8080\r\n", b"421 Misdirected Request"),
+        (b"Host: localhost\r\nHost: evil.example\r\n", b"421 Misdirected Request"),
+        (b"Host: \xff\r\n", b"421 Misdirected Request"),
+    ],
+)
+async def test_a_page_whose_name_leads_to_this_machine_reads_nothing(
+    address: tuple[str, int], host: bytes, status: bytes
+) -> None:
+    answer = await get(address, b"GET /readyz HTTP/1.1\r\n" + host + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert (b'"ready"' in answer) == (status == b"200 OK")
+
+
+def test_a_server_that_other_machines_reach_answers_to_any_name() -> None:
+    head = b"GET /readyz HTTP/1.1\r\nHost: worker-7.example.org\r\n\r\n"
+
+    assert make_response(head, STATE, checks_host=False).startswith(b"HTTP/1.1 200 OK")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
@@ -45,6 +45,13 @@ TOKEN_LENGTH: Final = 16
     help="The port to listen on; 0 for a free one.",
 )
 @click.option("--write", is_flag=True, help="Allow changes to those who have the printed address.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="A host name of the dashboard besides localhost, if a proxy passes it; may be repeated.",
+)
 @click.option("--hide-values", is_flag=True, help="Show no arguments, results or texts of errors.")
 @click.option(
     "--warehouse",
@@ -61,6 +68,7 @@ def command(
     write: bool,
     hide_values: bool,
     warehouse: str | None,
+    allowed_hosts: tuple[str, ...],
     url: str | None,
     json: bool,
 ) -> None:
@@ -73,7 +81,9 @@ def command(
     Example:
         dibs web --url redis://localhost --write
     """
-    server_options = _server_options(host, port, write=write, hide_values=hide_values, warehouse=warehouse)
+    server_options = _server_options(
+        host, port, write=write, hide_values=hide_values, warehouse=warehouse, allowed_hosts=allowed_hosts
+    )
     app = _import_application(application, url) if application else Dibs(resolve_url(url))
     _check_storage(app.url)
     if warehouse is not None:
@@ -89,9 +99,7 @@ def command(
     server.run(app, server_options, print_address)
 
 
-def _server_options(
-    host: str, port: int, *, write: bool, hide_values: bool, warehouse: str | None
-) -> ServerOptions:
+def _server_options(host: str, port: int, **more: Any) -> ServerOptions:
     try:
         from dibs.web.server import ServerOptions  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
@@ -104,7 +112,7 @@ def _server_options(
             f"{TOKEN_VARIABLE} is too short or has special characters; set at least "
             f"{TOKEN_LENGTH} letters and digits"
         )
-    return ServerOptions(host, port, write, hide_values, token, warehouse)
+    return ServerOptions(host, port, token=token, **more)
 
 
 def _import_application(application: str, url: str | None) -> Dibs:

@@ -37,7 +37,7 @@ class BlockingTaskEnqueuer(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._source)[1:]}"
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
         """Enqueue a call of the function and return its ticket.
 
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
@@ -54,7 +54,7 @@ class BlockingTaskEnqueuer(Generic[P, R]):
             )
         )
 
-    def enqueue_and_wait(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def enqueue_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
 
         It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
@@ -66,7 +66,7 @@ class BlockingTaskEnqueuer(Generic[P, R]):
             self._source.enqueue_and_wait(*args, **kwargs),
         )
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.

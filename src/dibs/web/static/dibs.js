@@ -152,6 +152,30 @@ if (liveButton && main.dataset.live) {
   connect();
 }
 
+// -- retries of many jobs --------------------------------------------------------------------------------
+
+let isRetrying = false;
+
+// The reader's click begins a retry, and each step goes to the address of the form that was clicked. No page
+// submits anything when it loads, whatever forms it has.
+main.addEventListener("submit", async (event) => {
+  if (!event.target.matches("form.steps")) return;
+  event.preventDefault();
+  if (isRetrying) return;
+  isRetrying = true;
+  try {
+    const address = event.target.action;
+    for (let form = event.target; form; form = main.querySelector("form.steps")) {
+      const answer = await fetch(address, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      main.replaceChildren(...(page.getElementById("main") ?? page.body).childNodes);
+    }
+  } finally {
+    // After a step without an answer, its button continues the retry.
+    isRetrying = false;
+  }
+});
+
 // -- controls --------------------------------------------------------------------------------------------
 
 /** Adds the parts of a page that need this script. */
@@ -187,9 +211,6 @@ document.addEventListener("keydown", (event) => {
     document.getElementById("search").focus();
   }
 });
-
-const continued = document.querySelector("form[data-continue]");
-if (continued) continued.requestSubmit();
 
 // The answer to a write stands in the address. Without it, a reload does not show the answer again.
 const address = new URL(location.href);

@@ -10,13 +10,21 @@ from typing import Final
 
 import msgspec
 
+from dibs.host_names import is_allowed_host, is_loopback
+
 #: Seconds a client may take to send its request and read the response.
 REQUEST_TIMEOUT: Final = 5.0
 #: Largest number of open connections. A further one closes the oldest, so idle connections block no probe.
 MAX_CONNECTIONS: Final = 64
 #: Largest number of bytes of the head of a request.
 MAX_HEAD: Final = 8192
-REASON_PHRASES: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+REASON_PHRASES: Final = {
+    200: "OK",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    503: "Service Unavailable",
+}
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +55,8 @@ async def serve_health(
         return
 
     connections: dict[asyncio.StreamWriter, None] = {}
+    # Other machines reach a server of another address under names that dibs does not know.
+    checks_host = is_loopback(listener.getsockname()[0])
 
     async def answer_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections[writer] = None
@@ -57,7 +67,7 @@ async def serve_health(
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(make_response(head, get_health()))
+                writer.write(make_response(head, get_health(), checks_host=checks_host))
                 await writer.drain()
         connections.pop(writer, None)
         writer.close()
@@ -71,11 +81,14 @@ async def serve_health(
             writer.transport.abort()
 
 
-def make_response(head: bytes, health: Health) -> bytes:
-    """Return the HTTP response to a request with this head (request line and headers)."""
+def make_response(head: bytes, health: Health, *, checks_host: bool) -> bytes:
+    """Return the HTTP response to a request with this head (request line and headers).
+
+    With `checks_host`, a request with the name of another host is refused (dibs.host_names).
+    """
     method, _, rest = head.partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
-    status = _status_code(method, path, health)
+    status = _status_code(method, path, health) if not checks_host or _is_ours(head) else 421
     body = msgspec.json.encode(health) + b"\n" if status in (200, 503) else b""
     headers = (
         f"HTTP/1.1 {status} {REASON_PHRASES[status]}\r\nContent-Type: application/json\r\n"
@@ -90,3 +103,12 @@ def _status_code(method: bytes, path: bytes, health: Health) -> int:
     if method not in (b"GET", b"HEAD"):
         return 405
     return 503 if path == b"/readyz" and not health.ready else 200
+
+
+def _is_ours(head: bytes) -> bool:
+    """Return whether the header Host of a request is an address or localhost. A probe may send none."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"host" and not is_allowed_host(value.decode("latin-1").strip()):
+            return False
+    return True
