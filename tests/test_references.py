@@ -43,7 +43,7 @@ THEIR_SYMBOLS = {"mapInArrow"}
 NOT_MODULES = {
     *("dibs.storages", "dibs.commands", "dibs.move", "dibs.workers"),
     *("dibs.flows", "dibs.flows.evaluate", "dibs.cancel", "dibs.nodes", "dibs.stamp"),
-    *("dibs.batch", "dibs.summary"),
+    *("dibs.batch", "dibs.summary", "dibs.schedule", "dibs.schedule_state"),
 }
 
 

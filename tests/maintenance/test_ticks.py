@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.maintenance.reap import reap
-from dibs.maintenance.ticks import enqueue_missing_tick
-from dibs.model.job import JobData, NewJob
+from dibs.maintenance.ticks import apply_declared_schedule, enqueue_missing_tick
+from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -24,7 +24,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.model.schedule import TICK_ID, Every
+from dibs.model.schedule import TICK_ID, Every, Schedule, refuse_tick
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import ManualClock
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -45,7 +45,8 @@ from tests.maintenance.world import (
 
 #: The start of each test, five minutes before the first tick.
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
-FIRST = round(START.timestamp() * 1000) + INTERVAL
+START_MS = round(START.timestamp() * 1000)
+FIRST = START_MS + INTERVAL
 
 
 @asynccontextmanager
@@ -184,7 +185,7 @@ async def test_a_live_tick_is_left_unchanged(world: World) -> None:
 async def runs_after_a_night(world: World) -> list[int]:
     await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
     await world.pass_time(100 * INTERVAL + 90_000)
-    for _ in range(2):
+    while len(world.ran) < 2:
         await work_once(world, world.storage, Complete())
     return [(due - FIRST) // INTERVAL for due, _ in world.ran]
 
@@ -208,16 +209,6 @@ async def test_a_tick_less_than_a_minute_late_is_not_missed() -> None:
         assert [FIRST] == [due for due, _ in world.ran]
 
 
-async def test_the_tick_after_a_skipped_one_has_no_retries() -> None:
-    async with open_world(catch_up=False) as world:
-        await work_once(world, world.storage, ACTIONS[2])
-        assert 1 == (await world.tick()).retries
-        await world.pass_time(3 * INTERVAL)
-        await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-
-        assert 0 == (await world.tick()).retries
-
-
 async def test_ticks_missed_while_the_queue_was_paused_are_skipped() -> None:
     async with open_world(catch_up=False) as world:
         await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
@@ -226,7 +217,8 @@ async def test_ticks_missed_while_the_queue_was_paused_are_skipped() -> None:
         await work_once(world, world.storage, Complete())
         assert [] == world.ran
         await world.storage.configure(QUEUE, SettingsPatch(paused=False))
-        await work_once(world, world.storage, Complete())
+        for _ in range(2):
+            await work_once(world, world.storage, Complete())
 
         assert 1 == len(world.ran)
         assert world.ran[0][0] > FIRST + 2 * INTERVAL
@@ -253,14 +245,88 @@ async def test_a_forgotten_schedule_starts_again(world: World) -> None:
     assert FIRST == (await world.tick()).run_at
 
 
-async def test_a_changed_interval_applies_after_the_next_tick(world: World) -> None:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    world.schedule = replace(world.schedule, times=Every(MINUTE))
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await work_once(world, world.storage, Complete())
-    await work_once(world, world.storage, Complete())
+# -- changed and removed declarations ----------------------------------------------------------------
 
-    assert [FIRST, FIRST + MINUTE] == [due for due, _ in world.ran]
+
+async def start(world: World, schedule: Schedule | None) -> None:
+    """Start a worker of a release that declares this schedule."""
+    await apply_declared_schedule(world.storage, QUEUE, schedule, world.clock.now_ms)
+
+
+async def claim_tick(world: World) -> Job:
+    await world.clock.move_to(FIRST)
+    lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
+    [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
+    return job
+
+
+async def test_a_changed_interval_applies_when_a_worker_starts(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "dibs")
+    await start(world, world.schedule)
+    await start(world, world.schedule)
+    assert [] == caplog.messages
+    await start(world, replace(world.schedule, times=Every(MINUTE)))
+
+    assert [f"{QUEUE}: the schedule every {INTERVAL} ms is now every {MINUTE} ms"] == caplog.messages
+    assert START_MS + MINUTE == (await world.tick()).run_at
+
+
+async def test_a_worker_of_an_older_release_goes_on_with_the_newer_schedule(world: World) -> None:
+    old, new = world.schedule, replace(world.schedule, times=Every(3 * INTERVAL))
+    await start(world, old)
+    await start(world, new)
+    changed = await world.tick()
+    await enqueue_missing_tick(world.storage, QUEUE, old)
+    assert changed == await world.tick()
+    await cancel(world)
+    await enqueue_missing_tick(world.storage, QUEUE, old)
+
+    assert changed.run_at + 3 * INTERVAL == (await world.tick()).run_at
+
+
+async def test_an_interval_that_changes_during_a_run_applies_after_it(world: World) -> None:
+    await start(world, world.schedule)
+    job = await claim_tick(world)
+    await start(world, replace(world.schedule, times=Every(4 * INTERVAL)))
+    await settle(world, world.storage, job, Complete())
+
+    assert FIRST % (4 * INTERVAL) != 0
+    assert 0 == (await world.tick()).run_at % (4 * INTERVAL)
+
+
+@pytest.mark.parametrize("active", [False, True])
+async def test_a_removed_schedule_leaves_no_tick(
+    world: World, caplog: pytest.LogCaptureFixture, *, active: bool
+) -> None:
+    caplog.set_level("INFO", "dibs")
+    await start(world, world.schedule)
+    job = await claim_tick(world) if active else None
+    await start(world, None)
+    if job is not None:
+        await settle(world, world.storage, job, Complete())
+        removed = await claim_tick(world)
+        refused = refuse_tick(removed)
+        assert refused is not None
+        await settle(world, world.storage, removed, refused)
+    # A worker of the older release enqueues no missing tick, and the next one that starts with it does.
+    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
+
+    assert await world.current_tick() is None
+    assert f"{QUEUE}: the schedule every {INTERVAL} ms is removed: its task declares none" in caplog.messages
+    await start(world, world.schedule)
+    assert 0 == (await world.tick()).run_at % INTERVAL
+
+
+async def test_a_worker_without_a_schedule_leaves_other_jobs_alone(world: World) -> None:
+    await world.storage.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=TICK_ID))])
+    await start(world, None)
+
+    assert await world.current_tick() is not None
+
+
+# -- ticks that users enqueue ------------------------------------------------------------------------
 
 
 async def test_an_enqueued_tick_runs_now_and_the_next_at_its_time(world: World) -> None:

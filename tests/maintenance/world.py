@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from dibs.maintenance.reap import reap
-from dibs.maintenance.ticks import enqueue_missing_tick
+from dibs.maintenance.ticks import apply_declared_schedule, enqueue_missing_tick
 from dibs.model.job import Error, Job, JobData, NewJob
 from dibs.model.requests import (
     Cancelled,
@@ -18,7 +18,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs.model.schedule import TICK_ID, Every, Schedule, with_next_tick
+from dibs.model.schedule import TICK_ID, Every, Schedule, read_schedule, refuse_tick, with_next_tick
 from dibs.storage.protocol import Storage
 from dibs.testing.clock import ManualClock
 
@@ -107,8 +107,8 @@ class SteppedStorage:
 
 
 async def work_once(world: World, storage: Storage, action: SettleAction) -> None:
-    """Do the calls of a worker: enqueue the tick, wait until it is due, reap, claim, settle, check again."""
-    await enqueue_missing_tick(storage, QUEUE, world.schedule)
+    """Do the calls of a worker: start, wait until the tick is due, reap, claim, settle, check again."""
+    await apply_declared_schedule(storage, QUEUE, world.schedule, world.clock.now_ms)
     world.started = True
     job = await world.current_tick()
     if job is not None and job.run is None:
@@ -116,7 +116,7 @@ async def work_once(world: World, storage: Storage, action: SettleAction) -> Non
     await reap(storage, QUEUE)
     lease = (await storage.grant([QUEUE], LEASE, "world")).lease
     for claimed in (await storage.claim(QUEUE, lease, 10)).jobs:
-        await settle(world, storage, claimed, action)
+        await settle(world, storage, claimed, refuse_tick(claimed) or action)
     await enqueue_missing_tick(storage, QUEUE, world.schedule)
 
 
@@ -125,9 +125,10 @@ async def settle(world: World, storage: Storage, job: Job, action: SettleAction)
     assert job.run is not None
     if job.id == TICK_ID:
         at = {"claimed_at": job.run.claimed_at, "now": world.clock.now_ms}
-        action = with_next_tick(world.schedule, QUEUE, action, **at)
+        schedule = read_schedule(job.data) or world.schedule
+        action = with_next_tick(schedule, QUEUE, TICK_ID, action, **at)
     [result] = await storage.settle(QUEUE, [Settlement(id=job.id, fence=job.run.fence, action=action)])
-    if result.status in ("done", "returned"):
+    if result.status in ("done", "returned") and refuse_tick(job) is None:
         world.ran.append((job.run_at, action))
 
 

@@ -7,7 +7,10 @@ from datetime import datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from dibs.errors import Refused
+from dibs.model.cron import Cron
 from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Outcome, Slot
 from dibs.model.requests import (
     Cancelled,
@@ -20,16 +23,22 @@ from dibs.model.requests import (
     Release,
     RetryLater,
     SettleAction,
+    Update,
 )
 from dibs.model.schedule import (
-    JOIN_PENDING_TICK,
     KEEP_LIVE_TICK,
     MISSED_AFTER,
-    SKIP_MISSED_TICK,
+    PAUSED_UNTIL,
+    REPLACE_DATA,
+    SCHEDULE_ATTRIBUTE,
     TICK_ID,
     Every,
     Schedule,
+    changed_tick,
     missing_tick,
+    read_schedule,
+    refuse_tick,
+    removal,
     with_next_tick,
 )
 
@@ -43,6 +52,8 @@ DAY = 86_400_000
 def ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
+
+NOW = 10 * MINUTE + 1
 
 # -- every -------------------------------------------------------------------------------------------
 
@@ -68,11 +79,12 @@ MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT = (
 def settled(how: SettleAction, *, now: int, catch_up: bool = True) -> SettleAction:
     """Return the action for a tick that was claimed at minute 10."""
     schedule = MISSED_IS_MADE_UP if catch_up else MISSED_IS_LEFT_OUT
-    return with_next_tick(schedule, "q", how, claimed_at=10 * MINUTE, now=now)
+    return with_next_tick(schedule, "q", TICK_ID, how, claimed_at=10 * MINUTE, now=now)
 
 
-def tick(run_at: int) -> NewJob:
-    return NewJob(id=TICK_ID, data=DATA, run_at=run_at)
+def tick(run_at: int, *, catch_up: bool = True) -> NewJob:
+    schedule = MISSED_IS_MADE_UP if catch_up else MISSED_IS_LEFT_OUT
+    return schedule.job(TICK_ID, run_at)
 
 
 OTHER = FollowUp(queue="other", job=NewJob(id="x"))
@@ -83,7 +95,7 @@ def test_an_end_has_the_next_tick_in_it(how: Complete | Fail) -> None:
     ended = settled(how, now=10 * MINUTE + 1)
 
     assert isinstance(ended, type(how))
-    assert (OTHER, FollowUp(queue="q", job=tick(11 * MINUTE), on_conflict=JOIN_PENDING_TICK)) == ended.then
+    assert (OTHER, FollowUp(queue="q", job=tick(11 * MINUTE), on_conflict=KEEP_LIVE_TICK)) == ended.then
 
 
 @pytest.mark.parametrize(("catch_up", "expected"), [(True, 11), (False, 14)])
@@ -91,7 +103,7 @@ def test_a_tick_that_fell_due_during_the_run(*, catch_up: bool, expected: int) -
     ended = settled(Complete(), now=13 * MINUTE + 1, catch_up=catch_up)
 
     assert isinstance(ended, Complete)
-    assert [tick(expected * MINUTE)] == [then.job for then in ended.then]
+    assert [tick(expected * MINUTE, catch_up=catch_up)] == [then.job for then in ended.then]
 
 
 @pytest.mark.parametrize("how", [Release(), Cancelled(), HandOff()])
@@ -116,9 +128,23 @@ def test_what_comes_back_does_so_by_the_next_tick(asked: RetryLater, expected: R
     assert expected == settled(asked, now=11 * MINUTE + 1)
 
 
-def live(run_at: int, *, active: bool = False) -> Slot:
-    run = ActiveRun(fence=1, lease="l", holder="", claimed_at=run_at) if active else None
-    return Slot(Job(id=TICK_ID, data=DATA, run_at=run_at, enqueued_at=0, seq=1, first=1, revision=1, run=run))
+def live(
+    run_at: int, *, active: bool = False, schedule: Schedule = MISSED_IS_MADE_UP, attempts: int = 0
+) -> Slot:
+    run = ActiveRun(fence=1, lease="l", holder="", claimed_at=NOW) if active else None
+    data = schedule.job(TICK_ID, run_at).data
+    job = Job(
+        id=TICK_ID,
+        data=data,
+        run_at=run_at,
+        enqueued_at=0,
+        seq=1,
+        first=1,
+        revision=1,
+        run=run,
+        attempts=attempts,
+    )
+    return Slot(job)
 
 
 def ended(kind: str, run_at: int) -> Slot:
@@ -126,8 +152,6 @@ def ended(kind: str, run_at: int) -> Slot:
         outcome=Outcome(kind=kind, fence=1, first=1, revision=1, ended_at=0, expires_at=None, run_at=run_at)  # type: ignore[arg-type]
     )
 
-
-NOW = 10 * MINUTE + 1
 
 # The slot of the schedule, a time, and the tick that `missing_tick` then requests.
 PLANTED = {
@@ -144,7 +168,9 @@ PLANTED = {
 @pytest.mark.parametrize(("slot", "run_at", "how"), PLANTED.values(), ids=PLANTED)
 @pytest.mark.parametrize("schedule", [MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT])
 def test_a_missing_tick_is_planted(schedule: Schedule, slot: Slot, run_at: int, how: Reject) -> None:
-    assert EnqueueRequest(job=tick(run_at * MINUTE), on_conflict=how) == missing_tick(schedule, slot, NOW)
+    job = schedule.job(TICK_ID, run_at * MINUTE)
+
+    assert EnqueueRequest(job=job, on_conflict=how) == missing_tick(schedule, slot, NOW)
 
 
 @pytest.mark.parametrize("schedule", [MISSED_IS_MADE_UP, MISSED_IS_LEFT_OUT])
@@ -153,28 +179,84 @@ def test_a_live_one_is_left_alone(schedule: Schedule, slot: Slot) -> None:
     assert missing_tick(schedule, slot, NOW) is None
 
 
-def test_a_missed_one_waits_or_is_skipped() -> None:
-    missed = live(7 * MINUTE)
+@pytest.mark.parametrize(
+    ("schedule", "run_at", "claimed_at", "next_tick"),
+    [
+        (MISSED_IS_MADE_UP, 7 * MINUTE, NOW, None),
+        (MISSED_IS_LEFT_OUT, 7 * MINUTE, NOW, 11 * MINUTE),
+        (MISSED_IS_LEFT_OUT, 10 * MINUTE, NOW, None),
+        (replace(MISSED_IS_LEFT_OUT, times=Every(DAY)), DAY, DAY + MISSED_AFTER - 1, None),
+        (replace(MISSED_IS_LEFT_OUT, times=Every(DAY)), DAY, DAY + MISSED_AFTER, 2 * DAY),
+        (replace(MISSED_IS_LEFT_OUT, times=Every(1000)), DAY, DAY + 999, None),
+        (replace(MISSED_IS_LEFT_OUT, times=Every(1000)), DAY, DAY + 1000, DAY + 2000),
+    ],
+)
+def test_a_missed_tick_runs_or_is_released(
+    schedule: Schedule, run_at: int, claimed_at: int, next_tick: int | None
+) -> None:
+    [job] = [live(run_at, schedule=schedule).current]
+    assert job is not None
+    run = ActiveRun(fence=1, lease="l", holder="", claimed_at=claimed_at)
 
-    assert missing_tick(MISSED_IS_MADE_UP, missed, NOW) is None
-    assert EnqueueRequest(job=tick(11 * MINUTE), on_conflict=SKIP_MISSED_TICK) == missing_tick(
-        MISSED_IS_LEFT_OUT, missed, NOW
-    )
+    expected = None if next_tick is None else Release(run_at=next_tick)
+    assert expected == refuse_tick(replace(job, run=run))
 
 
-def test_a_minute_late_is_missed_however_far_the_next_is() -> None:
-    daily = Schedule(times=Every(DAY), data=DATA, catch_up=False)
+# -- a changed declaration -----------------------------------------------------------------------------------
 
-    assert missing_tick(daily, live(DAY), DAY + MISSED_AFTER - 1) is None
-    assert EnqueueRequest(job=tick(2 * DAY), on_conflict=SKIP_MISSED_TICK) == missing_tick(
-        daily, live(DAY), DAY + MISSED_AFTER
-    )
+HOURLY = replace(MISSED_IS_MADE_UP, times=Every(60 * MINUTE))
+OTHER_DATA = replace(MISSED_IS_MADE_UP, data=JobData(payload=b"other"))
+NEXT = 11 * MINUTE
+PLAIN = Slot(replace(live(NEXT).current, data=DATA))  # type: ignore[type-var]
+# The slot, the schedule, and the time and rule of the request that makes it the schedule of the slot.
+CHANGED = {
+    "the same": (live(NEXT), MISSED_IS_MADE_UP, None),
+    "the same, active": (live(NEXT, active=True), MISSED_IS_MADE_UP, None),
+    "nothing": (Slot(), HOURLY, (60 * MINUTE, Reject())),
+    "other times": (live(NEXT), HOURLY, (60 * MINUTE, Update())),
+    "other times, active": (live(NEXT, active=True), HOURLY, (60 * MINUTE, Update())),
+    "other times, due": (live(NEXT - MINUTE), HOURLY, (60 * MINUTE, REPLACE_DATA)),
+    "other data": (live(NEXT), OTHER_DATA, (NEXT, Update())),
+    "other data, waiting for a retry": (live(NEXT, attempts=1), OTHER_DATA, (NEXT, REPLACE_DATA)),
+    "paused": (live(NEXT), replace(MISSED_IS_MADE_UP, paused=True), (PAUSED_UNTIL, Update())),
+    "enqueued by hand": (PLAIN, HOURLY, None),
+}
 
 
-def test_what_comes_often_is_missed_once_the_next_one_is_due() -> None:
-    often = Schedule(times=Every(1000), data=DATA, catch_up=False)
+@pytest.mark.parametrize(("slot", "schedule", "expected"), CHANGED.values(), ids=CHANGED)
+def test_a_changed_schedule(
+    slot: Slot, schedule: Schedule, expected: tuple[int, Update | Reject] | None
+) -> None:
+    request = None
+    if expected is not None:
+        request = EnqueueRequest(job=schedule.job(TICK_ID, expected[0]), on_conflict=expected[1])
 
-    assert missing_tick(often, live(DAY), DAY + 999) is None
-    assert EnqueueRequest(job=tick(DAY + 2000), on_conflict=SKIP_MISSED_TICK) == missing_tick(
-        often, live(DAY), DAY + 1000
-    )
+    assert request == changed_tick(schedule, TICK_ID, slot, NOW)
+
+
+@pytest.mark.parametrize(
+    "schedule", [MISSED_IS_LEFT_OUT, HOURLY, Schedule(times=Cron("0 3 * * *", "Asia/Tokyo"))]
+)
+def test_a_job_carries_its_schedule(schedule: Schedule) -> None:
+    assert schedule == read_schedule(schedule.job("schedule:a", 1).data)
+
+
+def test_a_removed_schedule_is_cancelled_at_its_claim_and_stays_removed() -> None:
+    slot = live(NEXT, active=True)
+    assert slot.current is not None
+    job = replace(slot.current, data=removal(TICK_ID).job.data)
+    cancelled = refuse_tick(job)
+
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled == with_next_tick(HOURLY, "q", TICK_ID, cancelled, claimed_at=NOW, now=NOW)
+    outcome = ended("cancelled", NOW).outcome
+    assert outcome is not None
+    gone = Slot(outcome=replace(outcome, attributes=job.data.attributes))
+    assert missing_tick(HOURLY, gone, NOW) is None
+    assert changed_tick(HOURLY, TICK_ID, gone, NOW) is not None
+
+
+@pytest.mark.parametrize("stored", [b"1", b"{}", b'{"cron": "x"}', b'{"cron": "* * * * *", "tz": "no"}'])
+def test_a_schedule_that_cannot_be_read_is_refused(stored: bytes) -> None:
+    with pytest.raises(Refused):
+        read_schedule(JobData(attributes={SCHEDULE_ATTRIBUTE: stored}))

@@ -67,7 +67,7 @@ class InlineWorker:
         self._periodic_tasks = PeriodicTasks(self._storage, handlers)
         self._running: dict[tuple[str, str, int], Invocation] = {}
         #: The ended runs, each with the verdict on its handler, or the action of a job that may not start.
-        self._ended_runs: list[tuple[Invocation, run_outcome.Verdict | End]] = []
+        self._ended_runs: list[tuple[Invocation, run_outcome.Verdict | SettleAction]] = []
         self._change_event = asyncio.Event()
         caller = CALLER_THREAD.get()
         self._executor = Executor(
@@ -103,9 +103,9 @@ class InlineWorker:
                     self._executor.interrupt(run, "release")
                 await self._storage.drop(queues, lease, 1_000_000)
 
-    async def enqueue_missing_ticks(self) -> None:
-        """Enqueue the next tick of each periodic task, as a running worker does."""
-        await self._periodic_tasks.enqueue_missing_ticks()
+    async def apply_declared_schedules(self) -> None:
+        """Enqueue the next tick of each periodic task, as a starting worker does."""
+        await self._periodic_tasks.apply_declared_schedules()
 
     async def _queues_with_ticks_only(self) -> set[str]:
         return await self._periodic_tasks.queues_with_ticks_only(
@@ -124,7 +124,7 @@ class InlineWorker:
     async def _run_until_none_due(self, lease: str, resources: Any) -> dict[str, int]:
         """Run jobs until no job is due, and return the next due time of each queue, in ms."""
         await apply_declared_settings(self._storage, self._app.handlers.declared_settings(self._handlers))
-        await self.enqueue_missing_ticks()
+        await self.apply_declared_schedules()
         if FLOWS in self._handlers:
             await enqueue_missing_evaluations(self._storage)
         for queue in self._handlers:
@@ -191,10 +191,10 @@ class InlineWorker:
             await self._settle_run(run, await self._choose_action(run, end))
             del self._running[run.key]
 
-    async def _choose_action(self, run: Invocation, end: run_outcome.Verdict | End) -> SettleAction:
+    async def _choose_action(self, run: Invocation, end: run_outcome.Verdict | SettleAction) -> SettleAction:
         # By the manual clock no time has passed since the claim, so a retry counts from now.
         run.received_at = time.monotonic()
-        action = with_next_tick(run, end if isinstance(end, End) else choose_action(run, end))
+        action = with_next_tick(run, end if isinstance(end, SettleAction) else choose_action(run, end))
         action = with_wake_up(action, run.job.id, run.job.data.attributes)
         if run.handler.after is None or not isinstance(action, End):
             return action

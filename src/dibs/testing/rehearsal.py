@@ -140,7 +140,7 @@ class Rehearsal:
         """
         until = self._clock.now_ms + duration_ms("seconds", seconds)
         await self._ensure_open()
-        await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).enqueue_missing_ticks()
+        await InlineWorker(self.app, self._clock, WorkReport(), DEFAULT_MAX_RUNS).apply_declared_schedules()
         while (
             self._inline
             and (due := await self._run_due_jobs(WorkReport(), DEFAULT_MAX_RUNS)) is not None

@@ -166,8 +166,8 @@ class _WorkSession:
     async def _work(self, until: Until) -> None:
         """Start the workers as soon as the storage is available, and wait for the end of the work."""
         await self._warn_of_unserved_queues()
-        # Before the first claim: a missed tick that must be skipped must not run.
-        await self._periodic_tasks.enqueue_missing_ticks()
+        # Before the first claim: a tick of a schedule that was removed must not run.
+        await self._periodic_tasks.apply_declared_schedules()
         await wait_until_available(
             lambda: apply_declared_settings(self._storage, self._declared_settings), "no settings"
         )
@@ -238,7 +238,9 @@ class _WorkSession:
     async def _are_queues_empty(self, *, scheduled_counts: bool) -> bool:
         try:
             counts = await self._storage.counts(self._queues)
-            ignored = await self._periodic_tasks.queues_with_ticks_only(counts)
+            ignored: set[str] = set()
+            if scheduled_counts:
+                ignored = await self._periodic_tasks.queues_with_ticks_only(counts)
             waiting = {
                 queue: c.waiting - (0 if scheduled_counts else c.scheduled) for queue, c in counts.items()
             }

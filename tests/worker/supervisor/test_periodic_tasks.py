@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import Process, create_subprocess_exec
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dibs.client.app import Dibs
 from dibs.errors import PermanentError
 from dibs.model.events import LogEvent
+from dibs.model.requests import EnqueueRequest
 from dibs.model.retry import Fixed
 from dibs.model.schedule import TICK_ID, Every, Schedule
 from dibs.worker import WorkReport, run
@@ -320,17 +321,42 @@ async def test_a_worker_until_empty_waits_for_a_tick_that_is_retried(memory: Dib
     assert ([], 1, 1) == (script.left, report.total("retried"), report.total("completed"))
 
 
-async def test_a_missed_tick_is_skipped_before_the_first_claim(memory: Dibs) -> None:
+async def test_a_missed_tick_is_released_until_the_next(memory: Dibs) -> None:
     Script(memory)
     skips = replace(MONTHLY, catch_up=False)
     memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=skips)
-    long_ago = datetime.now(UTC) - timedelta(minutes=2)
-    await memory.get_task("quick").options(id=TICK_ID, run_at=long_ago).enqueue()
+    long_ago = round(time.time() * 1000) - 120_000
+    await memory.storage.enqueue("quick", [EnqueueRequest(job=skips.job(TICK_ID, long_ago))])
+    async with working(memory, until="empty") as [task]:
+        report = await asyncio.wait_for(task, 20)
+
+    assert (1, 1, 0) == tuple(report.total(name) for name in ("claimed", "released", "completed"))
+    assert (await current(memory, "quick", TICK_ID)).run_at % (30 * 86_400_000) == 0
+
+
+async def test_the_tick_of_a_removed_declaration_does_not_run(memory: Dibs) -> None:
+    memory.task(queue="quick")(periodic_app.quick)
+    job = MONTHLY.job(TICK_ID, round(time.time() * 1000) - 1)
+    await memory.storage.enqueue("quick", [EnqueueRequest(job=job)])
     async with working(memory, until="empty") as [task]:
         report = await asyncio.wait_for(task, 20)
 
     assert 0 == report.total("claimed")
-    assert (await current(memory, "quick", TICK_ID)).run_at % (30 * 86_400_000) == 0
+    assert "cancelled" == (await memory.queue("quick").get(TICK_ID)).state  # type: ignore[union-attr]
+
+
+async def test_a_tick_whose_schedule_cannot_be_read_waits(
+    memory: Dibs, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.task(queue="quick")(periodic_app.quick)
+    await memory.queue("quick").enqueue(
+        {"args": [], "kwargs": {}}, id="schedule:a", attributes={"dibs.schedule": {"cron": "x"}}
+    )
+    async with working(memory, until="idle") as [task]:
+        report = await asyncio.wait_for(task, 20)
+
+    assert (1, 0) == (report.total("released"), report.total("completed"))
+    assert "quick/schedule:a: the schedule of the job cannot be read" in caplog.text
 
 
 async def test_a_worker_enqueues_ticks_of_its_own_queues_only(memory: Dibs) -> None:

@@ -374,7 +374,7 @@ class Worker:
             self._settle_run(invocation, Release())
             return
         job = invocation.job
-        if (job.stalls or job.data.overrides is not None) and self._outcomes.refuse_start(invocation):
+        if self._outcomes.refuse_start(invocation):
             return
         # The time of a handler in a child process starts later, see Executor.
         deadline = None if queue.handler.executor == "process" else invocation.start_timeout(now)

@@ -19,7 +19,7 @@ from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome_log import log_action
-from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.execution.periodic import may_be_tick, refuse_tick, with_next_tick
 
 logger = logging.getLogger("dibs.worker")
 
@@ -58,16 +58,20 @@ class RunOutcomes:
             log_action(invocation, action)
         if FLOW_ATTRIBUTE in invocation.job.data.attributes and self._is_cross_queue:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
-        if handler.schedule is None and handler.after is None:
+        if handler.after is None and not may_be_tick(invocation):
             self._settle(invocation, action)
         else:
             self.settle_with_hook(invocation, action)
 
     def refuse_start(self, invocation: Invocation) -> bool:
-        """End a claimed job that may not start. Return whether it was ended.
+        """Settle a claimed job that may not start. Return whether it was settled.
 
-        A job that has stalled too often fails; one that was claimed too late is cancelled.
+        A job that has stalled too often fails; one that was claimed too late is cancelled. See `refuse_tick`
+        for the job of a schedule.
         """
+        job = invocation.job
+        if not (job.stalls or job.data.overrides is not None or job.data.attributes):
+            return False  # most jobs
         action = action_at_claim(invocation)
         if action is None:
             return False
@@ -75,7 +79,9 @@ class RunOutcomes:
         log_action(invocation, action)
         if self._is_cross_queue:
             action = with_wake_up(action, invocation.job.id, invocation.job.data.attributes)
-        if isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
+        if isinstance(action, Release):
+            self._settle(invocation, action)
+        elif isinstance(action, Cancelled) or calls_hook_after_stalls(invocation):
             self.settle_with_hook(invocation, action)
         else:
             self._settle(invocation, with_next_tick(invocation, action))
@@ -100,13 +106,15 @@ class RunOutcomes:
             self._settle(invocation, changed)
 
 
-def action_at_claim(invocation: Invocation) -> Fail | Cancelled | None:
-    """Return the action that ends a claimed job that may not start; None if it may.
+def action_at_claim(invocation: Invocation) -> Fail | Cancelled | Release | None:
+    """Return the action that settles a claimed job that may not start; None if it may.
 
     A run stalls if its process dies; too many stalls fail the job. A job whose `start_by` has passed at its
     claim is cancelled.
     """
     job = invocation.job
+    if refused := refuse_tick(invocation):
+        return refused
     failure = run_outcome.fail_if_stalled_too_often(job, invocation.limits) if job.stalls else None
     return failure or run_outcome.cancel_if_too_late(job)
 
@@ -170,8 +178,10 @@ def fallback_action(invocation: Invocation, reason: str) -> SettleAction | None:
         job = invocation.job
         return with_wake_up(fail, job.id, job.data.attributes) if has_wake_up else fail
     if isinstance(action, Fail) and (action.then or action.retention is not None):
-        # The next tick is left out, as it may be the refused part. The supervisor enqueues missing ticks.
-        return Fail(error=action.error)
+        fail = Fail(error=action.error)
+        with_tick = with_next_tick(invocation, fail)
+        # The follow-ups of a hook are left out first: without the next tick a schedule would end.
+        return fail if with_tick == action else with_tick
     return None
 
 

@@ -10,7 +10,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, frozen
 
@@ -18,14 +18,16 @@ from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
 from dibs.errors import DibsError, Refused
 from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_flows_of
-from dibs.model.job import Error
+from dibs.model.job import Error, Job
 from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.model.results import SettleResult
 from dibs.model.retry import is_exhausted
+from dibs.model.schedule import is_tick_id
 from dibs.storage.protocol import Storage
 from dibs.worker.execution.invocation import timeout_error
 from dibs.worker.execution.outcome import counter_name
 from dibs.worker.execution.periodic import add_next_tick
+from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.held_runs import HeldRun
 
 logger = logging.getLogger("dibs.worker")
@@ -66,6 +68,7 @@ class CrashRecovery:
                 recovery_action(held_run, self._handlers[queue], crash, random.random())  # noqa: S311 - jitter keeps no secrets
                 for held_run in held
             ]
+            actions = await self._with_next_ticks(queue, held, actions)
             settlements = [
                 Settlement(id=held_run.run.id, fence=held_run.run.fence, action=action)
                 for held_run, action in zip(held, actions, strict=True)
@@ -74,6 +77,38 @@ class CrashRecovery:
             self._report.add(queue, Counter(map(counter_name, actions, results)))
             failed = [one.id for one in settlements if isinstance(one.action, Fail)]
             await self._wake_flows(queue, failed)
+
+    async def _with_next_ticks(
+        self, queue: str, held: Sequence[HeldRun], actions: list[SettleAction]
+    ) -> list[SettleAction]:
+        """Return the actions, with the next tick added for the jobs of schedules.
+
+        The messages of a worker do not have the data of its jobs, because only these few need it here.
+        """
+        ids = [
+            one.run.id
+            for one, action in zip(held, actions, strict=True)
+            if is_tick_id(one.run.id) and not isinstance(action, Release)
+        ]
+        if not ids:
+            return actions
+        slots = await wait_until_available(lambda: self._storage.get(queue, ids), "no jobs", lambda _: True)
+        current = {id: slot.current for id, slot in zip(ids, slots, strict=True)}
+        return [
+            self._with_next_tick(one, current.get(one.run.id), action)
+            for one, action in zip(held, actions, strict=True)
+        ]
+
+    def _with_next_tick(self, held_run: HeldRun, job: Job | None, action: SettleAction) -> SettleAction:
+        if job is None:
+            return action
+        handler, run = self._handlers[held_run.queue], held_run.run
+        times: Any = {"claimed_at": run.claimed_at, "received_at": held_run.received_at}
+        try:
+            return add_next_tick(handler, run.id, job.data, action, **times)
+        except Refused:
+            logger.exception("%s/%s: the next tick could not be computed", held_run.queue, run.id)
+            return action
 
     async def _wake_flows(self, queue: str, failed: Sequence[str]) -> None:
         """Wake the flows of failed runs, whose attributes the supervisor does not know."""
@@ -102,7 +137,7 @@ class CrashRecovery:
 def recovery_action(
     held_run: HeldRun, handler: Handler, crash: Crash | None, jitter_factor: float
 ) -> SettleAction:
-    """Return the settlement of a run whose process has died, with the next tick if the job is a tick.
+    """Return the settlement of a run whose process has died.
 
     A run that overran counts as timed out. After a crash, a run whose handler had started counts as stalled.
     All other runs are released: they can start again at once.
@@ -121,4 +156,4 @@ def recovery_action(
         if held_run.queue in (FLOWS, EVALUATIONS):
             delay = min(delay, LONGEST_FLOW_DELAY)
         action = RetryLater(cause="stall", delay=delay, error=crash.error)
-    return add_next_tick(handler, run.id, action, claimed_at=run.claimed_at, received_at=held_run.received_at)
+    return action
