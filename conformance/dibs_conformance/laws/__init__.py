@@ -15,6 +15,7 @@ from dibs_conformance.laws.accepted import (
     RevisionsGrow,
 )
 from dibs_conformance.laws.kept_attributes import AttributesKept
+from dibs_conformance.laws.last_progress import LastProgressKept
 from dibs_conformance.laws.law import Law as Law
 from dibs_conformance.laws.law import LawBroken as LawBroken
 from dibs_conformance.laws.limits import LIMIT_LAWS as LIMIT_LAWS
@@ -71,6 +72,7 @@ LAWS: tuple[type[Law], ...] = (
     MemoKept,
     MemoOfItsData,
     AttributesKept,
+    LastProgressKept,
     OffsetsGrow,
     OneEventEach,
     ResultsLogged,

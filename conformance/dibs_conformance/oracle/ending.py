@@ -171,6 +171,7 @@ def end_current(
         data=kept_data(kind, job) if keeps else None,
         origin=job.origin,
         attributes={} if keeps else job.data.attributes,
+        progress=job.run.progress if job.run else None,
     )
     queue.log_attempt_end(kind, job, now, error, result)
     record.current, record.during_run = record.heir(), []

@@ -1,4 +1,4 @@
-"""Fixed histories of releases with a time, fail handlers, results in the log, and attributes of outcomes."""
+"""Fixed histories of ends: releases with a time, fail handlers, logged results, attributes and progress."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs_conformance.sequential.lockstep import Lockstep, Reader
+from dibs_conformance.sequential.lockstep.moving import read_export
 from dibs_conformance.sequential.strategies import DAY, HOUR
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
 
@@ -187,6 +188,26 @@ def cancel_with_a_reason(lockstep: Lockstep) -> None:
     lockstep.events(QUEUE, Reader(), 100)
 
 
+def end_with_progress(lockstep: Lockstep) -> None:
+    """End runs with progress in each way, by each verb, after a return, and beside an older outcome."""
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    for end in (Complete(), Complete(retention=NOT_KEPT), FAIL, Cancelled()):
+        enqueue(lockstep, "a", "b", "c")
+        jobs = lockstep.claim(QUEUE, lease, 3).jobs
+        first, second, third = ((job.id, job.run.fence) for job in jobs if job.run is not None)
+        for run in (first, second, third):
+            lockstep.report(QUEUE, *run, b"1")
+        settle(lockstep, first, Release())
+        [first] = claim(lockstep, lease)
+        lockstep.report(QUEUE, *second, b'{"of": 3, "done": 2}')
+        lockstep.settle(QUEUE, [Settlement(id=run[0], fence=run[1], action=end) for run in (first, second)])
+        settle(lockstep, third, HandOff())
+        lockstep.report(QUEUE, *third, b"2")
+        lockstep.finish(QUEUE, "c", end, jobs[2].revision)
+        lockstep.amend(QUEUE, "b", JobPatch(attributes={"a": b"1"}))
+        read_export(lockstep, QUEUE, 10)
+
+
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     release_with_a_time,
     refuse_a_release,
@@ -196,4 +217,5 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     keep_attributes,
     amend_beside_an_outcome,
     cancel_with_a_reason,
+    end_with_progress,
 )

@@ -207,6 +207,7 @@ def outcome_fields(value: Outcome) -> dict[str, Any]:
         "ended_at": format_time(value.ended_at),
         "expires_at": format_time(value.expires_at),
         "holder": value.holder,
+        "progress": decode_stored(value.progress)["value"],
         **counter_fields(value),
         "attributes": attribute_fields(value.kept_attributes),
         "data": None if value.data is None else data_fields(value.data),

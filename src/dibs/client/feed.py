@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
@@ -18,13 +18,13 @@ from msgspec import Struct
 
 from dibs.client.connection.outcome_wait import abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.connection.wakeups import Wakeups
+from dibs.client.connection.wakeups import Wakeups, find_report
 from dibs.client.options.arguments import check_list
 from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
 from dibs.client.status import decode_or_raw
 from dibs.errors import Refused
 from dibs.model.events import AttemptKind, EventKind, LogEvent, NoteKind
-from dibs.model.job import Error, Slot
+from dibs.model.job import EndKind, Error, Job, Outcome, Slot
 from dibs.model.requests import LogLevel, Settings
 from dibs.model.results import EventPage, WaitResult
 from dibs.storage.protocol import LATEST, Storage
@@ -50,6 +50,8 @@ _KINDS_BY_LEVEL: Final[dict[LogLevel, frozenset[str]]] = {
     "runs": frozenset(get_args(AttemptKind)),
     "all": frozenset({*get_args(AttemptKind), *get_args(NoteKind)}),
 }
+#: The kinds of events whose run leaves an outcome.
+_ENDS: Final = frozenset(get_args(EndKind))
 _ALL_KINDS: Final = {"progress", *_KINDS_BY_LEVEL["all"]}
 
 
@@ -96,7 +98,8 @@ class Event(Struct, frozen=True, kw_only=True):
     """Result of a completed run, decoded by the queue's serde; None unless the setting `log_results` of the
     queue allows its size."""
     progress: Any = None
-    """Progress that the run reported; only with the kind `progress`."""
+    """Progress that the run reported; only with the kind `progress`. Of several reports in a row, the feed
+    may show only the last."""
 
 
 class Feed:
@@ -173,10 +176,12 @@ class Feed:
             await self._wakeups.begin(storage)
             if self._shows_progress:
                 await self._reports.begin(storage)
-            if self._log_is_due:
-                await self._read_log(storage)
+            page = await self._read_log(storage) if self._log_is_due else None
             if self._reported is None or self._reported:
-                await self._read_progress(storage)
+                await self._read_progress(storage, self._ended_runs(page))
+            # After the progress, so that the last progress of a run comes before its end.
+            if page is not None:
+                self._buffer_page(page)
             if not self._buffer and not self._log_is_due:
                 await self._wait_for_change(storage)
         event = self._buffer.popleft()
@@ -194,14 +199,11 @@ class Feed:
                 field="kinds",
             )
 
-    async def _read_log(self, storage: Storage) -> None:
+    async def _read_log(self, storage: Storage) -> EventPage:
         page = await storage.events(self._client.name, after=self._read_to, limit=PAGE_SIZE)
-        self._buffer_page(page)
         self._read_to = page.offset
         self._log_is_due = bool(page.events)
-        if not self._buffer:
-            # `ids` or `kinds` excluded all events of the page, so the next read starts behind them.
-            self._offset = page.offset
+        return page
 
     def _buffer_page(self, page: EventPage) -> None:
         name = self._client.name
@@ -213,6 +215,9 @@ class Feed:
         if page.fell_off:
             self._buffer.append(Event(kind="fell_off", offset="" if wanted else page.offset, queue=name))
         self._buffer.extend(wanted)
+        if not self._buffer:
+            # `ids` or `kinds` excluded all events of the page, so the next read starts behind them.
+            self._offset = page.offset
 
     def _is_wanted(self, event: LogEvent) -> bool:
         return (self._kinds is None or event.kind in self._kinds) and (
@@ -250,28 +255,48 @@ class Feed:
         reported = wakeup.reported or frozenset()
         return reported if self._ids is None else reported & self._ids
 
-    async def _followed_jobs(self, storage: Storage) -> Iterable[tuple[str, Slot]]:
-        """Return id and slot of the jobs that reported, else of those of `ids`, or of all active jobs."""
-        reported, self._reported = self._reported, ()
-        if reported is None and self._ids is None:
-            return (await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)).items
-        ids = sorted(reported or self._ids or ())[:PAGE_SIZE]
-        return zip(ids, await storage.get(self._client.name, ids), strict=True)
+    async def _read_progress(self, storage: Storage, ended: Mapping[str, int]) -> None:
+        """Add an event for each run whose progress has changed since the last call.
 
-    async def _read_progress(self, storage: Storage) -> None:
-        """Add an event for each active job whose progress has changed since the last call.
-
-        The log has no events of progress, so the feed reads the progress from the jobs themselves.
+        The log has no events of progress, so the feed reads it from the jobs that reported, and from their
+        outcomes if they have ended. If it is unknown which jobs reported, it reads those of `ids`, or all
+        active jobs, and the outcomes of the runs that `ended`: their ids and fences.
         """
-        for id, slot in await self._followed_jobs(storage):
-            run = slot.current.run if slot.current else None
-            if run is None or run.progress is None or self._progress.get((id, run.fence)) == run.progress:
-                continue
-            self._remember_progress((id, run.fence), run.progress)
-            value = msgspec.json.decode(run.progress)
-            self._buffer.append(
-                Event(kind="progress", queue=self._client.name, id=id, fence=run.fence, progress=value)
-            )
+        reported, self._reported = self._reported, ()
+        if reported:
+            for id, slot in await self._read_slots(storage, reported):
+                self._add_progress(id, _reporting_part(slot))
+            return
+        if self._ids is None:
+            jobs: Iterable[tuple[str, Slot]] = (
+                await storage.list(self._client.name, "active", limit=MAX_FOLLOWED)
+            ).items
+        else:
+            jobs = await self._read_slots(storage, self._ids)
+        for id, slot in jobs:
+            self._add_progress(id, slot.current)
+        for id, slot in await self._read_slots(storage, ended):
+            if slot.outcome is not None and slot.outcome.fence == ended[id]:
+                self._add_progress(id, slot.outcome)
+
+    def _ended_runs(self, page: EventPage | None) -> dict[str, int]:
+        """Return the id and the fence of each run that ended in a page of the log."""
+        events = [] if page is None else [event for _, event in page.events if event.kind in _ENDS]
+        return {event.id: event.fence for event in events if self._ids is None or event.id in self._ids}
+
+    async def _read_slots(self, storage: Storage, ids: Collection[str]) -> Iterable[tuple[str, Slot]]:
+        wanted = sorted(ids)[:PAGE_SIZE]
+        return zip(wanted, await storage.get(self._client.name, wanted) if wanted else (), strict=True)
+
+    def _add_progress(self, id: str, part: Job | Outcome | None) -> None:
+        report = find_report(part)
+        if report is None or self._progress.get((id, report[0])) == report[1]:
+            return
+        self._remember_progress((id, report[0]), report[1])
+        value = msgspec.json.decode(report[1])
+        self._buffer.append(
+            Event(kind="progress", queue=self._client.name, id=id, fence=report[0], progress=value)
+        )
 
     def _remember_progress(self, run: tuple[str, int], progress: bytes) -> None:
         self._progress.pop(run, None)
@@ -279,6 +304,14 @@ class Feed:
         if len(self._progress) > MAX_REMEMBERED:
             # A dict keeps the order of insertion, so its first key has reported longest ago.
             del self._progress[next(iter(self._progress))]
+
+
+def _reporting_part(slot: Slot) -> Job | Outcome | None:
+    """Return the part of an id whose run reported: the outcome if the current job has had no other run."""
+    job = slot.current
+    if job is None or (job.attempts == (job.run is not None) and find_report(job) is None):
+        return slot.outcome
+    return job
 
 
 def _check_offset(after: object) -> None:

@@ -292,9 +292,12 @@ class Queue(StoredQueue):
         """Follow the events of this queue: `async with queue.events() as events: async for event in events:`.
 
         - `after`: offset of an event; the feed begins with the event after it. "" is the start of the log,
-          also if its first events were trimmed. Default None: new events and progress, which is best effort.
+          also if its first events were trimmed. Default None: new events, and the progress that runs report.
         - `ids`: only events of these ids. Default: all ids.
         - `kinds`: only events of these kinds. Default: all kinds.
+
+        Of several reports of a run in a row, only the last may be an event. The last report of a run is one
+        if its outcome is kept, usually before the end of the run.
 
         Entering the feed raises Refused for kinds that the queue's `log_level` leaves out.
         """

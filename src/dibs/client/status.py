@@ -87,7 +87,7 @@ class Status(Struct, frozen=True, kw_only=True):
     fence: int = 0
     """Number of the latest run, which grows with each claim of the id."""
     progress: Any = None
-    """Progress that the active run reported last."""
+    """Progress that the active run, or the run of a kept outcome, reported last; None for none."""
     cancel_requested: bool = False
     """True if the active run was asked to stop."""
     error: Error | None = None
@@ -169,7 +169,7 @@ def _job_status(client: QueueClient, job: Job) -> Status:
         lease=run.lease or "" if run else "",
         holder=run.holder if run else "",
         fence=run.fence if run else 0,
-        progress=msgspec.json.decode(run.progress) if run and run.progress is not None else None,
+        progress=_decode_progress(run.progress if run else None),
         cancel_requested=bool(run and run.cancel_requested),
         error=job.error,
         **_data_fields(client, job.data),
@@ -207,10 +207,15 @@ def _outcome_status(client: QueueClient, id: str, outcome: Outcome) -> Status:
         timeouts=outcome.timeouts,
         holder=outcome.holder,
         fence=outcome.fence,
+        progress=_decode_progress(outcome.progress),
         error=outcome.error,
         result=None if outcome.result is None else decode_or_raw(client, outcome.result),
         **{**_data_fields(client, outcome.data), "attributes": decode_attributes(outcome.kept_attributes)},
     )
+
+
+def _decode_progress(raw: bytes | None) -> Any:
+    return None if raw is None else msgspec.json.decode(raw)
 
 
 def _data_fields(client: QueueClient, data: JobData | None) -> dict[str, Any]:

@@ -245,6 +245,8 @@ def _check_slot_types(slot: Slot) -> None:
         check_is_a("current.run.progress", run.progress, bytes)
     if slot.outcome is not None and slot.outcome.result is not None:
         check_is_a("outcome.result", slot.outcome.result, bytes)
+    if slot.outcome is not None and slot.outcome.progress is not None:
+        check_is_a("outcome.progress", slot.outcome.progress, bytes)
 
 
 def _check_current(id: str, job: Job, limits: Limits) -> None:

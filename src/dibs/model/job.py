@@ -274,6 +274,8 @@ class Outcome(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     origin: Origin | None = None
     #: The attributes of the job, if `data` is None. With data they are `data.attributes`, and this is empty.
     attributes: Mapping[str, bytes] = NO_ATTRIBUTES
+    #: The last progress of the run that ended, encoded as JSON; None if it reported none.
+    progress: bytes | None = None
 
     @property
     def kept_attributes(self) -> Mapping[str, bytes]:

@@ -221,8 +221,8 @@ def make_outcome(job: Job, action: End, now: int, queue_retention: OutcomeRetent
         attempts=job.attempts,
     )
     keeps_data = kind in kinds_that_keep_data(retentions)
-    is_first_try = not (job.retries or job.stalls or job.timeouts)
-    if kind == "completed" and is_first_try and not (keeps_data or data.attributes or job.origin):
+    is_plain = not (job.retries or job.stalls or job.timeouts or data.attributes or job.origin)
+    if kind == "completed" and is_plain and not keeps_data and (run is None or run.progress is None):
         return outcome
     return _with_details(outcome, job, action, keeps_data=keeps_data)
 
@@ -243,6 +243,7 @@ def _with_details(outcome: Outcome, job: Job, action: End, *, keeps_data: bool) 
         data=_kept_data(data, outcome.kind) if keeps_data else None,
         origin=job.origin,
         attributes=NO_ATTRIBUTES if keeps_data else data.attributes,
+        progress=job.run.progress if job.run else None,
     )
 
 

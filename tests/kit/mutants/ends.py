@@ -175,6 +175,11 @@ def a_failed_job_comes_back_without_later_patches(patch: Patch) -> None:
 # -- progress ------------------------------------------------------------------------------------------
 
 
+@law("the last progress outlives the end")
+def an_end_drops_the_progress(patch: Patch) -> None:
+    changed(patch, transitions, "make_outcome", lambda outcome, *_: replace(outcome, progress=None))
+
+
 @law("Progress is in no log, at any level")
 def a_report_adds_an_event(patch: Patch) -> None:
     def change(answer: str, index: Index, queue: str, id: str, *_: Any) -> str:

@@ -61,6 +61,12 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "  if job.cancel_requested then\n    end_job(queue, job, {kind = 3})",
         "  if false then\n    end_job(queue, job, {kind = 3})",
     ),
+    "lua_an_outcome_has_another_progress": (
+        "the last progress outlives the end",
+        "include/outcomes",
+        "settlement.error, settlement.result, job.progress",
+        "settlement.error, settlement.result, job.progress and '0'",
+    ),
     "lua_a_release_counts": (
         "Release: attempts - 1",
         "include/outcomes",

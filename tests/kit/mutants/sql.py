@@ -53,6 +53,12 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
         "UPDATE live SET next = NULL, dropped = NULL",
     ),
+    "sql_a_completion_drops_the_progress": (
+        "the last progress outlives the end",
+        "0045_last_progress",
+        "            NULL, CASE WHEN d.kept THEN g.progress END",
+        "            NULL, NULL",
+    ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
         "0032_in_line",

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from dibs.client.connection.queue_client import QueueClient
 from dibs.errors import StorageBusy, StorageError
-from dibs.model.job import Slot
+from dibs.model.job import Job, Outcome, Slot
 from dibs.model.results import WaitResult
 from dibs.model.ticket_state import ticket_state
 from dibs.storage.protocol import Storage, Watch
@@ -53,17 +53,23 @@ class Wakeups:
 
 
 async def watch_progress(client: QueueClient, id: str, revision: int) -> AsyncIterator[bytes]:
-    """Yield the progress that runs of the enqueue `revision` report, as JSON, until the enqueue has ended."""
+    """Yield the progress that runs of the enqueue `revision` report, as JSON, until the enqueue has ended.
+
+    The last value of a run that ends between two reads comes from its outcome.
+    """
     reports, latest = Wakeups(client.name, "progress", [id]), None
     while True:
         storage = await client.storage()
         await reports.begin(storage)
         slot = await _read_slot(client, id)
-        report = _find_report(slot, revision)
+        state = ticket_state(slot, revision)
+        # The active run may be an older one, while the enqueue is in the successor.
+        is_current = slot.current is not None and slot.current.first <= revision <= slot.current.revision
+        report = find_report(slot.current if is_current else state.outcome)
         if report is not None and report != latest:
             latest = report
             yield report[1]
-        if ticket_state(slot, revision).kind != "pending":
+        if state.kind != "pending":
             return
         await reports.next(storage)
 
@@ -77,9 +83,7 @@ async def _read_slot(client: QueueClient, id: str) -> Slot:
             await asyncio.sleep(WAIT_SECONDS)
 
 
-def _find_report(slot: Slot, revision: int) -> tuple[int, bytes] | None:
-    """Return the fence and the progress of the active run, if it is a run of the enqueue `revision`."""
-    job = slot.current
-    if job is None or job.run is None or job.run.progress is None:
-        return None
-    return (job.run.fence, job.run.progress) if job.first <= revision <= job.revision else None
+def find_report(part: Job | Outcome | None) -> tuple[int, bytes] | None:
+    """Return the fence and the last progress of an active run, or of the run of an outcome; None for none."""
+    run = part.run if isinstance(part, Job) else part
+    return None if run is None or run.progress is None else (run.fence, run.progress)

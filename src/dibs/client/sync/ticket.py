@@ -84,8 +84,9 @@ class BlockingTicket(Generic[R]):
         """Yield each value that the job reports with `progress`, until this enqueue has ended.
 
         Use it as `for value in ticket.progress():`. A value that was reported before comes first. Of
-        several reports in a row, only the latest may come. A retried run goes on with the values of its next
-        run. Afterwards `ticket.result()` returns at once.
+        several reports in a row, only the latest may come. The last value of the run that ended comes last,
+        if its outcome is kept. A retried run goes on with the values of its next run. Afterwards
+        `ticket.result()` returns at once.
 
         Raises JobAbsent, StorageError.
         """

@@ -321,6 +321,7 @@ def _encode_outcome(outcome: Outcome) -> dict[str, Any]:
         **_encode_data(outcome.data),
         "origin": _encode_origin(outcome.origin),
         "result": _to_bytea_text(outcome.result),
+        "progress": None if outcome.progress is None else Raw(outcome.progress),
     }
 
 

@@ -44,7 +44,7 @@ NULL: Final = b"null"
 JOB: Final = 20
 RUN: Final = 6
 SUCCESSOR: Final = 17
-OUTCOME: Final = 25
+OUTCOME: Final = 26
 #: The number of columns in the row that enqueue_one returns.
 ENQUEUED_ONE: Final = 4
 
@@ -155,7 +155,7 @@ def decode_successor(row: Row) -> Successor:
 def decode_outcome(row: Row) -> Outcome:
     (kind, fence, first, revision, ended_at, expires_at, result, error, enqueues, enqueued_at, run_at,
      claimed_at, holder, attempts, retries, stalls, timeouts, payload, attributes, priority, overrides, kept,
-     origin, key, memo) = row  # fmt: skip
+     origin, key, memo, progress) = row  # fmt: skip
     data = None
     if payload is not None:
         data = decode_data(payload, attributes, priority, overrides, kept, key, memo=memo)
@@ -180,6 +180,7 @@ def decode_outcome(row: Row) -> Outcome:
         data=data,
         origin=None if origin is None else decode_origin(origin),
         attributes=NO_ATTRIBUTES if data is not None or attributes is None else decode_attributes(attributes),
+        progress=None if progress is None else progress.encode(),
     )
 
 

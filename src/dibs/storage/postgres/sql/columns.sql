@@ -27,7 +27,7 @@ o.kind, o.fence, o.first, o.revision, o.ended_at, o.expires_at, o.result, o.erro
 o.enqueues, o.enqueued_at, o.run_at, o.claimed_at, o.holder,
 o.attempts, o.retries, o.stalls, o.timeouts,
 o.payload, o.attributes::text, o.priority, o.overrides::text, o.retention::text, o.origin::text,
-o.key, o.memo
+o.key, o.memo, o.progress::text
 
 -- name: settings
 k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age,

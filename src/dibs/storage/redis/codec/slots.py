@@ -24,6 +24,7 @@ from dibs.storage.redis.codec.jobs import (
     ACTIVE,
     DECODE_ERRORS,
     LONG,
+    PROGRESS,
     Head,
     UnreadableRecord,
     decode_error,
@@ -84,9 +85,13 @@ def encode_outcome(outcome: Outcome) -> bytes:
     flags |= KEEPS_ATTRIBUTES if outcome.attributes else 0
     priority = outcome.data.priority if outcome.data else 0
     parts = [_OUTCOME.pack(flags, outcome.ended_at, outcome.expires_at or 0)]
-    parts.append(encode_head(LONG | (0 if outcome.claimed_at is None else ACTIVE), outcome, priority))
+    head_flags = LONG | (0 if outcome.claimed_at is None else ACTIVE)
+    head_flags |= 0 if outcome.progress is None else PROGRESS
+    parts.append(encode_head(head_flags, outcome, priority))
     if outcome.claimed_at is not None:
         parts.append(encode_run(outcome.fence, outcome.claimed_at, None, outcome.holder))
+    if outcome.progress is not None:
+        parts.append(with_size(outcome.progress))
     if outcome.error is not None:
         parts.append(with_size(encode_error(outcome.error)))
     if outcome.origin is not None:
@@ -105,7 +110,9 @@ def decode_outcome(raw: bytes) -> Outcome:
     if not flags & 3:
         raise ValueError("the record is no outcome")
     head = Head(raw, _OUTCOME.size)
-    at, error, origin, result, attributes = head.end, None, None, None, NO_ATTRIBUTES
+    at, error, origin, result, attributes, progress = head.end, None, None, None, NO_ATTRIBUTES, None
+    if head.flags & PROGRESS:
+        progress, at = read_sized(raw, at)
     if flags & HAS_ERROR:
         part, at = read_sized(raw, at)
         error = decode_error(part)
@@ -140,6 +147,7 @@ def decode_outcome(raw: bytes) -> Outcome:
         data=decode_data(raw[at:], head.priority) if flags & HAS_DATA else None,
         origin=origin,
         attributes=attributes,
+        progress=progress,
     )
 
 

@@ -146,9 +146,7 @@ def _current(source: Source, queue: str, job: Job) -> Part:
         times=tuple(times),
         facts=(*facts, *_data_facts(job.data), *_range(job)),
         **_data_parts(source, queue, job.data),
-        progress=None
-        if run is None or run.progress is None
-        else source.show_json(queue, "progress", run.progress),
+        progress=_progress(source, queue, None if run is None else run.progress),
         error=error_view(source, queue, job.error),
         cancel_requested=run is not None and run.cancel_requested,
     )
@@ -186,9 +184,14 @@ def _outcome(source: Source, queue: str, outcome: Outcome) -> Part:
         times=tuple(times),
         facts=(*facts, *_range(outcome)),
         **parts,
+        progress=_progress(source, queue, outcome.progress),
         result=_result(source, queue, outcome.result),
         error=error_view(source, queue, outcome.error),
     )
+
+
+def _progress(source: Source, queue: str, raw: bytes | None) -> Shown | None:
+    return None if raw is None else source.show_json(queue, "progress", raw)
 
 
 def _result(source: Source, queue: str, raw: bytes | None) -> Shown | None:

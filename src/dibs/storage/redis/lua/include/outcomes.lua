@@ -3,6 +3,7 @@
 -- storage/redis/codec/slots.py packs the same records.
 --
 -- outcome   B flags, I8 ended_at, I8 expires_at, the head of the job at its end,
+--           then I4 + progress if the head has its flag,
 --           then I4 + error, I4 + origin, I4 + result, I4 + attributes, each if its flag is set, then data if kept
 -- flags     1 completed, 2 failed, 3 cancelled; 4 kept for ever, 8 error, 16 origin, 32 result, 64 data,
 --           128 attributes, which only an outcome without data has
@@ -47,12 +48,13 @@ local function cached_retention(queue, kind, settlement, job)
 end
 
 -- Return the record of an outcome, and its score in the ordered set of its kind. `parts` is a table with kind, ended_at,
--- and optionally expires_at (nil for ever), error, origin, result, attributes and data.
+-- and optionally expires_at (nil for ever), progress, error, origin, result, attributes and data.
 local function pack_outcome(head, parts)
   local flags = parts.kind + (parts.expires_at and 0 or FOR_EVER) + (parts.error and HAS_ERROR or 0)
     + (parts.origin and HAS_ORIGIN or 0) + (parts.result and HAS_RESULT or 0) + (parts.data and HAS_DATA or 0)
     + (parts.attributes and KEEPS_ATTRIBUTES or 0)
   return pack('>BI8I8', flags, parts.ended_at, parts.expires_at or 0) .. head
+    .. (parts.progress and sized(parts.progress) or '')
     .. (parts.error and sized(parts.error) or '') .. (parts.origin and sized(parts.origin) or '')
     .. (parts.result and sized(parts.result) or '') .. (parts.attributes and sized(parts.attributes) or '')
     .. (parts.data or ''), parts.expires_at and decimal(parts.expires_at) or '+inf'
@@ -72,7 +74,7 @@ local function encode_outcome(queue, job, kind, settlement)
   if retention.age == 0 then return nil end
   local expires_at = retention.age and queue.now + retention.age
   local outcome = {kind = kind, ended_at = queue.now, expires_at = expires_at, origin = job.origin}
-  outcome.error, outcome.result = settlement.error, settlement.result
+  outcome.error, outcome.result, outcome.progress = settlement.error, settlement.result, job.progress
   if retention.keeps then
     outcome.data = kept_data(kind, job.data)
   elseif band(string.byte(job.data), HAS_ATTRIBUTES) ~= 0 then
@@ -88,6 +90,7 @@ local parse_outcome = guarded('outcome', function(id, text)
   if band(flags, 3) == 0 then error('no outcome') end
   job.kind, job.expires_at = band(flags, 3), band(flags, FOR_EVER) == 0 and expires_at or nil
   job.outcome_flags, job.ended_at = flags, ended_at
+  if band(job.flags, PROGRESS) ~= 0 then job.progress, at = read_sized(text, at) end
   if band(flags, HAS_ERROR) ~= 0 then job.error, at = read_sized(text, at) end
   if band(flags, HAS_ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
   if band(flags, HAS_RESULT) ~= 0 then job.result, at = read_sized(text, at) end
