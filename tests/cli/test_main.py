@@ -252,3 +252,20 @@ def test_worker_processes_do_not_import_the_command_line() -> None:
 
     assert script.module in modules.stdout.split()
     assert not {"click", "rich", "dibs.cli.main"} & {*modules.stdout.split()}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("stderr", [subprocess.PIPE, subprocess.STDOUT])
+@pytest.mark.parametrize("words", [("enqueue", "mail", "1", "--id", "b"), ("show", "mail", "a"), ("counts",)])
+def test_output_that_cannot_be_written_is_no_refusal(
+    shell: Shell, words: tuple[str, ...], stderr: int
+) -> None:
+    shell.type("enqueue", "mail", "1", "--id", "a")
+    with Path("/dev/full").open("w") as full:
+        command = shell.start(*words, "--url", shell.url, stdout=full, stderr=stderr)
+        _, errors = command.communicate(timeout=30)
+
+    assert ExitCode.OUTPUT_FAILED == command.returncode
+    assert (errors is None) == (stderr == subprocess.STDOUT)
+    assert errors is None or "could not be written: No space left on device" in errors
+    assert (words[0] == "enqueue") == ("waiting" in shell.type("show", "mail", "b").stdout)

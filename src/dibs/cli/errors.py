@@ -7,7 +7,7 @@ import traceback
 
 from rich_click import ClickException
 
-from dibs.cli.output import ExitCode, escape, print_json, print_warning
+from dibs.cli.output import ExitCode, OutputFailed, escape, print_json, print_warning
 from dibs.errors import BatchRefused, ConfigurationError, DibsError, OutcomeUnknown
 
 #: Environment variable that makes the command line print the traceback of an error.
@@ -19,7 +19,12 @@ class UsageError(Exception):
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit code for an error: 2 for wrong usage, 1 for a refusal, 3 for an unknown effect."""
+    """Return the exit code for an error: 1 for a refusal, 2 for wrong usage, 3 for an unknown effect.
+
+    4 is for output that could not be written after the effect.
+    """
+    if isinstance(error, OutputFailed):
+        return ExitCode.OUTPUT_FAILED
     if isinstance(error, (ClickException, UsageError, ConfigurationError)):
         return ExitCode.USAGE_ERROR
     if isinstance(error, OutcomeUnknown):
@@ -67,7 +72,7 @@ def error_message(error: BaseException) -> str:
             return _usage_message(error)
         case BatchRefused():
             return "; ".join(str(refused) for refused in error.exceptions)
-        case DibsError() | UsageError():
+        case DibsError() | UsageError() | OutputFailed():
             return str(error)
         case OSError() if error.strerror:
             return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

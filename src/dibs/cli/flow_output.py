@@ -8,13 +8,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import rich_click as click
-
 from dibs.cli import json_output
 from dibs.cli.flow_graph import graph_lines
 from dibs.cli.flow_texts import NOT_COMPLETED, flow_text, node_text
 from dibs.cli.options import Format
-from dibs.cli.output import escape, print_json, print_lines
+from dibs.cli.output import echo, escape, print_json, print_lines
 from dibs.cli.tables import fold, print_tab_separated
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
 from dibs.flow.wakeup import FLOWS
@@ -35,7 +33,7 @@ def print_flow(status: FlowStatus, output: Format) -> None:
         limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print_lines(*_fold(flow_text(status), limit), "")
         # `echo` removes the styles if stdout is not a terminal.
-        click.echo("\n".join(graph_lines(status, limit)))
+        echo("\n".join(graph_lines(status, limit)))
         print_lines(*_failure_lines(status, limit))
 
 

@@ -188,7 +188,7 @@ def app(ctx: click.Context) -> None:
     `dibs COMMAND --help` explains a command with an example.
 
     Exit codes: 0 done, 1 refused by the storage, 2 usage error, 3 outcome
-    unknown, 130 interrupted.
+    unknown, 4 output not written, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

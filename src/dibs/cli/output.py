@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 import msgspec
+import rich_click as click
 
 
 class ExitCode(IntEnum):
@@ -18,7 +20,12 @@ class ExitCode(IntEnum):
     REFUSED = 1
     USAGE_ERROR = 2
     UNKNOWN_OUTCOME = 3
+    OUTPUT_FAILED = 4
     INTERRUPTED = 130
+
+
+class OutputFailed(Exception):
+    """Raised if stdout takes no more output: its disk is full, or its reader has ended."""
 
 
 #: Matches `user:password@` in text that looks like a URL.
@@ -35,22 +42,53 @@ def _escape_char(ch: str) -> str:
     return ch.encode("unicode_escape").decode("ascii")
 
 
+def echo(text: str) -> None:
+    """Print text on stdout, without its styles unless stdout is a terminal. Raise OutputFailed."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        _discard(1)
+        reason = error.strerror or str(error)
+        raise OutputFailed(
+            f"the output could not be written: {reason}; what the command has stored or changed stays"
+        ) from error
+
+
 def print_lines(*lines: object) -> None:
-    """Print lines on stdout, with control characters and passwords escaped."""
+    """Print lines on stdout, with control characters and passwords escaped. Raise OutputFailed."""
     for line in lines:
-        print(escape(line), flush=True)  # noqa: T201 - the output of a command
+        echo(escape(line))
 
 
 def print_warning(*lines: object) -> None:
     """Print lines on stderr, escaped, so that programs that read stdout do not see them."""
     for line in lines:
-        print(f"dibs: {escape(line)}", file=sys.stderr, flush=True)  # noqa: T201
+        _print_on_stderr(f"dibs: {escape(line)}")
 
 
 def print_json(value: Any, *, error: bool = False) -> None:
-    """Print a value as JSON on one line, on stdout or with `error` on stderr."""
+    """Print a value as JSON on one line, on stdout or with `error` on stderr. Raise OutputFailed."""
     text = msgspec.json.encode(value).decode()
-    print(text, file=sys.stderr if error else sys.stdout, flush=True)
+    if error:
+        _print_on_stderr(text)
+    else:
+        echo(text)
+
+
+def _print_on_stderr(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:
+        _discard(2)
+
+
+def _discard(stream: int) -> None:
+    """Replace a standard stream that failed by /dev/null.
+
+    Python flushes it at the exit, and an error there changes the exit code to 120.
+    """
+    with open(os.devnull, "wb") as null:  # noqa: PTH123 - a device, for its file descriptor
+        os.dup2(null.fileno(), stream)
 
 
 def print_answers(

@@ -12,7 +12,7 @@ from typing import Any, Final
 import rich_click as click
 
 from dibs.cli.options import Format
-from dibs.cli.output import escape, print_json, print_lines
+from dibs.cli.output import echo, escape, print_json, print_lines
 
 #: Spaces between two columns.
 GAP: Final = 2
@@ -48,7 +48,7 @@ def print_in_format(
 def print_tab_separated(rows: Iterable[Sequence[object]]) -> None:
     """Print a line for each row: its complete cells between tabs, with control characters escaped."""
     for row in rows:
-        print("\t".join(map(escape, row)), flush=True)  # noqa: T201 - the output of a command
+        echo("\t".join(map(escape, row)))
 
 
 def print_table(
@@ -72,7 +72,7 @@ def print_table(
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     head, body = table_lines([columns[n] for n in shown], [[row[n] for n in shown] for row in cells], limit)
     # `echo` removes the styles if stdout is not a terminal.
-    click.echo("\n".join([*(click.style(line, bold=True) for line in head), *body]))
+    echo("\n".join([*(click.style(line, bold=True) for line in head), *body]))
 
 
 def _has_content(cells: Rows, column: int) -> bool:

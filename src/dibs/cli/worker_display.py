@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from dibs.cli.foreground import is_in_foreground
 from dibs.cli.output import escape
 from dibs.cli.tables import table_lines
-from dibs.telemetry.logs import JobContextFilter, JsonFormatter
+from dibs.telemetry.logs import JobContextFilter, JsonFormatter, TerminalFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def set_up_logging(level: str | None) -> None:
 
     handler = ConsoleHandler(sys.stderr)
     if sys.stderr.isatty():
-        handler.setFormatter(logging.Formatter("dibs: %(message)s"))
+        handler.setFormatter(TerminalFormatter())
     else:
         handler.setFormatter(JsonFormatter())
         handler.addFilter(JobContextFilter())

@@ -61,6 +61,22 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class TerminalFormatter(logging.Formatter):
+    """A formatter for a terminal: "dibs: " and the message, with control characters as escapes.
+
+    The id of a job, or the text of an error, may hold sequences that clear the screen or set its title.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("dibs: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "".join(
+            char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode("ascii")
+            for char in super().format(record)
+        )
+
+
 def setup_json_logging(level: int | str = logging.INFO, stream: IO[str] | None = None) -> logging.Handler:
     """Log all records of this process as JSON lines to `stream`, or to stderr; return the logging handler.
 
