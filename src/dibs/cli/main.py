@@ -14,6 +14,7 @@ from attrs import frozen
 
 from dibs.cli import completion, plugins
 from dibs.cli.errors import print_error
+from dibs.cli.init import run_below_init
 from dibs.cli.output import ExitCode, print_warning
 from dibs.version import VERSION
 
@@ -209,6 +210,7 @@ def _open_closed_streams() -> None:
 
 def main() -> None:
     """Run the command line. `dibs` and `python -m dibs` call this function."""
+    run_below_init()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # Print characters that the terminal's encoding does not have, in an id for example, as escapes.
