@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.cli import failed_jobs
 from dibs.model.job import Error, NewJob
@@ -232,16 +233,33 @@ def test_without_workers_the_list_is_empty(shell: Shell) -> None:
     assert "no worker is running\n" == shell.type("workers").stdout
 
 
-def recorded(name: str, *queues: str, processes: tuple[int, ...] = ()) -> Work:
-    """Return a step that writes the record of a worker."""
+def recorded(name: str, *queues: str, processes: tuple[int, ...] = (), lease_of: str = "") -> Work:
+    """Return a step that writes the record of a worker, which has the lease of the jobs of one queue."""
     state = WorkerState(processes=processes, capacity=200, busy=50, running=5, ready=True)
     plan = WorkPlan(queues=queues, processes=2, reference="", lease=15.0, heartbeat=5.0, poll=1.0, name=name)
 
     async def work(storage: Storage) -> None:
-        keeper = WorkerRecordKeeper(storage=storage, plan=plan, settings={}, get_state=lambda: state)
+        held = (await storage.list(lease_of, "active")).items if lease_of else []
+        runs = [slot.current.run for _, slot in held if slot.current is not None]
+        leases = tuple(run.lease for run in runs if run is not None and run.lease is not None)
+        own = replace(state, leases=leases)
+        keeper = WorkerRecordKeeper(storage=storage, plan=plan, settings={}, get_state=lambda: own)
         await keeper._write()
 
     return work
+
+
+def test_workers_of_one_name_have_each_their_own_jobs(shell: Shell) -> None:
+    """Two workers hold a job each, and two jobs belong to none of them: a hand-off, and an unknown lease."""
+    for queue in "abcd":
+        shell.type("enqueue", queue, "1")
+        in_storage(shell, claimed(queue, hand_off=queue == "c"))
+        if queue in "ab":
+            in_storage(shell, recorded("pod-7", queue, lease_of=queue))
+    workers = shell.json("workers")["workers"]
+    rows = sorted(sorted(run["queue"] for run in each["runs"]) for each in workers)
+
+    assert rows in ([["a", "c", "d"], ["b"]], [["a"], ["b", "c", "d"]])
 
 
 def test_idle_workers_are_listed_with_their_processes_and_queues(shell: Shell) -> None:

@@ -16,7 +16,7 @@ from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
 from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
-from dibs.client.options.durations import Seconds, duration_seconds
+from dibs.client.options.durations import DEFAULT_LEASE, Seconds, duration_seconds
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
@@ -69,9 +69,7 @@ class Dibs(FlowCalls):
         **options: Any,
     ) -> None:
         if url is not None and not isinstance(url, str):
-            raise ConfigurationError(
-                f"url is of type {type(url).__name__}; it must be a text, as file:./jobs"
-            )
+            raise ConfigurationError(f"url is of type {type(url).__name__}; it must be text, as file:./jobs")
         self._storage_handle = StorageHandle(url, options, check_call_timeout(call_timeout), max_pending)
         self.handlers: HandlerRegistry = HandlerRegistry()
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
@@ -330,31 +328,32 @@ class Dibs(FlowCalls):
         until: Until = "stopped",
         grace: Seconds = 30.0,
         *,
-        lease: Seconds = 15.0,
-        heartbeat: Seconds = 5.0,
+        lease: Seconds = DEFAULT_LEASE,
+        heartbeat: Seconds | None = None,
         poll: Seconds = 1.0,
         name: str | None = None,
+        max_runs: int | None = None,
+        max_memory: float | None = None,
         handle_signals: bool = True,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
 
         - `queues`: names of the queues to serve; default: all queues that have a handler.
-        - `processes`: number of worker processes. 0 runs jobs in this process, None starts one worker per
-          CPU. Default 0.
+        - `processes`: number of worker processes; None: one per CPU; 0: jobs run in this process. Default 0.
         - `until`: "stopped" works until a stop signal, `stop` or cancellation; a cancelled call releases
           its jobs at once. "empty" returns when the queues have no waiting, scheduled, active or blocked
           job, so it waits for a job that is due tomorrow. "idle" returns when the queues have no due, active
           or blocked job; a retry that is due later stays. For both, paused queues, handed-off runs and the
           next ticks of periodic tasks do not count. Default "stopped".
         - `grace`: seconds that running jobs, and then the part of the lifespan after its yield, have to end
-          after a stop; then the worker releases the jobs to other workers. A second signal releases them at
-          once. Default 30.
-        - `lease`: seconds from the last heartbeat of a worker until its jobs return to the queue.
-          Default 15.
-        - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default 5.
+          after a stop; then the jobs are released. A second signal releases them at once. Default 30.
+        - `lease`: seconds from the last heartbeat until the jobs return to the queue. Default 15.
+        - `heartbeat`: seconds between two renewals of the lease; less than `lease`. Default: a third of it.
         - `poll`: seconds between two claims on an empty queue, so the longest delay after a lost
           notification. Default 1.
-        - `name`: name of the worker in statuses and events, as `Status.holder`. Default "host:process id".
+        - `name`: name of the worker, as in `Status.holder`. Default: "host:process id:random digits".
+        - `max_runs`, `max_memory`: runs, and resident memory in MB (Linux only), after which a worker process
+          claims no more, ends its runs and is replaced; None is no limit. Default None.
         - `handle_signals`: True stops this call at SIGTERM, SIGINT or SIGHUP. Meanwhile handlers that the
           program has set with signal.signal are not called, and a handler for SIGHUP stays in place. False
           leaves all signals to the program, which calls `stop`. Default True.
@@ -380,6 +379,8 @@ class Dibs(FlowCalls):
                     heartbeat=heartbeat,
                     poll=poll,
                     name=name,
+                    max_runs=max_runs,
+                    max_memory=max_memory,
                     handle_signals=handle_signals,
                     stop_requests=stop,
                 )

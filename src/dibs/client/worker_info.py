@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -10,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.client.options.durations import utc_datetime
-from dibs.model.job import Outcome
+from dibs.model.job import ActiveRun, Job, Outcome
 from dibs.model.worker_record import (
     WORKERS_QUEUE,
     WorkerRecord,
@@ -50,7 +51,7 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    """Name of the worker, as in `Status.holder`. Several workers may have the same name."""
+    """Name of the worker, as in `Status.holder`. Workers have the same name only if they were given it."""
     recorded: bool = True
     """False for a holder of active jobs without a record: its other fields are empty. It may be a program
     that uses `receive`, or a dead worker whose lease has not expired."""
@@ -86,11 +87,17 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     """Time at which it leaves the list, unless it refreshes its record."""
     lease: float = 0.0
     """Seconds from its last heartbeat until its jobs return to the queue."""
+    leases: tuple[str, ...] = ()
+    """Ids of the leases under which it held jobs: one, and for a time more after a process has died."""
     settings: Mapping[str, Mapping[str, Any]] = {}
     """Settings that its tasks declare for their queues, by queue and name, as the storage keeps them."""
     runs: tuple[WorkerRun, ...] = ()
-    """Its active jobs by the time of their claim, with `app.workers(runs=True)`. Workers with the same name
-    all have the runs of this name."""
+    """Its active jobs by the time of their claim, with `app.workers(runs=True)`. A job of a lease that no
+    record names, or of none after a hand-off, is listed with the first worker of its holder's name."""
+
+
+#: The name of a holder of runs, and the id of its lease; None for the runs that it has handed off.
+Holder = tuple[str, str | None]
 
 
 async def read_workers(storage: Storage, *, runs: bool = False) -> list[WorkerInfo]:
@@ -102,7 +109,7 @@ async def read_workers(storage: Storage, *, runs: bool = False) -> list[WorkerIn
     if not runs:
         return workers
     names = [info.name for info in without_reserved(await storage.queues())]
-    by_holder: dict[str, list[WorkerRun]] = {}
+    by_holder: dict[Holder, list[WorkerRun]] = {}
     async for holder, run in read_runs(storage, await busy_queues(storage, names)):
         by_holder.setdefault(holder, []).append(run)
     return add_runs(workers, by_holder)
@@ -126,39 +133,53 @@ async def busy_queues(storage: Storage, names: Sequence[str]) -> Mapping[str, in
     return {name: numbers.active for name, numbers in counts.items() if numbers.active}
 
 
-async def read_runs(storage: Storage, queues: Iterable[str]) -> AsyncIterator[tuple[str, WorkerRun]]:
+async def read_runs(storage: Storage, queues: Iterable[str]) -> AsyncIterator[tuple[Holder, WorkerRun]]:
     """Yield the holder and the run of each active job of the queues, page by page."""
     for queue in queues:
         after: str | None = None
         while True:
             page = await storage.list(queue, "active", after=after, limit=JOBS_PAGE)
-            for id, slot in page.items:
+            for _, slot in page.items:
                 if (job := slot.current) is None or (run := job.run) is None:
                     continue
-                yield (
-                    run.holder,
-                    WorkerRun(
-                        queue=queue,
-                        id=id,
-                        claimed_at=utc_datetime(run.claimed_at),
-                        attempt=job.attempts,
-                        handed_off=run.lease is None,
-                        cancel_requested=run.cancel_requested,
-                    ),
-                )
+                yield (run.holder, run.lease), make_worker_run(queue, job, run)
             if (after := page.after) is None:
                 break
 
 
-def add_runs(workers: Iterable[WorkerInfo], by_holder: Mapping[str, list[WorkerRun]]) -> list[WorkerInfo]:
-    """Return the workers with their runs, and an unrecorded worker for each other holder of runs."""
-    for runs in by_holder.values():
-        runs.sort(key=lambda run: (run.claimed_at, run.queue, run.id))
-    found = [
-        msgspec.structs.replace(worker, runs=tuple(by_holder.get(worker.name, ()))) for worker in workers
-    ]
-    others = by_holder.keys() - {worker.name for worker in found}
-    found += [WorkerInfo(name=name, recorded=False, runs=tuple(by_holder[name])) for name in others]
+def make_worker_run(queue: str, job: Job, run: ActiveRun) -> WorkerRun:
+    """Return the row of an active job."""
+    return WorkerRun(
+        queue=queue,
+        id=job.id,
+        claimed_at=utc_datetime(run.claimed_at),
+        attempt=job.attempts,
+        handed_off=run.lease is None,
+        cancel_requested=run.cancel_requested,
+    )
+
+
+def add_runs(
+    workers: Sequence[WorkerInfo], by_holder: Mapping[Holder, Sequence[WorkerRun]]
+) -> list[WorkerInfo]:
+    """Return the workers with their runs, and an unrecorded worker for each other name of a holder.
+
+    Each run is listed once, also if several workers have its holder's name.
+    """
+    owners: dict[Holder, int] = {}
+    for index, worker in reversed([*enumerate(workers)]):
+        owners |= dict.fromkeys(((worker.name, lease) for lease in (None, *worker.leases)), index)
+    found = [*workers]
+    runs: defaultdict[int, list[WorkerRun]] = defaultdict(list)
+    for (name, lease), held in by_holder.items():
+        first = owners.get((name, None))
+        if first is None:
+            first = owners[name, None] = len(found)
+            found.append(WorkerInfo(name=name, recorded=False))
+        runs[owners.get((name, lease), first)] += held
+    for index, held in runs.items():
+        held.sort(key=lambda run: (run.claimed_at, run.queue, run.id))
+        found[index] = msgspec.structs.replace(found[index], runs=tuple(held))
     return sorted(found, key=lambda worker: worker.name)
 
 
@@ -182,5 +203,6 @@ def _make_info(outcome: Outcome, record: WorkerRecord, state: WorkerState) -> Wo
         seen_at=utc_datetime(max(0, expires_at - record.ttl)),
         expires_at=utc_datetime(expires_at),
         lease=record.lease / 1000,
+        leases=state.leases,
         settings=record.settings,
     )

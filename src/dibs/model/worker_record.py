@@ -56,6 +56,8 @@ class WorkerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     running: int = 0
     ready: bool = False
     stopping: bool = False
+    #: The ids of its leases, by which its runs are told from those of a worker with the same name.
+    leases: tuple[str, ...] = ()
 
 
 _record_decoder: Final = msgspec.json.Decoder(WorkerRecord)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dibs.client.app import Until
 from dibs.client.connection.url import URL_VARIABLE, resolve_url
-from dibs.client.options.durations import Seconds, duration_ms
+from dibs.client.options.durations import DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
 from dibs.spark.free_slots import warn_without_slots
@@ -57,7 +57,7 @@ class _WorkerOptions(Struct, frozen=True, kw_only=True):
     stop_after_ms: int | None
     grace: float
     lease: float
-    heartbeat: float
+    heartbeat: float | None
 
 
 def run_workers(
@@ -70,8 +70,8 @@ def run_workers(
     queues: Sequence[str] | None = None,
     processes: int = 1,
     grace: float = 30.0,
-    lease: float = 15.0,
-    heartbeat: float = 5.0,
+    lease: float = DEFAULT_LEASE,
+    heartbeat: float | None = None,
 ) -> list[ExecutorReport]:
     """Run the handlers of "module:app" in `executors` tasks of a Spark job, and return their reports.
 

@@ -112,6 +112,15 @@ class WorkerDrained(Struct, frozen=True, gc=False, array_like=True, tag="drained
     """
 
 
+class WorkerSpent(Struct, frozen=True, gc=False, array_like=True, tag="spent"):
+    """The worker has reached a limit of its process: it claims no more, and needs a replacement."""
+
+    #: The reason, as a predicate: "has made 1,000 runs, as max_runs says".
+    reason: str
+    #: True if the reason is no sign of a fault.
+    planned: bool
+
+
 class StartFailed(Struct, frozen=True, gc=False, array_like=True, tag="broken"):
     """The process cannot run jobs, for example because it could not import the application."""
 
@@ -130,6 +139,7 @@ FromWorker = (
     | RunTimedOut
     | RunOverran
     | WorkerDrained
+    | WorkerSpent
     | StartFailed
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Final, get_args
@@ -17,15 +18,25 @@ from dibs.model.check_values import check_text, check_whole_number
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.limits import LIMITS
 from dibs.storage.protocol import Storage
+from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits, memory_of
 from dibs.worker.processes.app_import import check_threads, find_reference
+from dibs.worker.processes.cpus import cpu_count
 
 #: The most worker processes of one call of `run`.
 MOST_PROCESSES: Final = 10_000
+#: The largest `max_runs`, and the largest `max_memory` in MB.
+MOST_RUNS: Final = 1_000_000_000
+MOST_MEMORY: Final = 100_000_000
+#: Heartbeats during a lease if only the lease is set.
+HEARTBEATS: Final = 3
 
 
 def default_name() -> str:
-    """Return the name of a worker without `name`: its host and the id of the supervisor's process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Return a name for a worker without `name`: its host, the id of the supervisor's process, and a number.
+
+    The random number makes it unique: two containers may have the same host name, and the process id 1.
+    """
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 @frozen(kw_only=True)
@@ -47,6 +58,8 @@ class WorkPlan:
     grace: float = 30.0
     #: The holder of the leases, a name for people.
     name: str = field(factory=default_name)
+    #: When a worker process ends its runs and is replaced.
+    limits: ProcessLimits = NO_LIMITS
 
 
 def make_plan(
@@ -56,6 +69,8 @@ def make_plan(
     reference: str,
     times: Mapping[str, float],
     name: str | None = None,
+    *,
+    limits: ProcessLimits = NO_LIMITS,
 ) -> WorkPlan:
     """Return the plan for an open application. Raise UnknownTask, ConfigurationError or Refused.
 
@@ -68,9 +83,15 @@ def make_plan(
         queues=queues_to_serve(app, queues),
         processes=process_count(processes, app.storage),
         reference=reference,
+        limits=limits,
         name=default_name() if name is None else name,
         **times,
     )
+    if limits != NO_LIMITS and not plan.processes:
+        raise ConfigurationError(
+            "max_runs and max_memory replace worker processes, and this worker has none: set processes to 1 "
+            "or more, with a storage that processes can share"
+        )
     app.handlers.check_hints(plan.queues)
     return add_reference(app, plan)
 
@@ -96,14 +117,41 @@ def queues_to_serve(app: Dibs, queues: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*queues, *fail_queues)))
 
 
-def check_arguments(until: Until, processes: int | None, times: Mapping[str, Seconds]) -> dict[str, float]:
-    """Return `times` in seconds. Raise Refused for an argument of `run` that is not allowed."""
+def check_arguments(
+    until: Until, processes: int | None, times: Mapping[str, Seconds | None]
+) -> dict[str, float]:
+    """Return `times` in seconds. Raise Refused for an argument of `run` that is not allowed.
+
+    A heartbeat of None becomes a part of the lease.
+    """
     check_choice("until", until, get_args(Until))
     if processes is not None:
         check_whole_number("processes", processes, 0, MOST_PROCESSES)
-    seconds = {name: read_seconds(name, time, may_be_zero=name == "grace") for name, time in times.items()}
+    seconds = {
+        name: read_seconds(name, time, may_be_zero=name == "grace")
+        for name, time in times.items()
+        if time is not None
+    }
+    seconds.setdefault("heartbeat", seconds["lease"] / HEARTBEATS)
     check_heartbeat(seconds["lease"], seconds["heartbeat"])
     return seconds
+
+
+def make_process_limits(max_runs: int | None, max_memory: float | None) -> ProcessLimits:
+    """Return the limits of a worker process; `max_memory` is in MB. Raise Refused or ConfigurationError."""
+    if max_runs is not None:
+        check_whole_number("max_runs", max_runs, 1, MOST_RUNS)
+    if max_memory is None:
+        return ProcessLimits(max_runs=max_runs)
+    is_number = isinstance(max_memory, int | float) and not isinstance(max_memory, bool)
+    if not is_number or not 0 < max_memory <= MOST_MEMORY:
+        raise Refused(
+            f"max_memory is {max_memory!r:.80}; it must be a number of MB above 0, at most {MOST_MEMORY:,}",
+            field="max_memory",
+        )
+    if memory_of(os.getpid()) is None:
+        raise ConfigurationError("max_memory reads /proc, which this system does not have: leave it out")
+    return ProcessLimits(max_runs=max_runs, max_memory=round(max_memory * 1_000_000))
 
 
 def read_seconds(field: str, duration: Seconds, *, may_be_zero: bool) -> float:
@@ -136,13 +184,6 @@ def process_count(processes: int | None, storage: Storage) -> int:
             f"{storage.url} exists in this process only, so worker processes cannot reach it: use processes=0"
         )
     return 0
-
-
-def cpu_count() -> int:
-    """Return the number of CPUs this process may use. On Linux, CPU affinity may exclude some."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def add_reference(app: Dibs, plan: WorkPlan) -> WorkPlan:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
 from dibs.client.calls.error_info import summarize_exception
-from dibs.client.options.durations import Seconds
+from dibs.client.options.durations import DEFAULT_LEASE, Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
@@ -30,7 +30,7 @@ from dibs.worker.supervisor.maintenance import Maintenance
 from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
 from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
-from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan
+from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan, make_process_limits
 
 logger = logging.getLogger("dibs.worker")
 
@@ -50,10 +50,12 @@ async def run(
     processes: int | None = 0,
     until: Until = "stopped",
     grace: Seconds = 30.0,
-    lease: Seconds = 15.0,
-    heartbeat: Seconds = 5.0,
+    lease: Seconds = DEFAULT_LEASE,
+    heartbeat: Seconds | None = None,
     poll: Seconds = 1.0,
     name: str | None = None,
+    max_runs: int | None = None,
+    max_memory: float | None = None,
     reference: str = "",
     progress: ProgressCallback | None = None,
     health: socket.socket | None = None,
@@ -72,9 +74,11 @@ async def run(
     active, blocked or waiting. Jobs scheduled for later count as waiting; the tick of a periodic task and the
     jobs of paused queues do not. "idle" ends when no job is active, blocked or due; it leaves scheduled jobs.
 
-    `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds. `poll`: seconds after which a job
-    is found if its wake-up was lost. `name`: the holder of the leases; None for "host:process id".
-    `reference`: the application as "module:name", if the caller knows it.
+    `lease`: seconds a lease lasts; it is renewed every `heartbeat` seconds, None for a third of the lease.
+    `poll`: seconds after which a job is found if its wake-up was lost. `name`: the holder of the leases; None
+    for a unique name. `max_runs`, `max_memory`: the number of runs, and the resident memory in MB, after
+    which a worker process ends its runs and is replaced. `reference`: the application as "module:name", if
+    the caller knows it.
 
     `progress`: called with the report so far when it has changed, at most five times a second. `health`: a
     listening socket on which /healthz and /readyz are answered. `fork_server`: a fork server that was started
@@ -88,12 +92,13 @@ async def run(
     times = check_arguments(
         until, processes, {"lease": lease, "heartbeat": heartbeat, "poll": poll, "grace": grace}
     )
+    limits = make_process_limits(max_runs, max_memory)
     # Before the storage is opened: the fork server imports its modules at the same time.
     with open_fork_server(processes, fork_server) as server:
         async with app:
             if server is not None:
                 server.preload(parse_scheme(app.storage.url))
-            plan = make_plan(app, queues, processes, reference, times, name)
+            plan = make_plan(app, queues, processes, reference, times, name, limits=limits)
             requests = stop_requests or StopRequests()
             session = _WorkSession(app, app.storage, plan, progress, server, requests)
             async with serve_health(health, session.health):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import rich_click as click
 
@@ -20,7 +20,9 @@ from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
+from dibs.client.app import Until
 from dibs.client.connection.url import URL_VARIABLE
+from dibs.client.options.durations import DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage
 
@@ -46,7 +48,14 @@ MAX_PORT: Final = 65_535
     "--processes",
     type=options.Number(min=0),
     metavar="N",
-    help="Worker processes. Default: one per CPU. 0 runs jobs in this process.",
+    help="Worker processes. Default: one per CPU that it may use. 0 runs jobs in this process.",
+)
+@click.option(
+    "--until",
+    type=click.Choice(get_args(Until)),
+    metavar="WHEN",
+    default="stopped",
+    help="When to end: stopped, by a signal; empty, when no job is left; idle, when no job is due.",
 )
 @click.option(
     "--grace",
@@ -56,9 +65,34 @@ MAX_PORT: Final = 65_535
     help="After a stop, time for running jobs to end.",
 )
 @click.option(
+    "--lease",
+    type=options.Seconds(),
+    metavar="DURATION",
+    default=DEFAULT_LEASE,
+    help="Time from the last heartbeat of this worker until its jobs return to their queues.",
+)
+@click.option(
+    "--heartbeat",
+    type=options.Seconds(),
+    metavar="DURATION",
+    help="Time between two renewals of the lease. Default: a third of it.",
+)
+@click.option(
+    "--max-runs",
+    type=options.Number(min=1),
+    metavar="N",
+    help="Replace a worker process after this number of runs. Default: no limit.",
+)
+@click.option(
+    "--max-memory",
+    type=float,
+    metavar="MB",
+    help="Replace a worker process that uses more memory. Default: no limit.",
+)
+@click.option(
     "--name",
     metavar="NAME",
-    help="Name of this worker in `dibs show` and `dibs events`. Default: host:process id.",
+    help="Name of this worker in `dibs show` and `dibs events`. Default: host:process id:random digits.",
 )
 @click.option(
     "--log-level",
@@ -84,7 +118,12 @@ def command(
     *,
     queues: str | None,
     processes: int | None,
+    until: Until,
     grace: float,
+    lease: float,
+    heartbeat: float | None,
+    max_runs: int | None,
+    max_memory: float | None,
     name: str | None,
     log_level: str | None,
     health: str | None,
@@ -95,7 +134,8 @@ def command(
     """Run the tasks of an application until Ctrl-C or SIGTERM.
 
     A stop ends claims, waits --grace seconds for running jobs, and releases the rest to other workers. A
-    second Ctrl-C or SIGTERM releases them at once.
+    second Ctrl-C or SIGTERM releases them at once. A worker process that reaches --max-runs or --max-memory
+    claims no more, ends its runs, and is replaced.
 
     Example:
         dibs worker my_app:app --queues emails --processes 4 --url file:./jobs
@@ -110,7 +150,12 @@ def command(
             settings = {
                 "queues": wanted,
                 "processes": processes,
+                "until": until,
                 "grace": grace,
+                "lease": lease,
+                "heartbeat": heartbeat,
+                "max_runs": max_runs,
+                "max_memory": max_memory,
                 "name": name,
                 "health": listener,
                 "fork_server": fork_server,
@@ -183,8 +228,8 @@ async def _run_worker(
     app: Dibs, reference: str, settings: dict[str, Any], deadline: ExitDeadline, *, json: bool
 ) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
+    from dibs.worker.processes.cpus import cpu_count  # noqa: PLC0415
     from dibs.worker.supervisor.availability import may_open_later, wait_until_available  # noqa: PLC0415
-    from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     if settings["processes"] == 0:
         _report_lifespan_errors(app)

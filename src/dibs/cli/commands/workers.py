@@ -17,6 +17,7 @@ from dibs.cli.progress import progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import format_age, print_in_format
 from dibs.client.worker_info import (
+    Holder,
     WorkerInfo,
     WorkerRun,
     add_runs,
@@ -42,8 +43,9 @@ MOST_QUEUES: Final = 5
 def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
     """List the workers that live, with their processes, the jobs that they hold, and their queues.
 
-    The name of a worker is its --name, or host:process id. `busy` is the part of its capacity that its runs
-    take, `since` is the age of the worker, and `seen` the age of its record, which it refreshes every 30 s.
+    The name of a worker is its --name, or host:process id:random digits. `busy` is the part of its capacity
+    that its runs take, `since` is the age of the worker, and `seen` the age of its record, which it refreshes
+    every 30 s.
     A worker that stops leaves the list at once, and a dead one after three times its lease at most. A row
     with nothing but jobs is a program that holds jobs without a record, for example one that calls `receive`.
     Exit code 1 if a queue does not exist.
@@ -70,9 +72,9 @@ async def _print_workers(queues: Sequence[str], url: str | None, output: Format)
     return code
 
 
-async def _read_runs(storage: Storage, queues: Sequence[str]) -> dict[str, list[WorkerRun]]:
+async def _read_runs(storage: Storage, queues: Sequence[str]) -> dict[Holder, list[WorkerRun]]:
     busy = await busy_queues(storage, queues)
-    found: dict[str, list[WorkerRun]] = {}
+    found: dict[Holder, list[WorkerRun]] = {}
     done = 0
     with progress_bar("active jobs read", sum(busy.values())) as advance:
         async for holder, run in read_runs(storage, busy):
@@ -131,7 +133,7 @@ def _worker_row(worker: WorkerInfo, output: Format) -> tuple[object, ...]:
     active = _count_active(worker)
     return (
         worker.name,
-        "" if address == worker.name else address,
+        "" if worker.name.startswith(f"{address}:") else address,
         worker.version,
         (len(worker.processes) or 1) if worker.recorded else "",
         f"{100 * worker.busy // worker.capacity} %" if worker.capacity else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from dibs.errors import Refused
 from dibs.model.duration_text import parse_seconds
@@ -12,6 +13,9 @@ from dibs.model.limits import LATEST_TIME, LONGEST_TIME
 #: A duration: seconds as a number, a timedelta, or text of numbers with the units ms, s, m, h, d and w, such
 #: as "5m" or "1h30m".
 Seconds = int | float | str | timedelta
+
+#: Seconds that the lease of a worker lasts from its last heartbeat, if nothing else is set.
+DEFAULT_LEASE: Final = 15.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -9,8 +9,7 @@ from typing import Final
 
 from attrs import frozen
 
-from dibs.client.options.durations import utc_datetime
-from dibs.client.worker_info import WorkerInfo, WorkerRun, add_runs
+from dibs.client.worker_info import Holder, WorkerInfo, WorkerRun, add_runs, make_worker_run
 from dibs.storage.protocol import Storage
 from dibs.web.reading.source import Budget, Source
 
@@ -89,7 +88,7 @@ async def read_workers(source: Source, _params: Mapping[str, str]) -> WorkersPag
     counts = await source.census.counts(seconds=MAX_SECONDS)
     busy = {name: each.active for name, each in counts.items() if each.active}
     budget = Budget(MAX_SCANNED, MAX_SECONDS)
-    holders: dict[str, list[WorkerRun]] = {}
+    holders: dict[Holder, list[WorkerRun]] = {}
     for queue in sorted(busy):
         await _scan(storage, queue, budget, holders)
     found, now = add_runs(recorded, holders), time.time()
@@ -103,23 +102,15 @@ async def read_workers(source: Source, _params: Mapping[str, str]) -> WorkersPag
     )
 
 
-async def _scan(storage: Storage, queue: str, budget: Budget, holders: dict[str, list[WorkerRun]]) -> None:
+async def _scan(storage: Storage, queue: str, budget: Budget, holders: dict[Holder, list[WorkerRun]]) -> None:
     after: str | None = None
     while not budget.is_spent:
         page = await storage.list(queue, "active", after=after, limit=PAGE_SIZE)
         budget.read += len(page.items)
-        for id, slot in page.items:
+        for _, slot in page.items:
             if (job := slot.current) is None or (run := job.run) is None:
                 continue
-            held = WorkerRun(
-                queue=queue,
-                id=id,
-                claimed_at=utc_datetime(run.claimed_at),
-                attempt=job.attempts,
-                handed_off=run.lease is None,
-                cancel_requested=run.cancel_requested,
-            )
-            holders.setdefault(run.holder, []).append(held)
+            holders.setdefault((run.holder, run.lease), []).append(make_worker_run(queue, job, run))
         if (after := page.after) is None:
             return
 
@@ -132,7 +123,7 @@ def _row(worker: WorkerInfo, now: float) -> WorkerRow:
         name=worker.name,
         recorded=worker.recorded,
         state=_state(worker, active, now),
-        address="" if address == worker.name else address,
+        address="" if worker.name.startswith(f"{address}:") else address,
         version=worker.version,
         python=worker.python,
         processes=len(worker.processes) or 1,

@@ -106,7 +106,8 @@ class IdleClaim:
         self._claim_id = f"{self._id_prefix}-{self._count}"
         self._queues, self.lease, self._ended_early = queues, lease, False
         self._set_due_timer(now)
-        limit = max(1, min(MAX_JOBS, self._capacity.free // max(queue.size for queue in queues)))
+        free = self._capacity.free // max(queue.size for queue in queues)
+        limit = max(1, min(MAX_JOBS, free, self._in_flight.claimable))
         if len(queues) == 1:
             trip = RoundTrip((), lease, limit, limit, ClaimWait(self._claim_id, CLAIM_WAIT))
             self._begin(queues[0], trip)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from attrs import define, field
 from dibs.client.calls.error_info import summarize_exception
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
+from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("dibs.worker")
 
@@ -246,6 +247,20 @@ class Fairness:
             if queue.round_trips.outbox and queue.size <= free and queue.can_send(now):
                 grants[queue] = free // queue.size
                 free -= queue.size * grants[queue]
+
+    def take_prefetched(
+        self, queues: Sequence[QueueState], shares: Shares
+    ) -> tuple[Sequence[tuple[QueueState, Invocation]], Mapping[QueueState, int]]:
+        """Take the prefetched runs that may start. Return them, and the number of further jobs by queue."""
+        starting: list[tuple[QueueState, Invocation]] = []
+        free: dict[QueueState, int] = {}
+        for queue in queues:
+            if share := shares.grants.get(queue, 0):
+                prefetched = queue.prefetch.take_first(share)
+                self.take_capacity(queue, len(prefetched))
+                starting += [(queue, invocation) for invocation in prefetched]
+                free[queue] = share - len(prefetched)
+        return starting, free
 
     def take_capacity(self, queue: QueueState, number: int) -> None:
         """Take the capacity for `number` runs of a queue, and make the queue the most recently served."""

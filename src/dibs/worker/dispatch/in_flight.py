@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterator, MutableSequence, Sequence
@@ -33,13 +34,21 @@ class InFlightRuns:
     Each run has a unique index into the array `started`, which holds the start time of its handler, or 0.
     """
 
-    def __init__(self, started: MutableSequence[float], wakeups: FlowWakeups | None = None) -> None:
+    def __init__(
+        self,
+        started: MutableSequence[float],
+        wakeups: FlowWakeups | None = None,
+        max_claims: int | None = None,
+    ) -> None:
         self._started = started
         self._wakeups = wakeups
         self._free_indexes = list(range(MAX_IN_FLIGHT))
         self._runs: dict[int, Invocation] = {}
         #: Largest number of jobs that the claims in flight can return.
         self.expected_jobs = 0
+        #: The number of jobs that were claimed so far.
+        self.claimed = 0
+        self._max_claims = math.inf if max_claims is None else max_claims
 
     def __bool__(self) -> bool:
         return bool(self._runs)
@@ -49,9 +58,14 @@ class InFlightRuns:
         return iter(list(self._runs.values()))
 
     @property
+    def claims_left(self) -> float:
+        """The number of jobs that the process may still claim."""
+        return self._max_claims - self.claimed
+
+    @property
     def claimable(self) -> int:
         """The number of jobs that may be claimed now: the free indexes, less the jobs of claims in flight."""
-        return len(self._free_indexes) - self.expected_jobs
+        return int(min(len(self._free_indexes), self.claims_left)) - self.expected_jobs
 
     def add(self, handler: Handler, jobs: Sequence[Job]) -> list[Invocation]:
         """Add claimed jobs, and return their runs in the same order."""
@@ -60,6 +74,7 @@ class InFlightRuns:
         now = time.monotonic()
         runs = [Invocation(handler, job, index, now) for job, index in zip(jobs, indexes, strict=True)]
         del self._free_indexes[left:]
+        self.claimed += len(jobs)
         self._runs.update(zip(indexes, runs, strict=True))
         return runs
 

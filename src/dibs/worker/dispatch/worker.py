@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Coroutine, Iterable, MutableSequence, Sequence
 from typing import Any
 
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
@@ -22,18 +22,20 @@ from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import IdleClaim
-from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, Shares, run_size
+from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, run_size
 from dibs.worker.dispatch.flow_wakeups import EvaluationClaims, FlowWakeups
 from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
 from dibs.worker.dispatch.pending_queues import PendingQueues
 from dibs.worker.dispatch.queue_state import BACKOFF_MARGIN, FALLBACK_POLL, PREFETCH_TIMEOUT, QueueState
+from dibs.worker.dispatch.recycling import Recycling
 from dibs.worker.dispatch.requests import Requests
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
 from dibs.worker.execution.executor import Executor, ProcessExecutor
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import RunOutcomes
 from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits
 
 logger = logging.getLogger("dibs.worker")
 
@@ -57,6 +59,7 @@ class Worker:
         killable: bool,
         resources: Any = None,
         poll: float = 1.0,
+        limits: ProcessLimits = NO_LIMITS,
         units: int = PROCESS_UNITS,
     ) -> None:
         self._storage = storage
@@ -78,7 +81,8 @@ class Worker:
         self._capacity = Capacity(units)
         self._oversized = OversizedQueues(storage, self._step_soon, self._back_off)
         self._fairness = Fairness(self._capacity, self._oversized)
-        self._in_flight = InFlightRuns(started, FlowWakeups(storage))
+        self._in_flight = InFlightRuns(started, FlowWakeups(storage), limits.max_runs)
+        self._recycling = Recycling(limits, self._in_flight, notify, self._wake_queues, killable)
         self._requests = Requests(
             storage, self._in_flight, self._fairness, self._apply_reply, self._start_task, self._step_soon
         )
@@ -120,8 +124,7 @@ class Worker:
         match message:
             case messages.UseLease(lease):
                 self._lease = lease
-                for queue in self._queues.values():
-                    queue.readiness.wake()
+                self._wake_queues()
             case messages.CancelRuns(runs):
                 for invocation in self._in_flight.find_runs(runs):
                     self._cancel_run(invocation)
@@ -132,6 +135,11 @@ class Worker:
                 self._start_drain()
                 for invocation in self._in_flight:
                     self._executor.interrupt(invocation, "release")
+        self._step_soon()
+
+    def _wake_queues(self) -> None:
+        for queue in self._queues.values():
+            queue.readiness.wake()
         self._step_soon()
 
     def _cancel_run(self, invocation: Invocation) -> None:
@@ -182,11 +190,12 @@ class Worker:
         if self.ended.done():
             return
         now, queues = time.monotonic(), self._pending.take(self._requests.has_room)
+        claiming, with_settlements = self._may_claim(now), self._claims_with_settlements()
         shares = self._fairness.share(
-            queues, now, claiming=self._may_claim(), claims_with_settlements=self._claims_with_settlements()
+            queues, now, claiming=claiming, claims_with_settlements=with_settlements
         )
         self._count_oversized()
-        starting, free = self._take_prefetched(queues, shares)
+        starting, free = self._fairness.take_prefetched(queues, shares)
         # Sent first: requests would wait while the runs start.
         self._requests.send_due(queues, free, shares, self._lease, now)
         for queue, invocation in starting:
@@ -196,9 +205,10 @@ class Worker:
         self._update_waits(queues, now, claiming=shares.claiming)
         self._finish_drain()
 
-    def _may_claim(self) -> bool:
-        has_room = self._in_flight.claimable >= self._capacity.units
-        return self._lease is not None and not self._draining and has_room
+    def _may_claim(self, now: float) -> bool:
+        if self._lease is None or self._draining or not self._recycling.may_claim(now):
+            return False
+        return self._in_flight.claimable >= min(self._capacity.units, self._in_flight.claims_left)
 
     def _claims_with_settlements(self) -> bool:
         """Return whether a settlement carries a claim for its queue, although no job is known.
@@ -211,20 +221,6 @@ class Worker:
     def _count_oversized(self) -> None:
         if queues := self._oversized.take_queues_to_count():
             self._start_task(self._oversized.count(queues))
-
-    def _take_prefetched(
-        self, queues: Sequence[QueueState], shares: Shares
-    ) -> tuple[Sequence[tuple[QueueState, Invocation]], Mapping[QueueState, int]]:
-        """Take the prefetched runs that may start. Return them, and the number of further jobs by queue."""
-        starting: list[tuple[QueueState, Invocation]] = []
-        free: dict[QueueState, int] = {}
-        for queue in queues:
-            if share := shares.grants.get(queue, 0):
-                prefetched = queue.prefetch.take_first(share)
-                self._fairness.take_capacity(queue, len(prefetched))
-                starting += [(queue, invocation) for invocation in prefetched]
-                free[queue] = share - len(prefetched)
-        return starting, free
 
     def _confirm_lease(self) -> None:
         """Confirm a new lease to the supervisor once no claim under an older lease is in flight."""

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from dibs.client.app import Dibs
 from dibs.worker import messages
+from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits
 from dibs.worker.processes import signals
 from dibs.worker.processes.app_import import check_handlers, describe_error, import_app
 from dibs.worker.processes.logs import LogConfig, apply_log_config
@@ -42,6 +43,7 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
     parent: int
     #: Seconds between two checks of a queue for jobs, for storages that do not push wake-ups.
     poll: float = 1.0
+    limits: ProcessLimits = NO_LIMITS
     #: True if follow-ups (the jobs that a run enqueues when it is settled) may go to other queues.
     cross_queue: bool = True
     #: True if a child process can open the storage.

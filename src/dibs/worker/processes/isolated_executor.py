@@ -19,6 +19,7 @@ from dibs.model.run_outcome import Died, NotEntered, Raised, StopReason, Verdict
 from dibs.worker import messages
 from dibs.worker.execution import exception_info
 from dibs.worker.execution.invocation import Invocation, interrupted_verdict
+from dibs.worker.execution.process_limits import memory_of
 from dibs.worker.processes.isolated_main import run_isolated_process
 from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, SpawnedProcess
 
@@ -42,13 +43,18 @@ class KilledAtStart(ConfigurationError):
 class IsolatedExecutor:
     """The isolated processes of one worker. A process that survives its run is used again.
 
-    `specs` has the encoded spec of the processes for each queue.
+    `specs` has the encoded spec of the processes for each queue. A process with more than `max_memory` bytes
+    of resident memory is not used again.
     """
 
-    def __init__(self, storage: RunStorage, specs: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, storage: RunStorage, specs: Mapping[str, bytes], max_memory: int | None = None
+    ) -> None:
         self._storage = storage
         self._specs = specs
+        self._max_memory = max_memory
         self._loop = asyncio.get_running_loop()
+        #: The processes without a run, also those that leave their lifespan before they exit.
         self._idle: list[IsolatedProcess] = []
         self._busy: dict[tuple[str, str, int], IsolatedProcess] = {}
         self._closed = False
@@ -97,7 +103,7 @@ class IsolatedExecutor:
     def _take_idle(self, spec: bytes) -> IsolatedProcess | None:
         self._idle = [process for process in self._idle if process.alive]
         for process in reversed(self._idle):
-            if process.spec == spec:
+            if process.spec == spec and not process.leaving:
                 self._idle.remove(process)
                 return process
         return None
@@ -142,6 +148,16 @@ class IsolatedExecutor:
             process.kill()
         elif process.alive:
             self._idle.append(process)
+            self._replace_large(process)
+
+    def _replace_large(self, process: IsolatedProcess) -> None:
+        if self._max_memory is None or (memory := memory_of(process.pid) or 0) <= self._max_memory:
+            return
+        logger.warning(
+            "process %d of a handler uses %s MB, more than max_memory allows: it is replaced",
+            process.pid, f"{memory / 1e6:,.0f}",
+        )  # fmt: skip
+        process.leave()
 
     def interrupt(self, invocation: Invocation, stop: StopReason) -> None:
         """Stop a run. A cancelled run has CANCEL_GRACE seconds; for another reason, kill its process.
@@ -167,7 +183,7 @@ class IsolatedExecutor:
         for process in self._busy.values():
             process.kill()
         for process in self._idle:
-            process.send(messages.ExitIsolated())
+            process.leave()
 
     async def close(self) -> None:
         """End all isolated processes, and wait until they have exited. If cancelled, kill them.
@@ -196,6 +212,8 @@ class IsolatedProcess:
         self._verdict: asyncio.Future[Verdict] | None = None
         #: Called when the handler of the current run begins; None if it has begun, or without a run.
         self._on_entered: Callable[[], None] | None = None
+        #: True after the process was asked to exit: it takes no more runs.
+        self.leaving = False
         #: Set when the process has ended.
         self.exited = asyncio.Event()
         self._reports: set[asyncio.Task[None]] = set()
@@ -225,6 +243,15 @@ class IsolatedProcess:
         seconds = None if invocation.limits.timeout is None else invocation.limits.timeout / 1000
         self.send(messages.RunJob(invocation.handler.queue, invocation.job, seconds))
         return await self._verdict
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def leave(self) -> None:
+        """Ask a process without a run to leave its lifespan and exit."""
+        self.leaving = True
+        self.send(messages.ExitIsolated())
 
     def send(self, message: Struct) -> None:
         self._process.send(messages.encode(message))

@@ -43,7 +43,7 @@ async def build_worker(
     process of the worker.
     """
     handlers = [app.handlers[queue] for queue in spec.queues]
-    isolated = IsolatedExecutor(app.storage, _isolated_specs(app, spec))
+    isolated = IsolatedExecutor(app.storage, _isolated_specs(app, spec), spec.limits.max_memory)
     stack.push_async_callback(isolated.close)
     # The worker is created within the lifespan and closed after it. Until then it checks the deadlines of
     # runs that do not stop.
@@ -62,6 +62,7 @@ async def build_worker(
         killable=killable,
         resources=resources,
         poll=spec.poll,
+        limits=spec.limits,
     )
     closing.callback(worker.close)
     return worker

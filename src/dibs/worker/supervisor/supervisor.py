@@ -127,6 +127,7 @@ class Supervisor:
             running=health.running,
             ready=health.ready,
             stopping=health.stopping,
+            leases=self._keeper.leases,
         )
 
     # -- start and stop ------------------------------------------------------------------------------
@@ -170,12 +171,8 @@ class Supervisor:
         await self._leases.stop()
 
     def _start_workers(self) -> None:
-        for _ in range(max(1, self._plan.processes)):
-            self._start_worker()
-
-    def _start_worker(self) -> None:
         if not self._stopping:
-            self._workers.start(self)
+            self._workers.start_missing(self)
             self._update_processes()
 
     def _update_processes(self) -> None:
@@ -195,6 +192,31 @@ class Supervisor:
         match message:
             case messages.RunsClaimed() | messages.RunsSettled():
                 self._record_runs(worker, message)
+            case messages.LeaseAdopted() | messages.ClaimReplyLost() | messages.LeaseRejected():
+                self._on_lease_message(worker, message)
+            case messages.ProcessReady():
+                self._on_ready(worker)
+            case messages.RunTimedOut():
+                self._deadlines.on_timed_out(worker, message)
+            case messages.RunOverran():
+                self._deadlines.on_overran(worker, message)
+                self._on_overran(worker, message)
+            case messages.WorkerSpent(reason, planned):
+                level = logging.INFO if planned else logging.WARNING
+                logger.log(level, "worker process %d %s: it is replaced", worker.pid, reason)
+                self._retire_worker(worker)
+            case messages.WorkerDrained():
+                self._on_drained(worker)
+            case messages.StartFailed(reason, passing):
+                worker.start_error, worker.start_error_passes = reason, passing
+        self.changes.notify()
+
+    def _on_lease_message(
+        self,
+        worker: WorkerHandle,
+        message: messages.LeaseAdopted | messages.ClaimReplyLost | messages.LeaseRejected,
+    ) -> None:
+        match message:
             case messages.LeaseAdopted(lease):
                 worker.lease = lease
                 self._leases.drop_unused()
@@ -202,18 +224,6 @@ class Supervisor:
                 self._replace_lease(lease)
             case messages.LeaseRejected(lease):
                 self._keeper.mark_lost(lease, "the storage refused a claim under it")
-            case messages.ProcessReady():
-                self._on_ready(worker)
-            case messages.RunTimedOut():
-                self._deadlines.on_timed_out(worker, message)
-            case messages.RunOverran():
-                self._deadlines.on_overran(worker, message)
-                self._retire_worker(worker, message)
-            case messages.WorkerDrained():
-                self._on_drained(worker)
-            case messages.StartFailed(reason, passing):
-                worker.start_error, worker.start_error_passes = reason, passing
-        self.changes.notify()
 
     def _record_runs(
         self, worker: WorkerHandle, message: messages.RunsClaimed | messages.RunsSettled
@@ -238,10 +248,19 @@ class Supervisor:
             worker.ended_for_overrun = True
             worker.retire_by = max(worker.retire_by or 0.0, time.monotonic() + STOP_TIMEOUT)
             worker.send(messages.StopWorker())
+        elif worker.retiring and worker.retire_by is None:
+            worker.retire_by = time.monotonic() + self._plan.grace  # for its lifespan
 
-    # -- overruns ------------------------------------------------------------------------------------
+    # -- replacements --------------------------------------------------------------------------------
 
-    def _retire_worker(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
+    def _retire_worker(self, worker: WorkerHandle) -> None:
+        """Let a worker claim no more, finish its runs and exit, and start its replacement."""
+        if not worker.retiring and not self._stopping:
+            worker.retiring = True
+            worker.send(messages.DrainWorker())
+            self._start_workers()
+
+    def _on_overran(self, worker: WorkerHandle, message: messages.RunOverran) -> None:
         """Start the replacement of a worker whose handler does not stop, and let it finish its other runs.
 
         The worker is killed after the grace even if other runs still last: they may have no timeout, and the
@@ -250,18 +269,16 @@ class Supervisor:
         self._report.overruns += 1
         effect = "its process is replaced" if worker.killable else "the run is settled as timed out"
         logger.error("%s/%s: its handler still runs after its timeout; %s", message.queue, message.id, effect)
-        if worker.killable and not worker.retiring:
-            worker.retiring = True
+        if worker.killable and worker.retire_by is None and not worker.ended_for_overrun:
             worker.retire_by = time.monotonic() + self._plan.grace
-            worker.send(messages.DrainWorker())
-            self._start_worker()
+            self._retire_worker(worker)
 
     def _kill_overdue_worker(self, worker: WorkerHandle) -> None:
         """Kill a process that does not enforce the deadlines of its runs. `on_exit` settles these runs."""
+        announced, worker.retire_by = worker.retire_by is not None, None
         worker.ended_for_overrun = True
-        worker.retire_by = None
         for held_run in self._held_runs.runs_of(worker):
-            if held_run.overran and not worker.retiring:
+            if held_run.overran and not announced:
                 self._report.overruns += 1
                 logger.error(
                     "%s/%s: run over its timeout, and process %d does not react: it is killed and replaced",
@@ -279,16 +296,16 @@ class Supervisor:
             for held_run in self._held_runs.runs_of(worker):
                 self._report.queue(held_run.queue).released += 1
             self._held_runs.remove_worker(worker)
+            if worker.retiring and not worker.exit_expected:
+                self._start_workers()
         elif worker.start_error is not None or not worker.ready:
             self._on_failed_start(worker, reason)
         elif worker.ended_for_overrun:
             self._start_recovery(worker, None)
-            if not worker.retiring:
-                self._start_worker()
+            self._start_workers()
         else:
             self._on_crash(worker, reason)
-            if not worker.retiring:
-                self._replace_worker_later(lifetime)
+            self._replace_worker_later(lifetime)
         self._update_processes()
 
     def _on_failed_start(self, worker: WorkerHandle, reason: str) -> None:
@@ -311,7 +328,7 @@ class Supervisor:
         self._start_recovery(worker, Crash(worker.started, error))
 
     def _replace_worker_later(self, lifetime: float) -> None:
-        self._loop.call_later(self._workers.next_restart_pause(lifetime), self._start_worker)
+        self._loop.call_later(self._workers.next_restart_pause(lifetime), self._start_workers)
 
     def _start_recovery(self, worker: WorkerHandle, crash: Crash | None) -> None:
         task = self._start_task(self._recover_runs(worker, crash))

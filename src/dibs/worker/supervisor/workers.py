@@ -46,13 +46,26 @@ class Workers:
     def start(self, listener: WorkerListener) -> None:
         """Start one worker: a child process, or a task in this process if the plan has no processes."""
         plan = self._plan
-        spec = ProcessSpec(app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll)
+        spec = ProcessSpec(
+            app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll, limits=plan.limits
+        )
         worker: WorkerHandle = (
             ProcessWorkerHandle(spec, listener, self._fork_server)
             if plan.processes
             else LocalWorkerHandle(self._app, spec, listener)
         )
         self._started_at[worker] = time.monotonic()
+
+    def start_missing(self, listener: WorkerListener) -> None:
+        """Start workers until as many as planned may claim, but let no more than twice as many live.
+
+        Workers that end their runs before they exit are not counted among those that may claim. Without the
+        second limit, runs of an hour and a limit of one run would start a process for each job.
+        """
+        planned = max(1, self._plan.processes)
+        missing = planned - sum(not worker.retiring for worker in self._started_at)
+        for _ in range(min(missing, 2 * planned - len(self._started_at))):
+            self.start(listener)
 
     def remove(self, worker: WorkerHandle) -> float:
         """Remove a worker that has exited, and return its lifetime in seconds."""
