@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[type[DibsError], str, dict[str, object], str]] = {
     "a poll by name that is text": (ConfigurationError, "file:x", {"poll": "1"}, "poll"),
     "an fsync by name that is text": (ConfigurationError, "file:x", {"fsync": "no"}, "fsync"),
     "no path": (UnknownOption, "file:", {}, "file:./jobs"),
-    "a path with NUL": (ConfigurationError, "file:a\0b", {}, "NUL"),
+    "a path with NUL": (ConfigurationError, "file:a\0b", {}, "control character"),
     "a clock nobody has": (ConfigurationError, "memory:", {"clock": "sundial"}, "'system' or 'manual'"),
 }
 

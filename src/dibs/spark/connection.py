@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
 from dibs.model.worker_record import without_reserved
-from dibs.storage.addresses import redact_url
+from dibs.storage.addresses import parse_file_path, redact_url
 from dibs.storage.protocol import LATEST, Storage
 from dibs.storage.registry import open_storage, parse_scheme
 
@@ -104,7 +104,7 @@ def describe_process() -> str:
 def shared_url(url: str | None) -> str:
     """Return a URL that names the same storage in every process.
 
-    The default URL is filled in, and the path of a `file:` URL is made absolute.
+    The default URL is filled in, and the path of a `file:` URL is absolute.
 
     Raise Refused for a storage that other processes cannot open, and NoStorage if no URL is set.
     """
@@ -117,19 +117,12 @@ def shared_url(url: str | None) -> str:
             "file:/shared/jobs, redis:// or postgresql://",
             field="url",
         )
-    return _absolute_url(found)
+    return found
 
 
 def is_shared(url: str) -> bool:
     """Return whether other processes can open the storage at this URL."""
     return open_storage(url).capabilities.shared
-
-
-def _absolute_url(url: str) -> str:
-    folder = directory_of(url)
-    if folder is None:
-        return url
-    return f"file:{folder.absolute()}{''.join(url.partition('?')[1:])}"
 
 
 def absolute_location(location: str) -> str:
@@ -141,8 +134,7 @@ def directory_of(url: str) -> Path | None:
     """Return the directory of a `file:` URL, or None for another scheme."""
     if parse_scheme(url) != "file":
         return None
-    path = url.partition("?")[0].partition(":")[2]
-    return Path("/" + path.lstrip("/") if path.startswith("//") else path)
+    return Path(parse_file_path(url))
 
 
 def check_directory(url: str) -> None:

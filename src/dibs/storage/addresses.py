@@ -18,6 +18,7 @@ _ESCAPED: Final = "@ as %40, / as %2F, ? as %3F, # as %23, : as %3A and % as %25
 # The patterns are compiled at the first use, to keep `import dibs` fast.
 _BAD_PERCENT: Final = r"%(?![0-9A-Fa-f]{2})"
 _HOST: Final = r"(\[[0-9A-Fa-f:.%\w]*\]|[^\[\]:\s]*)(:([0-9]{0,5}))?"
+_CONTROL: Final = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 _OPTION_NAME: Final = r"\w+"
 #: Matches the names of options whose value is a secret.
 _SECRET_NAME: Final = "pass|secret|token|key"  # noqa: S105 - no password
@@ -113,6 +114,36 @@ def show_option(name: str, url: str = "") -> str:
     if not re.fullmatch(_OPTION_NAME, name) or re.search(_SECRET_NAME, url.partition("?")[2]):
         return "in the URL (not shown, because it may be a part of a password: write & as %26)"
     return repr(name)
+
+
+def check_url(url: str) -> None:
+    """Raise ConfigurationError for a URL with a line break or another control character.
+
+    A secret or a file often ends with a line break. It is not removed: the rest of a URL means what it says,
+    and a path or a password may end with any other character. The message repeats no part of the URL.
+    """
+    if found := re.search(_CONTROL, url):
+        raise ConfigurationError(
+            f"the storage URL has the control character {found[0]!r} at position {found.start() + 1} of "
+            f"{len(url)}: remove it; for a line break at the end of a file, $(cat FILE) does so"
+        )
+
+
+def absolute_url(url: str, folder: str) -> str:
+    """Return a file: URL with its path below `folder`, unless that path is absolute; any other URL as it is.
+
+    Raise ConfigurationError if `folder` has a character that a URL cannot hold.
+    """
+    scheme, colon, rest = url.partition(":")
+    path, mark, query = rest.partition("?")
+    if scheme.lower() != "file" or not path or path.startswith(("/", "~")):
+        return url
+    if "?" in folder:
+        raise ConfigurationError(
+            f"the path {path} is relative to the folder {folder}, whose name has a question mark. That "
+            "begins the options of a URL: write an absolute path, or rename the folder"
+        )
+    return f"{scheme}{colon}{folder.rstrip('/')}/{path.removeprefix('./')}{mark}{query}"
 
 
 def parse_file_path(url: str) -> str:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from dibs.errors import ConfigurationError, UnknownOption, UnknownScheme
-from dibs.storage.addresses import show_option
+from dibs.storage.addresses import check_url, show_option
 from dibs.storage.protocol import Clock, Storage
 
 if TYPE_CHECKING:
@@ -73,7 +73,11 @@ def client_options(client: object, package: str = "") -> tuple[str, dict[str, An
 
 
 def parse_scheme(url: str) -> str:
-    """Return the scheme of a storage URL in lower case. Raise UnknownScheme for text without a scheme."""
+    """Return the scheme of a storage URL in lower case.
+
+    Raise UnknownScheme for text without a scheme, and ConfigurationError for text with a line break.
+    """
+    check_url(url)
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme:
         # The message does not repeat the text, because the text may be a password.

@@ -23,6 +23,7 @@ from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
 from dibs.worker.processes.logs import enable_dibs_loggers
+from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
 from dibs.worker.processes.spawn import refuse_during_import
 from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.health import Health, serve_health
@@ -94,7 +95,7 @@ async def run(
     )
     limits = make_process_limits(max_runs, max_memory)
     # Before the storage is opened: the fork server imports its modules at the same time.
-    with open_fork_server(processes, fork_server) as server:
+    with repeated_warnings_once_a_minute(), open_fork_server(processes, fork_server) as server:
         async with app:
             if server is not None:
                 server.preload(parse_scheme(app.storage.url))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from dibs import ConfigurationError, Dibs, NoStorage
+from dibs import ConfigurationError, Dibs, NoStorage, open_storage
 from dibs.client.connection.url import resolve_url
 from dibs.storage.addresses import redact_url
 
@@ -52,6 +53,58 @@ def test_a_relative_file_url_is_relative_to_the_project_folder(project_root: Pat
     project(project_root, "'file:./jobs?fsync=true'")
 
     assert resolve_url(None) == f"file:{project_root}/jobs?fsync=true"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_relative_file_url_stays_relative_to_the_folder_of_its_first_use(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: bool,  # noqa: FBT001
+) -> None:
+    if not given:
+        monkeypatch.setenv("DIBS_URL", "file:./jobs?poll=2")
+    here = Path.cwd()
+    app = Dibs("file:./jobs?poll=2" if given else None)
+    first = app.url
+    monkeypatch.chdir(tmp_path)
+
+    assert first == app.url == f"file:{here}/jobs?poll=2"
+
+
+def test_a_folder_that_a_url_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question mark would begin the options, and the jobs would go to another folder."""
+    (tmp_path / "what?").mkdir()
+    monkeypatch.chdir(tmp_path / "what?")
+
+    with pytest.raises(ConfigurationError, match="question mark"):
+        resolve_url("file:./jobs")
+
+
+@pytest.mark.parametrize(
+    "url", ["memory:", "file:/tmp/jobs", "redis://h/0", "postgresql://u:secret@h/d", "5"]
+)
+@pytest.mark.parametrize("character", ["\n", "\r\n", "\0", "\x85", "\u2028"])
+@pytest.mark.parametrize("place", ["argument", "variable", "project", "storage"])
+def test_a_url_with_a_line_break_is_refused(
+    project_root: Path, monkeypatch: pytest.MonkeyPatch, url: str, character: str, place: str
+) -> None:
+    """A line break at the end, as in a secret of Kubernetes, would name another folder or server."""
+    bad = url + character
+    if place == "variable" and "\0" in bad:
+        pytest.skip("no variable holds this character")
+    if place == "variable":
+        monkeypatch.setenv("DIBS_URL", bad)
+    elif place == "project":
+        project(project_root, json.dumps(bad))
+
+    def use() -> object:
+        if place == "storage":
+            return open_storage(bad)
+        return Dibs(bad if place == "argument" else None).url
+
+    with pytest.raises(ConfigurationError, match=f"control .* at position {len(url) + 1}") as caught:
+        use()
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["5", "oh no"])

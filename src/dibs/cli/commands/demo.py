@@ -19,7 +19,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.tables import print_table
-from dibs.client.connection.url import URL_VARIABLE
+from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def command(path: Path | None, *, processes: int | None, url: str, json: bool) -
 def _demo_environment(url: str) -> Iterator[None]:
     """Set the URL for worker processes, and hide the log: it would report the killed worker as an error."""
     before, logger = os.environ.get(URL_VARIABLE), logging.getLogger("dibs")
-    os.environ[URL_VARIABLE], level = url, logger.level
+    os.environ[URL_VARIABLE], level = resolve_url(url), logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield

@@ -17,7 +17,7 @@ from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.storage_access import connect
 from dibs.cli.tables import format_age, print_in_format
-from dibs.client.connection.url import URL_VARIABLE
+from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.model.duration_text import format_duration
 from dibs.model.job import Slot
 from dibs.model.results import QueueInfo
@@ -76,7 +76,7 @@ def _import_application(application: str, url: str | None) -> Dibs:
     from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
 
     if url is not None:
-        os.environ[URL_VARIABLE] = url
+        os.environ[URL_VARIABLE] = resolve_url(url)
     sys.path.insert(0, str(Path.cwd()))
     return import_app(application)
 

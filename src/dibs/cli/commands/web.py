@@ -119,7 +119,7 @@ def _import_application(application: str, url: str | None) -> Dibs:
     from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
 
     if url is not None:
-        os.environ[URL_VARIABLE] = url
+        os.environ[URL_VARIABLE] = resolve_url(url)
     sys.path.insert(0, str(Path.cwd()))
     return import_app(application)
 

@@ -21,7 +21,7 @@ from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
 from dibs.client.app import Until
-from dibs.client.connection.url import URL_VARIABLE
+from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage
@@ -213,7 +213,7 @@ def _import_application(application: str, url: str | None) -> Dibs:
     if url is not None:
         # Check the URL before the import, which may take long or open the storage.
         check_outlives_command(open_storage(url))
-        os.environ[URL_VARIABLE] = url
+        os.environ[URL_VARIABLE] = url = resolve_url(url)
     app = import_app(application)
     check_threads()
     if url is not None and app.url != url:

@@ -18,7 +18,7 @@ from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_withi
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, Opening, OpenStorage, close_opened
 from dibs.client.connection.thread_enqueues import current_target, move_to_loop
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.url import resolve_url, working_folder
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.storage.addresses import redact_url
 from dibs.storage.protocol import Storage
@@ -74,6 +74,9 @@ class StorageHandle:
     max_pending: int = field(default=DEFAULT_MAX_PENDING, converter=check_max_pending)
     #: The middleware of `app.middleware(enqueue=...)`, composed to one.
     enqueue_middleware: EnqueueMiddleware | None = field(default=None, init=False)
+    #: The working directory at the first use of the app; "" before. The relative path of a file: URL is below
+    #: it, also after os.chdir. A worker process gets the folder of its parent.
+    folder: str = field(default="", init=False)
     #: The open storages by process id. A fork keeps those of its parent here, because the destruction of a
     #: connection might end the session of the parent at the server.
     _by_process: dict[int, LoopStorages] = field(factory=dict, init=False)
@@ -84,7 +87,8 @@ class StorageHandle:
     @property
     def url(self) -> str:
         """The URL of the storage, with its password. Raises NoStorage if there is no URL."""
-        return resolve_url(self._url)
+        self.folder = self.folder or working_folder()
+        return resolve_url(self._url, self.folder)
 
     @property
     def redacted_url(self) -> str:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dibs.errors import ConfigurationError, NoStorage
+from dibs.storage.addresses import absolute_url, check_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,21 +15,33 @@ if TYPE_CHECKING:
 URL_VARIABLE = "DIBS_URL"
 
 
-def resolve_url(url: str | None) -> str:
+def working_folder() -> str:
+    """Return the working directory; "" if it was removed, where only an absolute path can be used."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - an app does not import pathlib for this
+    except FileNotFoundError:
+        return ""
+
+
+def resolve_url(url: str | None, folder: str | None = None) -> str:
     """Return `url`, else $DIBS_URL, else `url` under [tool.dibs] in the nearest pyproject.toml.
 
-    Raises NoStorage if there is no URL, ConfigurationError if pyproject.toml is invalid.
+    The path of a file: URL becomes absolute: a relative one is below `folder`, by default the working
+    directory. Raises NoStorage if there is no URL, ConfigurationError for a URL with a line break and for an
+    invalid pyproject.toml.
     """
-    found = url or os.environ.get(URL_VARIABLE) or _find_project_url()
+    folder = working_folder() if folder is None else folder
+    found = url or os.environ.get(URL_VARIABLE) or _find_project_url(folder)
     if not found:
         raise NoStorage
-    return found
+    check_url(found)
+    return absolute_url(found, folder)
 
 
-def _find_project_url() -> str | None:
+def _find_project_url(start: str) -> str | None:
     from pathlib import Path  # noqa: PLC0415 - an app with a URL does not pay for this import
 
-    current = Path.cwd()
+    current = Path(start)
     for folder in (current, *current.parents):
         project = folder / "pyproject.toml"
         if project.is_file():
@@ -48,15 +61,5 @@ def _read_project_url(project: Path) -> str | None:
         raise ConfigurationError(
             f"{project}: url under [tool.dibs] is of type {type(url).__name__}; it must be a string"
         )
-    return _anchor_file_url(project, url) if url else None
-
-
-def _anchor_file_url(project: Path, url: str) -> str:
-    """Return `url`, with the path of a relative file: URL under the folder of pyproject.toml, `project`.
-
-    All processes of a project then use the same directory, from every working directory.
-    """
-    scheme, _, path = url.partition(":")
-    if scheme != "file" or path.startswith(("/", "~")):
-        return url
-    return f"file:{project.parent}/{path.removeprefix('./')}"
+    # All processes of a project then use the same directory, from every working directory.
+    return absolute_url(url, str(project.parent)) if url else None

@@ -11,6 +11,7 @@ from typing import Final
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
 
 from dibs.storage.file.directory import COMMITS, Directory
 from dibs.storage.monkey_patches import gevent_has_patched
@@ -37,7 +38,7 @@ class CommitWatch(FileSystemEventHandler):
     def __init__(self, directory: Directory, on_commit: Callable[[int], None]) -> None:
         self._directory = directory
         self._on_commit = on_commit
-        self._observer = Observer()
+        self._observer: BaseObserver | None = None
 
     def start(self) -> bool:
         """Start watching. Return False if the system refuses; inotify limits the watches of each user.
@@ -47,15 +48,18 @@ class CommitWatch(FileSystemEventHandler):
         if gevent_has_patched():
             return False
         try:
-            self._observer.schedule(self, self._directory.path_of(COMMITS))
-            self._observer.start()
+            # Each of these calls may be the one that opens an inotify instance.
+            observer = Observer()
+            observer.schedule(self, self._directory.path_of(COMMITS))
+            observer.start()
         except OSError as error:
             log.warning("cannot watch %s for changes (%s): waits poll instead", self._directory.path, error)
             return False
+        self._observer = observer
         return True
 
     def stop(self) -> None:
-        if self._observer.is_alive():
+        if self._observer is not None:
             self._observer.stop()
             self._observer.join()
 

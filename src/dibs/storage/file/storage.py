@@ -92,9 +92,10 @@ class FileStorage(IndexedStorage):
                 raise ConfigurationError(f"{name} is {flag!r}; it must be True or False")
         if "\0" in path:
             raise ConfigurationError("the path of a file storage holds a NUL character; leave it out")
-        # Once: a later os.chdir does not change the storage. Path.resolve would follow a link, which may be
-        # switched later.
-        path = os.path.abspath(path)
+        if not os.path.isabs(path):
+            # Once: a later os.chdir does not change the storage. Path.resolve would follow a link, which may
+            # be switched later.
+            path = os.path.join(os.getcwd(), path.removeprefix("./"))
         self.url = f"file:{path}"
         self.durability = (
             "power loss: every commit is fsynced"

@@ -24,6 +24,7 @@ from dibs.worker.processes import signals
 from dibs.worker.processes.app_import import check_handlers, describe_error, import_app
 from dibs.worker.processes.logs import LogConfig, apply_log_config
 from dibs.worker.processes.multiprocessing_privates import run_exit_functions
+from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
 
 #: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1
@@ -46,6 +47,8 @@ class ProcessSpec(Struct, frozen=True, kw_only=True):
     limits: ProcessLimits = NO_LIMITS
     #: True if follow-ups (the jobs that a run enqueues when it is settled) may go to other queues.
     cross_queue: bool = True
+    #: The folder of a relative file: URL, as in the parent; "" keeps that of this process.
+    folder: str = ""
     #: True if a child process can open the storage.
     shared: bool = True
     #: The log configuration of the parent, used if the application configures no logging.
@@ -119,6 +122,8 @@ def set_up_process(pipe: Connection, encoded_spec: bytes) -> tuple[ParentPipe, P
     parent = ParentPipe(pipe)
     try:
         app = import_app(spec.app)
+        if spec.folder:
+            app._storage_handle.folder = spec.folder  # noqa: SLF001 - the worker is a part of dibs
         check_handlers(app, spec.app, spec.queues)
     except BaseException as error:  # noqa: BLE001 - importing runs the user's code
         parent.send(messages.StartFailed(describe_error(error)))
@@ -147,7 +152,8 @@ def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
     wait for tasks that ignore their cancellation, and for threads of handlers.
     """
     runner = asyncio.Runner(loop_factory=uvloop_factory())
-    runner.run(_run_then_cancel_tasks(work))
+    with repeated_warnings_once_a_minute():
+        runner.run(_run_then_cancel_tasks(work))
 
 
 async def _run_then_cancel_tasks(work: Coroutine[Any, Any, None]) -> None:

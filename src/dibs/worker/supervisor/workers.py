@@ -47,7 +47,12 @@ class Workers:
         """Start one worker: a child process, or a task in this process if the plan has no processes."""
         plan = self._plan
         spec = ProcessSpec(
-            app=plan.reference, queues=plan.queues, parent=os.getpid(), poll=plan.poll, limits=plan.limits
+            app=plan.reference,
+            queues=plan.queues,
+            parent=os.getpid(),
+            poll=plan.poll,
+            limits=plan.limits,
+            folder=self._app._storage_handle.folder,  # noqa: SLF001 - the worker is a part of dibs
         )
         worker: WorkerHandle = (
             ProcessWorkerHandle(spec, listener, self._fork_server)
