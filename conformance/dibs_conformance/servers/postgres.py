@@ -119,9 +119,10 @@ def start_postgres(**options: str) -> PostgresServer:
     return server
 
 
-def start_standby(primary: PostgresServer) -> PostgresServer:
+def start_standby(primary: PostgresServer, environ: Mapping[str, str] | None = None) -> PostgresServer:
     """Start a hot standby that streams from a primary. It has the user and the password of the primary."""
     server = PostgresServer(primary.found, primary.options)
+    server.environ.update(environ or {})
     try:
         server.copy_primary(primary)
         server.start()

@@ -33,6 +33,8 @@ class Server(ABC):
         # A short path, because the path of a Unix socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="dibs-"))
         self.port = 0
+        #: Environment variables of the server, beside those of this process.
+        self.environ: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         atexit.register(self.remove)
@@ -75,6 +77,7 @@ class Server(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **self.environ},
                 **self.popen_options(),
             )
         self._watchdog = start_watchdog(self._process.pid, self.folder)

@@ -1,8 +1,6 @@
 -- Locks that only roles with rights on the schema can take. Any role that may connect to the database can hold any
--- advisory lock, whose keys are numbers that it can compute. So no function waits for an advisory lock.
-
--- Has no rows: raise_numbers() and change_lead() lock it. A role needs UPDATE or DELETE on it.
-CREATE TABLE number_lock ();
+-- advisory lock, whose keys are numbers that it can compute. So no function waits for an advisory lock; the functions
+-- below lock the table `number_lock` of 0040_incarnations.sql.
 
 -- raise_numbers(floor): raise the sequence, so that the next number is above `floor`.
 -- The lock prevents two calls from setting the sequence back. The lock of a table lasts until the end of its transaction,

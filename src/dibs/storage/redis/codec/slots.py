@@ -154,9 +154,10 @@ def decode_outcome(raw: bytes) -> Outcome:
 def _decode_kept(raw: bytes) -> Outcome:
     """Decode an outcome in the short form, as outcome_reply in short_outcomes.lua sends it."""
     kept_class, at = read_sized(raw, 1)
-    age, _, holder = kept_class.decode().partition(",")
+    ages, _, holder = kept_class.decode().partition(",")
+    age, _, ahead = ages.partition("+")
     flags, fence, lead = raw[at], int.from_bytes(raw[at + 4 : at + 11]), raw[at + 11]
-    claimed_at = fence // 1000 - lead
+    claimed_at = fence // 1000 - lead - int(ahead or 0)
     ended_at = claimed_at + int.from_bytes(raw[at + 12 : at + 15])
     at += 17 if flags & KEEPS_PRIORITY else 15
     seq, run_at = int.from_bytes(raw[at : at + 7]), int.from_bytes(raw[at + 7 : at + 15])

@@ -73,6 +73,15 @@ local function has_waiting(queue)
   return queue.keyed or call('EXISTS', queue.prefix .. 'priorities') == 1
 end
 
+-- Write the incarnation that this step begins, and remove the fields of earlier server processes.
+local function write_incarnation(queue)
+  for _, field in ipairs(call('HKEYS', queue.prefix .. 'meta')) do
+    if string.find(field, '^function') then call('HDEL', queue.prefix .. 'meta', field) end
+  end
+  call('HSET', queue.prefix .. 'meta', PROCESS, decimal(queue.ahead))
+  call('HSET', queue.incarnation.key, 'id', queue.incarnation.id, 'ahead', decimal(queue.ahead))
+end
+
 -- PUBLISH by pcall, here and elsewhere: a message is a hint, and the step is written. If an operator takes the right to
 -- publish away, an error would tell the caller that nothing has happened.
 local function write_meta(queue)
@@ -82,6 +91,7 @@ local function write_meta(queue)
   call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
+  if queue.incarnation then write_incarnation(queue) end
   if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)

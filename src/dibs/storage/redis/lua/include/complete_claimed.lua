@@ -31,7 +31,7 @@ end
 
 -- Return the number of a class, and note that an outcome of it is kept until `expires_at`.
 local function use_class(queue, age, holder)
-  local text = age .. ',' .. holder
+  local text = (queue.ahead == 0 and age or age .. '+' .. queue.ahead / 1000) .. ',' .. holder
   local class = read_field(queue, 'classes', text)
   known_values(queue, 'classes')[class or ''] = text
   if not class then
@@ -46,8 +46,8 @@ end
 
 -- Return the bytes that the outcomes of a group share; nil if they need the general form.
 local function shared_outcome(queue, age, run, priority)
-  local fence, claimed_at = unpack_from('>I8I8', run, 2)
-  local lead, duration = math.floor(fence / 1000) - claimed_at, queue.now - claimed_at
+  local ahead, fence, claimed_at = queue.ahead or begin_incarnation(queue), unpack_from('>I8I8', run, 2)
+  local lead, duration = math.floor((fence - ahead) / 1000) - claimed_at, queue.now - claimed_at
   if lead < 0 or lead > MAX_LEAD or duration < 0 or duration > MAX_DURATION then return nil end
   local class, plain = use_class(queue, age, sub(run, HOLDER)), priority == NO_PRIORITY
   if class > MAX_CLASS then return nil end

@@ -4,21 +4,16 @@
 
 local COMPLETED_FLAG, KEPT_FOR_EVER, NO_LEASE = 1, 4, string.rep('\0', 32)
 
--- Return the age and the holder of a class, as texts.
-local function read_class(queue, class)
-  return string.match(class_text(queue, class) or error('no class'), '^([^,]*),(.*)$')
-end
-
--- Return fence, claimed_at and ended_at of an outcome in the short form, and its class.
-local function kept_times(text)
+-- Return fence, claimed_at and ended_at of an outcome in the short form, and the age and the holder of its class, as texts.
+local function read_kept(queue, text)
   local _, class, fence, lead, duration = unpack_from('>BI3I7BI3', text)
-  local claimed_at = math.floor(fence / 1000) - lead
-  return fence, claimed_at, claimed_at + duration, class
+  local age, ahead, holder = string.match(class_text(queue, class) or error('no class'), '^([%d*]*)%+?(%d*),(.*)$')
+  local claimed_at = math.floor(fence / 1000) - lead - (tonumber(ahead) or 0)
+  return fence, claimed_at, claimed_at + duration, age, holder
 end
 
 local function expand_kept(queue, text)
-  local fence, claimed_at, ended_at, class = kept_times(text)
-  local age, holder = read_class(queue, class)
+  local fence, claimed_at, ended_at, age, holder = read_kept(queue, text)
   local flags, priority, at, for_ever = string.byte(text), NO_PRIORITY, 16, age == '*'
   if band(flags, KEEPS_PRIORITY) ~= 0 then priority, at = sub(text, 16, 17), 18 end
   if #text < at + 14 then error('no outcome') end
@@ -39,6 +34,6 @@ end
 
 -- Subtract an outcome that this step removes or replaces from the count of its age.
 local function uncount_kept(queue, id, text)
-  local ok, age = pcall(function() return (read_class(queue, select(4, kept_times(text)))) end)
+  local ok, age = pcall(function() return (select(4, read_kept(queue, text))) end)
   if ok then count_kept(queue, age, -1) end
 end

@@ -6,8 +6,7 @@
 -- removes it.
 local function has_kept_expired(queue, text)
   local ok, expires_at = pcall(function()
-    local _, _, ended_at, class = kept_times(text)
-    local age = read_class(queue, class)
+    local _, _, ended_at, age = read_kept(queue, text)
     return age == '*' and math.huge or ended_at + tonumber(age)
   end)
   return not ok or expires_at <= queue.now

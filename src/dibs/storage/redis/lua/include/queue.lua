@@ -20,6 +20,12 @@ local CHUNK = 2000
 -- Ms by which the clock may step back without a lead, as in src/dibs/storage/clock.py.
 local TOLERANCE = 1000
 
+-- The field of `meta` that this server process writes. It has the address of a C function in the memory of the process,
+-- which is another one in another process (address space randomisation). Why not INFO in each call: it takes 2 µs.
+local PROCESS = tostring(redis.call)
+-- µs by which the numbers of an incarnation are ahead of those of the incarnation before.
+local JUMP = 3600000000
+
 local opened = {}
 -- The time of the server; one for all queues of a script.
 local server_time
@@ -58,7 +64,8 @@ end
 -- Raise DIBSDAMAGED for the first value in the hash `meta` that should be a number.
 local function raise_bad_number(known)
   local texts = {keyed = 1, groups = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
-  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', 'groups', setting_names()}
+  local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', 'groups', PROCESS,
+    setting_names()}
   for i, name in ipairs(names) do
     local is_unset = not known[i] or known[i] == '' and (name == 'max_active' or name == 'per_key')
     if not texts[name] and not is_unset and not tonumber(known[i]) then damaged('meta', name) end
@@ -82,38 +89,61 @@ end
 -- limit_reached  true if a claim took as many jobs as its limit
 -- log_written    true if this step added an entry to the log
 -- touched        keys of jobs whose lines or runs this step changes (storage/redis/lua/include/key_lines.lua); nil if none
+-- ahead          µs by which the numbers are ahead of the time; nil before begin_incarnation
+-- incarnation    the incarnation that this step begins in this queue; nil in almost every step
 -- key_counts     changes of the number of waiting jobs with a key, by priority; nil if none
 -- allowances     what a claim may take of each key (storage/redis/lua/include/keyed_claim.lua); nil if it met none
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed',
-    'groups', setting_names())
+    'groups', PROCESS, setting_names())
   reading.prefix = prefix
   local queue = {
     prefix = prefix, now = tonumber(known[1] or 0), number = tonumber(known[2] or 0), work = tonumber(known[3] or 0),
     ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], paused = known[10] == '1',
-    max_active = tonumber(known[11] or ''), retention = known[12] or ',,,', log_level = known[13] or 'runs',
-    log_age = tonumber(known[14] or 86400000), log_bytes = tonumber(known[15] or 67108864),
-    request_key_age = tonumber(known[16] or 3600000), fail_handler = known[17] == '1',
-    log_results = tonumber(known[18] or 0), per_key = tonumber(known[19] or ''), rate = parse_rate('rate', known[20]),
-    key_rate = parse_rate('key_rate', known[21]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
+    lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], paused = known[11] == '1',
+    max_active = tonumber(known[12] or ''), retention = known[13] or ',,,', log_level = known[14] or 'runs',
+    log_age = tonumber(known[15] or 86400000), log_bytes = tonumber(known[16] or 67108864),
+    request_key_age = tonumber(known[17] or 3600000), fail_handler = known[18] == '1',
+    log_results = tonumber(known[19] or 0), per_key = tonumber(known[20] or ''), rate = parse_rate('rate', known[21]),
+    key_rate = parse_rate('key_rate', known[22]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
     checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
-    and (queue.max_active or known[11] == '' or not known[11])
-    and (queue.per_key or known[19] == '' or not known[19])) then raise_bad_number(known) end
+    and (queue.max_active or known[12] == '' or not known[12])
+    and (queue.per_key or known[20] == '' or not known[20])) then raise_bad_number(known) end
   local now, us, lead = clock(prefix, manual, queue.now, queue.lead)
-  queue.now, queue.us, queue.lead = now, math.max(us, now * 1000), lead
+  queue.now, queue.us, queue.lead, queue.ahead = now, math.max(us, now * 1000), lead, tonumber(known[10] or nil)
   opened[prefix] = queue
   return queue
+end
+
+-- Begin the incarnation of this server process in a queue, which `commit` then writes, and return the µs by which its
+-- numbers are ahead of the time, a whole number of ms. A replica that was promoted, and a server that was restarted, may
+-- have lost the latest numbers. So the numbers are JUMP further ahead than those of its data (docs/explanation/contract.md,
+-- Numbers after a loss).
+--
+-- The hash `PREFIX:incarnation` has the latest incarnation, also for a queue that was lost as a whole; in a cluster, each
+-- queue has such a hash. A second_repl_offset above 0 is that of a former replica. A server may forbid INFO; then PROCESS
+-- stands for the id.
+local function begin_incarnation(queue)
+  local in_cluster = string.sub(KEYS[#KEYS], -6) == 'moving'
+  local key = (in_cluster and queue.prefix or string.match(queue.prefix, '^(.-:){')) .. 'incarnation'
+  local info, known = redis.pcall('INFO', 'replication'), call('HMGET', key, 'id', 'ahead')
+  info = type(info) == 'string' and info or ''
+  local id, ahead = string.match(info, 'master_replid:(%x+)') or PROCESS, tonumber(known[2] or 0)
+  if known[1] and known[1] ~= id or not known[1] and string.match(info, 'second_repl_offset:%d') then
+    ahead = ahead + JUMP
+  end
+  queue.ahead, queue.incarnation = ahead, {key = key, id = id}
+  return ahead
 end
 
 -- Return a number above every earlier number of this queue, and at least now in µs (docs/explanation/contract.md,
 -- Numbers). Numbers of one step are consecutive, so the reply to an enqueue of new ids has only the first number.
 local function next_number(queue)
-  queue.number = math.max(queue.number + 1, queue.us)
+  queue.number = math.max(queue.number + 1, queue.us + (queue.ahead or begin_incarnation(queue)))
   return queue.number
 end
 

@@ -3,10 +3,10 @@
 -- kept      B flags, I3 class, I7 fence, B lead of the fence, I3 duration, h priority if its flag is set, the last 7
 --           bytes of seq, I8 run_at, I4 + result if its flag is set
 -- flags     16 priority, 32 result; the two lowest bits are 0, unlike those of any other outcome
--- lead      ms by which the fence is later than claimed_at
+-- lead      ms by which the fence, without the ms that its class has as `ahead`, is later than claimed_at
 -- duration  ms from claimed_at to ended_at
--- class     a number for an age in ms ('*' for ever) and a holder: the hash `classes` has 'age,holder' by number, and the
---           number by 'age,holder'; its field '#' has the last number. The ordered set `class_ends` has the numbers by
+-- class     a number for an age in ms ('*' for ever), a holder, and ms by which the numbers were ahead of the time: the
+--           hash `classes` has 'age,holder' or 'age+ahead,holder' by number, and the number by this text; its field '#' has the last number. The ordered set `class_ends` has the numbers by
 --           the expiry of their last outcome
 --
 -- A record of 30 bytes or less needs an allocation of 32. No ordered set has the ids of these outcomes: the list

@@ -4,7 +4,7 @@
 -- them.
 --
 -- Any other claim goes to the general path, and nothing is written then: a queue with limits, keys, scheduled jobs or the
--- log level `all`, a clock that has stepped back or has a lead, a claim that finds no job, a damaged record. Each key is
+-- log level `all`, a clock that has stepped back or has a lead, a new server process, a claim that finds no job, a damaged record. Each key is
 -- read before the first write, so a key of a wrong type fails the script before it has written.
 
 -- @include digits
@@ -30,9 +30,10 @@ end
 local function claim_few(prefix, lease, limit)
   local call, meta = redis.call, prefix .. 'meta'
   local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'keyed', 'groups', 'paused', 'max_active', 'rate',
-    'log_level')
+    'log_level', tostring(redis.call))
   local last_now, last_number, max_active, rate = tonumber(known[1]), tonumber(known[2]), known[8], known[9]
-  if not last_now or not last_number or not tonumber(known[3]) or known[4] and known[4] ~= '0' or known[5] == '1'
+  local ahead = tonumber(known[11])
+  if not last_now or not last_number or not ahead or not tonumber(known[3]) or known[4] and known[4] ~= '0' or known[5] == '1'
     or known[7] == '1' or max_active and max_active ~= '' or rate and rate ~= '' or known[10] == 'all' then return nil end
   local time = call('TIME')
   local us = time[1] * 1000000 + time[2]
@@ -47,7 +48,7 @@ local function claim_few(prefix, lease, limit)
   if #entries == 0 or call('ZCARD', prefix .. 'line:' .. priority) > 0 then return nil end
   local ids = {}
   for i, entry in ipairs(entries) do ids[i] = string.sub(entry, 9) end
-  local number, records = math.max(last_number + 1, us), call('HMGET', waiting, unpack(ids))
+  local number, records = math.max(last_number + 1, us + ahead), call('HMGET', waiting, unpack(ids))
   local run = struct.pack('>BI8I8', 34, number, now) .. lease .. struct.pack('>I4', #record - 9) .. string.sub(record, 10)
   local taken = {}
   for i, text in ipairs(records) do

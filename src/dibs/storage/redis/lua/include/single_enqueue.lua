@@ -2,7 +2,7 @@
 -- its checks take three quarters of the time of a single enqueue. It writes the same as
 -- storage/redis/lua/include/fast_enqueue.lua and commit.lua; tests/storage/redis/lua/test_single_enqueue.py compares them.
 --
--- It leaves a new queue, a queue with the log level `all`, a clock that has stepped back or has a lead, a known id, a list
+-- It leaves a new queue, a queue with the log level `all`, a clock that has stepped back or has a lead, a new server process, a known id, a list
 -- with mostly stale entries and a damaged record to the general path, and has then changed nothing. The length of the list
 -- and the number of its jobs are known once both are written, so a failed check undoes these writes: two reads less.
 --
@@ -12,14 +12,15 @@
 if #ARGV == 4 and ARGV[1] == '' and ARGV[2] ~= '' then
   local call, prefix, id, pack = redis.call, KEYS[1], ARGV[3], struct.pack
   local meta, waiting, due, priorities = prefix .. 'meta', prefix .. 'waiting', prefix .. 'due:0', prefix .. 'priorities'
-  local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'groups', 'log_level')
-  local last_now, last_number = tonumber(known[1]), tonumber(known[2])
+  local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'groups', 'log_level',
+    tostring(redis.call))
+  local last_now, last_number, ahead = tonumber(known[1]), tonumber(known[2]), tonumber(known[7])
   local time = call('TIME')
   local us = time[1] * 1000000 + time[2]
   local now = math.floor(us / 1000)
-  if last_now and last_number and tonumber(known[3]) and now >= last_now and (not known[4] or known[4] == '0')
+  if last_now and last_number and ahead and tonumber(known[3]) and now >= last_now and (not known[4] or known[4] == '0')
     and known[6] ~= 'all' and call('HEXISTS', prefix .. 'active', id) == 0 then
-    local number = math.max(last_number + 1, us)
+    local number = math.max(last_number + 1, us + ahead)
     local seq = pack('>I8', number)
     local text = '\32\0\0' .. seq .. pack('>I8', now) .. string.sub(ARGV[2], 14) .. ARGV[4]
     if call('HSETNX', waiting, id, text) == 1 then

@@ -5,7 +5,7 @@
 --
 -- Any other step goes to the general path, and nothing is written then: a job that was claimed before or has a key, a
 -- successor or an earlier outcome, an outcome that keeps data, the first outcome of its class, waiting jobs, limits, a full
--- log, a lease that has ended, a clock that has stepped back or has a lead, a damaged record. Each key is read before the
+-- log, a lease that has ended, a clock that has stepped back or has a lead, a new server process, a damaged record. Each key is read before the
 -- first write, so a key of a wrong type fails the script before it has written.
 
 -- @include digits
@@ -61,10 +61,12 @@ local function complete_one(prefix, lease, id, settlement)
   local at = 54 + struct.unpack('>I4', text, 50)
   if string.byte(text, at) ~= 32 or #text < at + 19 then return nil end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'lead', 'keyed',
-    'max_active', 'rate', 'retention', 'log_level', 'log_bytes', 'log_results')
+    'max_active', 'rate', 'retention', 'log_level', 'log_bytes', 'log_results',
+    tostring(redis.call))
   local last_now, last_number, ended, log_size = tonumber(known[1]), tonumber(known[2]), tonumber(known[4]), tonumber(known[5])
   local max_active, rate, log_results = known[8], known[9], known[13]
-  if not last_now or not last_number or not tonumber(known[3]) or not ended or not log_size
+  local ahead = tonumber(known[14])
+  if not last_now or not last_number or not ahead or not tonumber(known[3]) or not ended or not log_size
     or known[6] and known[6] ~= '0' or known[7] == '1' or max_active and max_active ~= '' or rate and rate ~= ''
     or log_results and log_results ~= '0' then return nil end
   local age, is_own = completed_retention(text, at + 19, known[10] or ',,,')
@@ -88,8 +90,9 @@ local function complete_one(prefix, lease, id, settlement)
       .. (result or '')
     message = outcome
   elseif age ~= '0' then
-    local name, fence_number, claimed_at = age .. ',' .. holder, struct.unpack('>I8I8', text, 2)
-    local lead, duration = math.floor(fence_number / 1000) - claimed_at, now - claimed_at
+    local ahead_ms, fence_number, claimed_at = ahead / 1000, struct.unpack('>I8I8', text, 2)
+    local name = (ahead_ms == 0 and age or age .. '+' .. ahead_ms) .. ',' .. holder
+    local lead, duration = math.floor(fence_number / 1000) - claimed_at - ahead_ms, now - claimed_at
     class = tonumber(call('HGET', prefix .. 'classes', name) or nil)
     if not class or class >= 2 ^ 24 or lead < 0 or lead > 255 or duration < 0 or duration >= 2 ^ 24 then return nil end
     call('ZCARD', prefix .. 'class_ends')
@@ -100,7 +103,7 @@ local function complete_one(prefix, lease, id, settlement)
       .. pack('>BI3', lead, duration) .. (has_priority and priority or '') .. head .. (result or '')
     message = '\0' .. pack('>I4', #name) .. name .. outcome
   end
-  local number, event = math.max(last_number + 1, us), nil
+  local number, event = math.max(last_number + 1, us + ahead), nil
   if known[11] ~= 'off' then
     event = pack('>I8I4BBI2I4', now, 1, 129, 0, 1, #id) .. id .. sub(text, 2, 17) .. priority .. sub(text, 50, at - 1) .. head
     log_size = log_size + #event
