@@ -127,6 +127,7 @@ class Directory(Folder):
         is_new = not self.exists(FORMAT_FILE)
         if is_new:
             self._refuse_foreign_files()
+            self._refuse_lost_format()
             is_new = self._create_files()
         elif not self.exists(COMMITS):
             raise StorageDamaged(f"{self.path_of(COMMITS)} is missing: restore the folder from a backup")
@@ -149,7 +150,6 @@ class Directory(Folder):
             lock_descriptor(lock, poll_interval=0.001)
             if self.exists(FORMAT_FILE):
                 return False
-            self._refuse_lost_format()
             for name in (COMMITS, TMP):
                 self.check_subfolder(name)
             self.write(commit_name(0), [b""], fsync=True)
@@ -163,7 +163,9 @@ class Directory(Folder):
         return True
 
     def _refuse_lost_format(self) -> None:
-        if self.exists(CHECKPOINT) or (self.exists(COMMITS) and any(self.commit_numbers())):
+        has_jobs = self.exists(CHECKPOINT) or (self.exists(COMMITS) and any(self.commit_numbers()))
+        # Another process may just have created everything.
+        if has_jobs and not self.exists(FORMAT_FILE):
             raise StorageDamaged(
                 f"{self.path_of(FORMAT_FILE)} is missing, but the folder has jobs: restore it from a backup, "
                 f'or write the line {{"format": {FORMAT}}} to it'

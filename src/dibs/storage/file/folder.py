@@ -44,6 +44,10 @@ class CorruptFile(Exception):
         super().__init__(f"{path} is damaged: {fault}")
 
 
+class FolderReplaced(Exception):
+    """Raised if another program has replaced a folder, or files in it, that this process has open."""
+
+
 class Folder:
     """A folder with its files. Methods take names relative to the folder, as in "commits/000000000000002a".
 

@@ -15,7 +15,7 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.storage.file.directory import LOCK, Directory, to_write_error
-from dibs.storage.file.folder import Identity, identity_of
+from dibs.storage.file.folder import FolderReplaced, Identity, identity_of
 
 #: Pause before the second try to acquire the lock, s. Most commits take about as long. Each further pause is
 #: twice as long, up to LAST_PAUSE.
@@ -24,10 +24,6 @@ LAST_PAUSE: Final = 0.001
 #: Time limit for acquiring the lock, s. Any commit or checkpoint takes less time. The limit is reached if a
 #: process is suspended while it holds the lock.
 ACQUIRE_TIMEOUT: Final = 60.0
-
-
-class FolderReplaced(Exception):
-    """Raised if the path of a directory, or of its lock file, no longer names what this process has open."""
 
 
 class Turn:

@@ -10,7 +10,7 @@ import msgspec
 
 from dibs.storage.file import checkpoint, commits
 from dibs.storage.file.directory import CHECKPOINT, Directory, commit_name
-from dibs.storage.file.folder import TMP, CorruptFile, Identity
+from dibs.storage.file.folder import TMP, CorruptFile, FolderReplaced, Identity
 from dibs.storage.file.frames import is_torn, read_frame
 from dibs.storage.indexed.index import Index, Step
 
@@ -130,7 +130,10 @@ class Replay:
         return self.index.end_step()
 
     def _load(self) -> None:
-        """Replace the index by the index of the checkpoint; by an empty one if there is no checkpoint."""
+        """Replace the index by the index of the checkpoint; by an empty one if there is no checkpoint.
+
+        Raise FolderReplaced if another program has put an older state in place of the one that was replayed.
+        """
         while True:
             found = self._directory.identity(CHECKPOINT)
             index, number = (Index(), 0) if found is None else checkpoint.read(self._directory)
@@ -138,14 +141,11 @@ class Replay:
             if last is not None:
                 break
             if found == self._directory.identity(CHECKPOINT):
+                if self._last is not None:
+                    raise FolderReplaced
                 raise CorruptFile(self._path_of(number), _REMOVED)
         if self._last is not None and number <= self.number:
-            log.warning(
-                "another program has changed %s: commit %d is no longer there. The jobs are now those of the "
-                "folder; later ones are gone",
-                self._directory.path,
-                self.number,
-            )
+            raise FolderReplaced
         self._replace_index(index)
         self.number, self._last = number, last
         self.checkpoint_trigger.reset(0 if found is None else found[2])

@@ -12,8 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from itertools import count
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged, StorageUnavailable
@@ -23,10 +22,10 @@ from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits, diagnosis
 from dibs.storage.file.directory import COMMITS, Directory, commit_name, to_read_error, to_write_error
-from dibs.storage.file.folder import CorruptFile
+from dibs.storage.file.folder import CorruptFile, FolderReplaced
 from dibs.storage.file.frames import encode_frame
 from dibs.storage.file.listener import CommitWatch
-from dibs.storage.file.locks import CommitLock, FolderReplaced, Turn
+from dibs.storage.file.locks import CommitLock, Turn
 from dibs.storage.file.replay import Replay
 from dibs.storage.file.step_thread import StepThread
 from dibs.storage.indexed.index import Index, Step
@@ -154,7 +153,7 @@ class FileStorage(IndexedStorage):
         """Open the folder that the path names now, in place of the one that this process has open."""
         if self._directory.is_open:
             log.warning(
-                "another program has removed or replaced %s or its lock file: the storage is opened again, "
+                "another program has removed or replaced %s, or files in it: the storage is opened again, "
                 "with the jobs that are there now. Leases of the former folder are lost",
                 self._directory.path,
             )
@@ -221,31 +220,28 @@ class FileStorage(IndexedStorage):
 
         Raise CancelledError if the caller has given up its turn.
         """
-        with self._hold_lock(turn):
-            self._catch_up(locked=True)
+
+        def step() -> T:
             index = self._index_at_time(now)
             number = index.number
-            answer, step = index.run_step(verb)
-            if step:
-                self._write_commit(index, step, number)
-        return answer
+            answer, changes = index.run_step(verb)
+            if changes:
+                self._write_commit(index, changes, number)
+            return answer
 
-    @contextmanager
-    def _hold_lock(self, turn: Turn) -> Iterator[None]:
-        """Hold the commit lock of the folder that the path names now."""
-        with ExitStack() as stack:
-            for attempt in count(1):
-                try:
-                    stack.enter_context(self._lock.hold(turn))
-                    break
-                except FolderReplaced:
-                    if attempt == MAX_REOPENS:
-                        raise StorageUnavailable(
-                            f"{self._directory.path} is replaced again and again; nothing was written"
-                        ) from None
-                    self._reopen()
-            self._directory.claim_identity()
-            yield
+        return self._run_locked(turn, step)
+
+    def _run_locked(self, turn: Turn, work: Callable[[], R]) -> R:
+        """Run `work` under the commit lock of the folder that the path names now, on its newest state."""
+        for _ in range(MAX_REOPENS):
+            with suppress(FolderReplaced), self._lock.hold(turn):
+                # A further attempt needs no turn of the caller: this step has taken it.
+                turn = Turn()
+                self._catch_up(locked=True)
+                self._directory.claim_identity()
+                return work()
+            self._reopen()
+        raise StorageUnavailable(f"{self._directory.path} is replaced again and again; nothing was written")
 
     def _write_commit(self, index: Index, step: Step, number: int) -> None:
         """Write the commit of a step. If the write fails, undo the step in the index and raise."""
@@ -300,17 +296,20 @@ class FileStorage(IndexedStorage):
             raise
 
     def _compact(self, turn: Turn) -> None:
-        with self._hold_lock(turn):
-            self._catch_up(locked=True)
-            self._write_checkpoint()
+        self._run_locked(turn, self._write_checkpoint)
 
     def _catch_up(self, *, locked: bool = False) -> None:
         """Replay the commits of other processes, and wake the waiters that they concern."""
         self._last_catch_up = time.monotonic()
-        # With the lock, the folder was compared when the lock was taken.
-        if not locked and not self._directory.is_current():
-            self._reopen()
-        self._apply_steps(self._replay.replay_new_commits(locked=locked))
+        if locked:
+            # The folder was compared when the lock was taken.
+            self._apply_steps(self._replay.replay_new_commits(locked=True))
+            return
+        with suppress(FolderReplaced):
+            if self._directory.is_current():
+                self._apply_steps(self._replay.replay_new_commits(locked=False))
+                return
+        self._reopen()
 
     def _apply_steps(self, steps: Iterator[Step]) -> None:
         try:
