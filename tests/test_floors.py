@@ -17,7 +17,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("calls",),
         ("connection",),
         (
-            *("app", "claim", "feed", "listing", "queue", "receiver"),
+            *("app", "claim", "feed", "listing", "queue", "receiver", "schedules", "stored_schedules"),
             *("status", "stored_queue", "task", "ticket", "work_report", "work_stop", "worker_info"),
         ),
         ("sync",),
@@ -67,6 +67,7 @@ TWINS = {
     "dibs.client.claim": "dibs.client.sync.claim",
     "dibs.client.feed": "dibs.client.sync.feed",
     "dibs.client.receiver": "dibs.client.sync.receiver",
+    "dibs.client.schedules": "dibs.client.sync.schedules",
     "dibs.flow.builder": "dibs.client.sync.flow_builder",
     "dibs.flow.chain": "dibs.client.sync.flow_chain",
     "dibs.flow.stored_flow": "dibs.client.sync.stored_flow",

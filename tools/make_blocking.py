@@ -35,6 +35,7 @@ HANDLES = {
     "stored_batch": {"StoredBatch": ""},
     "app": {"Dibs": ""},
     "listing": {"Listing": ""},
+    "schedules": {"Schedules": ""},
     "stored_queue": {"StoredQueue": ""},
     "queue": {"Queue": ""},
     "task": {"TaskEnqueuer": "[P, R]", "Task": "[P, R]"},
@@ -61,6 +62,7 @@ VARIABLES = {
     "Dibs": "app",
     "TaskEnqueuer": "task",
     "StoredQueue": "queue",
+    "Schedules": "queue.schedules",
 }
 #: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 LEFT_OUT = {

@@ -21,6 +21,7 @@ from dibs.client.options.retention import Retention
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.queue import Queue
 from dibs.client.receiver import Receiver
+from dibs.client.schedules import Schedules, ScheduleStatus
 from dibs.client.status import Status
 from dibs.client.task import AsyncTask, Task, TaskEnqueuer
 from dibs.client.ticket import Ticket
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from dibs.client.sync.listing import BlockingListing
     from dibs.client.sync.queue import BlockingQueue
     from dibs.client.sync.receiver import BlockingReceiver
+    from dibs.client.sync.schedules import BlockingSchedules
     from dibs.client.sync.stored_batch import BlockingStoredBatch
     from dibs.client.sync.stored_flow import BlockingStoredFlow
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
@@ -108,6 +110,7 @@ __all__ = [
     "BlockingListing",
     "BlockingQueue",
     "BlockingReceiver",
+    "BlockingSchedules",
     "BlockingStoredBatch",
     "BlockingStoredFlow",
     "BlockingTask",
@@ -163,6 +166,8 @@ __all__ = [
     "Reject",
     "Retention",
     "Retry",
+    "ScheduleStatus",
+    "Schedules",
     "Serde",
     "SignedSerde",
     "Snooze",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dibs import BatchRefused, ConfigurationError, NotRunning, Refused, UnknownTask
+from tests.bad_input.schedules import SCHEDULES
 from tests.bad_input.world import rows
 
 ENQUEUE = rows(
@@ -380,4 +381,4 @@ APPS = rows(
 )
 
 #: Calls that reach the storage, or would reach it if they were not refused.
-CALLS = [*ENQUEUE, *MANY, *TASKS, *BY_ID, *QUEUES, *CLAIMS, *APPS]
+CALLS = [*ENQUEUE, *MANY, *TASKS, *SCHEDULES, *BY_ID, *QUEUES, *CLAIMS, *APPS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cached_property
@@ -22,6 +23,7 @@ from dibs.flow.wakeup import FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import requests as model
 from dibs.model.job import Error, Job
 from dibs.model.results import SettleResult, SettleStatus
+from dibs.model.schedule import NAME_PREFIX, read_schedule, refuse_hand_off, with_next_tick
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Claim:
         """Name of the queue."""
         self.id: str = job.id
         """Id of the job."""
+        self._claimed_at = job.run.claimed_at
+        self._received_at = time.monotonic()
         self.fence: int = job.run.fence
         """Number of this run, which grows with each claim of the id.
 
@@ -183,6 +187,7 @@ class Claim:
         Returns that revision. A handed-off job never returns to the queue by itself. Raises JobCancelled if
         the run was asked to stop: the job has ended then.
         """
+        refuse_hand_off(self._job)
         answer = await self._settle(model.HandOff())
         if answer.status == "cancelled":
             raise JobCancelled(queue=self.queue, id=self.id)
@@ -210,6 +215,9 @@ class Claim:
     async def _settle(self, action: model.SettleAction, connection: Any = None) -> SettleResult:
         if FLOW_ATTRIBUTE in self._job.data.attributes:
             action = with_wake_up(action, self.id, self._job.data.attributes)
+        if self.id.startswith(NAME_PREFIX) and (schedule := read_schedule(self._job.data)) is not None:
+            at = {"claimed_at": self._claimed_at, "now": self._claimed_at + _ms_since(self._received_at)}
+            action = with_next_tick(schedule, self.queue, self.id, action, **at)
         settlement = model.Settlement(id=self.id, fence=self.fence, action=action)
         answer = await self._client.settle(settlement, connection)
         if answer.status == "lost":
@@ -230,6 +238,10 @@ class Claim:
         follow_ups = tuple(bound.as_follow_up() for bound in _check_then(then))
         check_cross_queue(await self._client.storage(), self.queue, follow_ups)
         return follow_ups
+
+
+def _ms_since(moment: float) -> int:
+    return round((time.monotonic() - moment) * 1000)
 
 
 def _check_then(then: Iterable[Bound[Any]]) -> Iterable[Bound[Any]]:

@@ -18,12 +18,13 @@ from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import wait_ms
 from dibs.client.options.durations import Seconds
-from dibs.errors import NotRunning, OutcomeUnknown, StorageError
+from dibs.errors import NotRunning, OutcomeUnknown, Refused, StorageError
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job
-from dibs.model.requests import SettingsPatch, Settlement
+from dibs.model.requests import Release, SettingsPatch, SettleAction, Settlement
 from dibs.model.results import RenewResult
 from dibs.model.run_outcome import cancel_if_too_late
+from dibs.model.schedule import UNREADABLE_PAUSE, refuse_tick
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Receiver:
         try:
             answer = await storage.claim(self._client.name, held.lease, self._free_slots)
             for job in answer.jobs:
-                if (action := cancel_if_too_late(job)) is None or job.run is None:
+                if (action := self._refuse(job)) is None or job.run is None:
                     self._add_claim(held, job)
                 else:
                     late.append(Settlement(id=job.id, fence=job.run.fence, action=action))
@@ -215,6 +216,14 @@ class Receiver:
             with suppress(StorageError, OutcomeUnknown):
                 await self._renew_lease(storage, held)
         return answer.token, len(late)
+
+    def _refuse(self, job: Job) -> SettleAction | None:
+        """Return the action for a job that is claimed too late, or as the tick of an ended schedule."""
+        try:
+            return refuse_tick(job) or cancel_if_too_late(job)
+        except Refused:
+            # A schedule that this program cannot read: the end of the run would be the end of the schedule.
+            return Release(delay=UNREADABLE_PAUSE)
 
     def _add_claim(self, held: HeldLease, job: Job) -> None:
         def on_settled(connection: Any) -> None:

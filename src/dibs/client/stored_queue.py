@@ -18,6 +18,7 @@ from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
+from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
 from dibs.flow.wakeup import EVALUATIONS, wake_flows_of
 from dibs.model.job import Slot
@@ -44,6 +45,8 @@ class StoredQueue:
         self._handlers = handlers
         self.name: str = client.name
         """Name of the queue."""
+        self.schedules: Schedules = Schedules(client)
+        """The schedules of the queue: list, get, set, pause, resume and remove them by name."""
 
     def __repr__(self) -> str:
         return f"<Queue {self._client.label}>"

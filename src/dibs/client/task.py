@@ -25,6 +25,7 @@ from dibs.client.calls.task_key import TaskKey, build_task_key
 from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import check_list
+from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import (
     CALL_SETTINGS,
     CallSettings,
@@ -34,6 +35,7 @@ from dibs.client.options.job_settings import (
     is_update_only,
 )
 from dibs.client.queue import H, Queue
+from dibs.client.schedules import ScheduleStatus
 from dibs.client.ticket import DEFAULT_WAIT, Ticket, Tickets, extend_request_retention, own_retention
 from dibs.errors import Refused
 from dibs.model.requests import EnqueueRequest
@@ -233,6 +235,28 @@ class Task(TaskEnqueuer[P, R]):
         """
         check_list("jobs", jobs)
         return Tickets(self._client, await self._client.enqueue_all(jobs, connection), self._decode_result)
+
+    async def schedule(
+        self,
+        name: str,
+        call: Bound[R] | None = None,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        tz: str | None = None,
+        catch_up: bool = True,
+    ) -> ScheduleStatus:
+        """Run a call of the task again and again, by a schedule with a name, and return the schedule.
+
+            await report.schedule("tenant-7", report.bind("tenant-7"), cron="0 3 * * *", tz="Europe/Berlin")
+
+        `call` is made with `task.bind(...)` or `task.options(...).bind(...)`; default: a call without
+        arguments. The same name again changes the schedule in place. `task.queue.schedules` lists, pauses,
+        resumes and removes schedules; see its method `set` for the arguments and errors.
+        """
+        call = self.bind() if call is None else call  # type: ignore[call-arg]
+        times: Any = {"cron": cron, "every": every, "tz": tz, "catch_up": catch_up}
+        return await self.queue.schedules.set(name, call, **times)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...

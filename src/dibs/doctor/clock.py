@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dibs.maintenance.ticks import UNUSED_LEASE
+from dibs.client.stored_schedules import UNUSED_LEASE
 from dibs.model.findings import Finding, Rule
 from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dibs.errors import Refused
+from dibs.client.stored_schedules import PAGE, has_schedule, readable_schedule, remove_schedule, storage_now
 from dibs.model.job import Slot
 from dibs.model.schedule import (
     SCHEDULE_ATTRIBUTE,
@@ -17,9 +17,6 @@ from dibs.model.schedule import (
     Schedule,
     changed_tick,
     missing_tick,
-    pending_data,
-    read_schedule,
-    removal,
 )
 from dibs.storage.protocol import Storage
 
@@ -27,15 +24,6 @@ logger = logging.getLogger("dibs.worker")
 
 #: Seconds between two checks of a schedule. If a tick is cancelled, the schedule stops for up to this time.
 CHECK_EVERY: Final = 60.0
-#: A lease id that no storage grants. A renewal of it changes no state, and its reply has the storage's time.
-UNUSED_LEASE: Final = "0" * 32
-#: Most ticks that one listing of a queue reads at a time.
-PAGE: Final = 500
-
-
-async def storage_now(storage: Storage, queue: str) -> int:
-    """Return the time of the storage, in ms since the epoch."""
-    return (await storage.renew([queue], UNUSED_LEASE, 1))[queue].now
 
 
 async def enqueue_missing_tick(storage: Storage, queue: str, schedule: Schedule) -> bool:
@@ -76,20 +64,10 @@ async def apply_declared_schedule(storage: Storage, queue: str, schedule: Schedu
 
 def _describe(slot: Slot) -> str | None:
     """Return the schedule of the next tick as text; None without one."""
-    data = pending_data(slot)
-    if data is None or SCHEDULE_ATTRIBUTE not in data.attributes:
+    if not has_schedule(slot):
         return None
-    try:
-        return str(read_schedule(data))
-    except Refused:
-        return repr(data.attributes[SCHEDULE_ATTRIBUTE])
-
-
-async def remove_schedule(storage: Storage, queue: str, id: str) -> None:
-    """End the schedule of a live tick. An active run goes on, and no further run or retry comes."""
-    [answer] = await storage.enqueue(queue, [removal(id)])
-    if answer.status != "blocked":
-        await storage.cancel(queue, [id])
+    schedule = readable_schedule(slot)
+    return "that cannot be read" if schedule is None else str(schedule)
 
 
 async def holds_only_ticks(storage: Storage, queue: str) -> bool:

@@ -182,6 +182,16 @@ def refuse_tick(job: Job) -> Release | Cancelled | None:
     return Release(run_at=schedule.times.after(claimed_at))
 
 
+def refuse_hand_off(job: Job) -> None:
+    """Raise Refused for a tick of a schedule made at run time: `finish` could not enqueue its next tick."""
+    if job.id.startswith(NAME_PREFIX) and SCHEDULE_ATTRIBUTE in job.data.attributes:
+        raise Refused(
+            "the job of a schedule cannot be handed off, because its end enqueues the next one; enqueue a "
+            "job that hands itself off",
+            field="hand_off",
+        )
+
+
 def with_next_tick(
     schedule: Schedule, queue: str, id: str, action: SettleAction, *, claimed_at: int, now: int
 ) -> SettleAction:
@@ -240,18 +250,21 @@ def changed_tick(schedule: Schedule, id: str, slot: Slot, now: int) -> EnqueueRe
     """Return the request that makes `schedule` the schedule of an id; None if it is that already.
 
     New times move a live tick to the next of these times. A tick that is due keeps its time, because it was
-    accepted. A tick of a declared schedule that a user enqueued by hand stays as it is.
+    accepted. A tick of a declared schedule that a user enqueued by hand stays as it is, and a paused schedule
+    stays paused.
     """
     pending, declared = pending_data(slot), id == TICK_ID
     if pending is None:
         return _first_tick(schedule, id, slot.outcome, now) if declared else _tick_request(schedule, id, now)
     stored = _readable_schedule(pending)
+    if stored is not None and stored.paused:
+        schedule = replace(schedule, paused=True)
     is_plain = SCHEDULE_ATTRIBUTE not in pending.attributes and read_state(pending.attributes) is None
     if stored == schedule or (is_plain and declared):
         return None
     current = slot.current
     waits = current is not None and current.run is None
-    same_times = stored is not None and (stored.times, stored.paused) == (schedule.times, schedule.paused)
+    same_times = stored is not None and stored.times == schedule.times
     retries = same_times and current is not None and current.attempts > 0
     if waits and current is not None and (is_plain or current.run_at <= now or retries):
         return _tick_request(schedule, id, now, REPLACE_DATA)

@@ -24,6 +24,7 @@ from dibs.model.job import Job
 from dibs.model.limits import LIMITS
 from dibs.model.requests import FollowUp
 from dibs.model.results import ReportStatus
+from dibs.model.schedule import refuse_hand_off
 from dibs.storage.capabilities import Capabilities
 
 
@@ -263,8 +264,10 @@ class CurrentJob:
         Until the handler has returned and the worker has stored the hand-off, `finish` answers "refused".
         The return value of the handler is ignored. A handler that raises an error is not handed off.
 
-        Raises Refused after `then`: follow-ups belong to an end, and this run has none.
+        Raises Refused after `then`: follow-ups belong to an end, and this run has none. Raises Refused for a
+        job of `task.schedule`, too: the end of its run enqueues the next one.
         """
+        refuse_hand_off(self._job)
         if self.follow_ups:
             raise Refused(
                 "this run has follow-ups, which a hand-off cannot enqueue; leave out then", field="then"

@@ -49,7 +49,9 @@ def build_schedule(
     options = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not options:
         return None
-    times = _build_times(options)
+    if options.keys() == {"catch_up"}:
+        raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
+    times = build_times(options)
     catch_up = options.get("catch_up", True)
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
@@ -58,18 +60,20 @@ def build_schedule(
     return Schedule(times=times, data=data, catch_up=catch_up)
 
 
-def _build_times(options: Mapping[str, Any]) -> Every | Cron:
-    if "cron" in options:
-        if "every" in options:
-            raise Refused("every and cron are both set; pass only one", field="cron")
+def build_times(options: Mapping[str, Any]) -> Every | Cron:
+    """Return the times of `cron` and `tz`, or of `every`; None is no value. Raises Refused."""
+    cron, every, tz = (options.get(name) for name in ("cron", "every", "tz"))
+    if cron is not None and every is not None:
+        raise Refused("every and cron are both set; pass only one", field="cron")
+    if cron is not None:
         from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones, which only this option needs
 
-        return Cron(options["cron"], options.get("tz", "UTC"))
-    if "tz" in options:
+        return Cron(cron, "UTC" if tz is None else tz)
+    if tz is not None:
         raise Refused("tz is set without cron; pass cron, too, or leave tz out", field="tz")
-    if "every" not in options:
-        raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
-    return Every(interval_ms(options["every"]))
+    if every is None:
+        raise Refused("cron and every are both missing; pass one of them", field="cron")
+    return Every(interval_ms(every))
 
 
 def interval_ms(every: Seconds) -> int:

@@ -31,6 +31,7 @@ MODULES: Final = {
     "BlockingListing": "listing",
     "BlockingQueue": "queue",
     "BlockingReceiver": "receiver",
+    "BlockingSchedules": "schedules",
     "BlockingStoredBatch": "stored_batch",
     "BlockingStoredFlow": "stored_flow",
     "BlockingTask": "task",

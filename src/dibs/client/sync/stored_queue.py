@@ -20,6 +20,7 @@ from dibs.client.status import Status
 from dibs.client.stored_queue import StoredQueue
 from dibs.client.sync.background_loop import run
 from dibs.client.sync.listing import BlockingListing
+from dibs.client.sync.schedules import BlockingSchedules
 from dibs.model.results import (
     AmendStatus,
     CancelStatus,
@@ -48,6 +49,11 @@ class BlockingStoredQueue:
     def name(self) -> str:
         """Name of the queue."""
         return self._source.name
+
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """The schedules of the queue: list, get, set, pause, resume and remove them by name."""
+        return BlockingSchedules(self._source.schedules)
 
     def get(self, id: str) -> Status | None:
         """Return the status of the job with this id, or of its outcome; None for an unknown id."""

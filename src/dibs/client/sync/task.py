@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from dibs.client.calls.bound_job import Bound
+from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import CallSettings
+from dibs.client.schedules import ScheduleStatus
 from dibs.client.sync.background_loop import run, run_with_connection
 from dibs.client.sync.queue import BlockingQueue
 from dibs.client.sync.thread_calls import run_enqueue
@@ -138,3 +140,27 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
                 self._source.enqueue_many(jobs, connection=connection),
             )
         ]
+
+    def schedule(
+        self,
+        name: str,
+        call: Bound[R] | None = None,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        tz: str | None = None,
+        catch_up: bool = True,
+    ) -> ScheduleStatus:
+        """Run a call of the task again and again, by a schedule with a name, and return the schedule.
+
+            report.schedule("tenant-7", report.bind("tenant-7"), cron="0 3 * * *", tz="Europe/Berlin")
+
+        `call` is made with `task.bind(...)` or `task.options(...).bind(...)`; default: a call without
+        arguments. The same name again changes the schedule in place. `task.queue.schedules` lists, pauses,
+        resumes and removes schedules; see its method `set` for the arguments and errors.
+        """
+        return run(
+            self._storage_handle,
+            "await task.schedule(...)",
+            self._source.schedule(name, call, cron=cron, every=every, tz=tz, catch_up=catch_up),
+        )

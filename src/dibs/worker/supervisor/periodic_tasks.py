@@ -14,13 +14,13 @@ from typing import Final
 
 from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler
+from dibs.client.stored_schedules import storage_now
 from dibs.maintenance.rotation import Rotation
 from dibs.maintenance.ticks import (
     CHECK_EVERY,
     apply_declared_schedule,
     enqueue_missing_tick,
     holds_only_ticks,
-    storage_now,
 )
 from dibs.model.results import Counts
 from dibs.storage.protocol import Storage

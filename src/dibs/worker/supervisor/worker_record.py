@@ -20,7 +20,7 @@ from attrs import define, field
 from msgspec import UNSET
 
 from dibs.client.calls.error_info import summarize_exception
-from dibs.maintenance.ticks import UNUSED_LEASE
+from dibs.client.stored_schedules import UNUSED_LEASE
 from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch, SettingsPatch
 from dibs.model.results import ExportRecord
