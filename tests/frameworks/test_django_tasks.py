@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dibs import JobFailed
+from dibs.django_tasks.results import StoredTaskError
 from dibs_conformance.servers import PostgresServer
 from tests.frameworks.django_project import Site, new_site
 
@@ -97,3 +99,24 @@ def test_a_worker_of_another_backend_is_refused(postgres_server: PostgresServer)
 
         assert 0 != done.returncode
         assert "set its BACKEND to dibs.django_tasks.backend.DibsBackend" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("builtins.LookupError", LookupError),
+        ("json.decoder.JSONDecodeError", json.JSONDecodeError),
+        ("antigravity.Error", JobFailed),
+        ("json.antigravity.Error", JobFailed),
+        ("os.path.join", JobFailed),
+        ("os.path", JobFailed),
+        ("os", JobFailed),
+        ("...", JobFailed),
+        ("", JobFailed),
+    ],
+)
+def test_the_class_of_a_stored_error_is_looked_up_and_never_imported(path: str, found: type) -> None:
+    error = StoredTaskError(exception_class_path=path, traceback="")
+
+    assert error.exception_class is found
+    assert "antigravity" not in sys.modules

@@ -109,6 +109,26 @@ async def test_without_a_hook_the_values_are_there(any_app: Dibs, queue: Queue) 
             assert count <= page.count(SECRET), id
 
 
+async def test_the_groups_of_hidden_messages_confirm_no_guess(any_app: Dibs, any_queue: Queue) -> None:
+    """Each address and each page has the keys of groups, which come from the messages as they are shown."""
+    for number, secret in enumerate(("swordfish", "pike")):
+        await end(
+            any_queue, f"job-{number}", Fail(error=Error(type="shop.Broken", message=f"{secret} is wrong"))
+        )
+    keys: list[set[str]] = []
+    for redact in (None, lambda _queue, _part, _value: "hidden"):
+        async with browse(dibs_web(any_app, allow=may("write"), redact=redact)) as browser:
+            page = await browser.text("/failures", queue=any_queue.name)
+            keys.append(set(re.findall(r"group=(\w+)", page)))
+            [key, *_] = sorted(keys[-1])
+            counted = await browser.post("retry_matching", {"queue": any_queue.name, "group": key})
+
+            assert f"{3 - len(keys[-1])} job" in counted.text
+
+    assert [2, 1] == [len(each) for each in keys]
+    assert not keys[0] & keys[1]
+
+
 # -- hostile texts and headers -------------------------------------------------------------------------------
 
 

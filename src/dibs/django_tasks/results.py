@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any, Final
 
 from dibs.client.calls.current_job import CurrentJob
@@ -122,15 +124,41 @@ def _errors(error: Error | None) -> list[Any]:
     if error is None:
         return []
     return [
-        api.TaskError(
+        StoredTaskError(
             exception_class_path=_class_path(error.type),
             traceback=f"{error.traceback}{error.type}: {error.message}\n",
         )
     ]
 
 
+class StoredTaskError(api.TaskError):  # type: ignore[misc]
+    """The error of a stored job. Any program that writes to the storage chooses the name: import nothing."""
+
+    __slots__ = ()
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class that the path names, if this process has imported its module; else JobFailed."""
+        parts = self.exception_class_path.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            if (found := sys.modules.get(".".join(parts[:length]))) is not None:
+                return _find_class(found, parts[length:])
+        return JobFailed
+
+
+def _find_class(module: ModuleType, names: Sequence[str]) -> type[BaseException]:
+    """Return an exception class of a module; JobFailed if there is none."""
+    found: Any = module
+    for name in names:
+        # Not getattr, which calls the module's or the class's own code.
+        if not isinstance(found, (type, ModuleType)):
+            return JobFailed
+        found = vars(found).get(name)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else JobFailed
+
+
 def _class_path(name: str) -> str:
-    """Return the path of an exception class, which `TaskError.exception_class` imports.
+    """Return the path of an exception class.
 
     A name of dibs without a class, as of a process that died, gives JobFailed.
     """

@@ -60,10 +60,9 @@ async def count_matching(source: Source, queue: str, group: str) -> tuple[int, i
     budget = Budget(STEP_JOBS * 5, STEP_SECONDS * 2)
     matching, after = 0, None
     while not budget.is_spent:
-        page = await storage.list(queue, "failed", after=after, limit=PAGE_SIZE)
-        budget.read += len(page.items)
+        page = await budget.list(storage, queue, "failed", after=after, limit=PAGE_SIZE)
         matching += sum(
-            slot.outcome is not None and group in ("", group_key(queue, slot.outcome.error))
+            slot.outcome is not None and (not group or group == group_key(source, queue, slot.outcome.error))
             for _, slot in page.items
         )
         if (after := page.after) is None:
@@ -78,14 +77,13 @@ async def retry_step(source: Source, state: RetryProgress) -> RetryProgress:
     answers, others = Counter(state.answers), []
     after: str | None = state.after or None
     while True:
-        page = await storage.list(state.queue, "failed", after=after, limit=PAGE_SIZE)
-        budget.read += len(page.items)
+        page = await budget.list(storage, state.queue, "failed", after=after, limit=PAGE_SIZE)
         ids = [
             id
             for id, slot in page.items
             if slot.outcome is not None
             and slot.outcome.ended_at <= state.before
-            and state.group in ("", group_key(state.queue, slot.outcome.error))
+            and (not state.group or state.group == group_key(source, state.queue, slot.outcome.error))
         ]
         found = await storage.retry_failed(state.queue, ids) if ids else ()
         answers.update(found)

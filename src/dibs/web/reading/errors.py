@@ -68,11 +68,12 @@ def message_pattern(message: str) -> str:
     return _VARIABLE.sub("…", line)[:MAX_MESSAGE]
 
 
-def group_key(queue: str, error: Error | None) -> str:
+def group_key(source: Source, queue: str, error: Error | None) -> str:
     """Return a short text that failures of one queue, type and pattern of message share.
 
-    The key comes from the stored message, so it is the same with and without a redaction hook.
+    The key comes from the message as a page shows it. A key of the stored message would confirm each guess of
+    a message that the redaction hook hides, and processes that share no secret could not share a salt.
     """
     kind = "" if error is None else error.type
-    pattern = "" if error is None else message_pattern(error.message)
+    pattern = message_pattern(hidden_message(source, queue, error))
     return blake2b(f"{queue}\0{kind}\0{pattern}".encode("utf-8", "replace"), digest_size=8).hexdigest()

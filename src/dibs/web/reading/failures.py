@@ -9,7 +9,6 @@ from typing import Final
 from attrs import define, field, frozen
 
 from dibs.model.job import Error, Outcome
-from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import (
     ErrorView,
     error_view,
@@ -104,13 +103,12 @@ class _Group:
 
 async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPage:
     """Return the failures of all queues, of one `queue`, or of one `group` of a queue."""
-    storage = await source.storage()
     queue, wanted = params.get("queue", ""), params.get("group", "")
     counts = await source.census.counts([queue] if queue else (), seconds=MAX_SECONDS)
     failed = {name: each.failed for name, each in counts.items() if each.failed}
     names = sorted(failed, key=lambda name: (-failed[name], name)) if not queue else [queue]
     budget = Budget(MAX_SCANNED, MAX_SECONDS)
-    groups = await _collect(storage, names, budget)
+    groups = await _collect(source, names, budget)
     shown = [
         _view(source, key, group, is_open=key == wanted)
         for key, group in groups.items()
@@ -128,22 +126,20 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
     )
 
 
-async def failures_of_queue(
-    source: Source, storage: Storage, queue: str
-) -> tuple[tuple[FailureGroup, ...], int]:
+async def failures_of_queue(source: Source, queue: str) -> tuple[tuple[FailureGroup, ...], int]:
     """Return the groups of the first failed jobs of a queue, the largest first, and their number of jobs."""
     budget = Budget(MAX_GROUPED, MAX_SECONDS / 3)
-    groups = await _collect(storage, [queue], budget)
+    groups = await _collect(source, [queue], budget)
     shown = [_view(source, key, group, is_open=False) for key, group in groups.items()]
     shown.sort(key=lambda group: (-group.count, -group.newest))
     return tuple(shown[:MAX_GROUPS]), budget.read
 
 
-async def _collect(storage: Storage, queues: Sequence[str], budget: Budget) -> dict[str, _Group]:
-    groups: dict[str, _Group] = {}
+async def _collect(source: Source, queues: Sequence[str], budget: Budget) -> dict[str, _Group]:
+    storage, groups = await source.storage(), dict[str, _Group]()
     for name in queues:
         async for id, outcome in scan_failed(storage, name, budget, PAGE_SIZE):
-            key = group_key(name, outcome.error)
+            key = group_key(source, name, outcome.error)
             group = groups.get(key)
             if group is None:
                 group = groups[key] = _Group(name, outcome.error, outcome, outcome.ended_at)

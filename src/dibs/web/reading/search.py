@@ -109,9 +109,8 @@ async def scan_prefix(
         async with asyncio.timeout(SCAN_SECONDS):
             while left and not budget.is_spent and len(found) < MAX_LISTED:
                 name, state, cursor = left[0]
-                page = await storage.list(name, state, after=cursor, limit=PAGE_SIZE)
+                page = await budget.list(storage, name, state, after=cursor, limit=PAGE_SIZE)
                 del left[0]
-                budget.read += len(page.items)
                 found |= {(name, id): slot_state(slot) for id, slot in page.items if id.startswith(prefix)}
                 if page.after is not None:
                     left.append((name, state, page.after))

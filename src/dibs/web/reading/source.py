@@ -19,7 +19,8 @@ from dibs.client.task import Task
 from dibs.client.worker_info import WorkerInfo, read_records
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.flow.context import FlowContext
-from dibs.model.job import Outcome
+from dibs.model.job import Outcome, Slot
+from dibs.model.results import ListPage, State
 from dibs.storage.protocol import Storage
 from dibs.web.reading.census import Census
 from dibs.web.reading.examination import Examination
@@ -28,8 +29,16 @@ from dibs.web.text import where_raised
 
 #: Most calls of the storage that one page has pending at a time.
 MAX_CALLS: Final = 8
-#: Most characters of a value that a page shows.
+#: Most characters of a value that a page shows, and of all values of a list, such as the arguments of a job.
 MAX_CHARACTERS: Final = 20_000
+MAX_LIST_CHARACTERS: Final = 60_000
+#: Seconds between two log entries about failures of the hook: a page calls it for thousands of errors.
+LOG_SECONDS: Final = 10.0
+#: Entries that the first call of a scan reads, and bytes that a later call and a whole scan may read: each
+#: entry comes with its payload of up to 1 MiB.
+FIRST_CALL: Final = 25
+CALL_BYTES: Final = 8 * 1024 * 1024
+SCAN_BYTES: Final = 64 * 1024 * 1024
 
 Part = Literal["data", "attributes", "result", "progress", "step", "error"]
 #: A hook that hides values: it gets the queue, the part of the job and the value, and returns the value to
@@ -65,6 +74,8 @@ class Source:
     #: The workers that have a record, shared by the pages.
     workers: SharedCall[list[WorkerInfo]] = field(init=False)
     examination: Examination = field(init=False)
+    #: Part of a job -> time of the latest log entry about a failure of the hook, on the monotonic clock.
+    _logged_at: dict[Part, float] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.census = Census(self.storage)
@@ -120,34 +131,40 @@ class Source:
         try:
             return self.redact(queue, part, value)
         except Exception as error:  # noqa: BLE001 - any error of the hook hides the value
-            # Its message may quote the value, so no log.exception.
-            log.error(  # noqa: TRY400 - see above
-                "the redaction hook failed for the %s of a job in queue %r: %s",
-                part,
-                queue,
-                where_raised(error),
-            )
+            if monotonic() - self._logged_at.get(part, 0.0) >= LOG_SECONDS:
+                self._logged_at[part] = monotonic()
+                # Its message may quote the value, so no log.exception.
+                log.error(  # noqa: TRY400 - see above
+                    "the redaction hook failed for the %s of a job in queue %r: %s",
+                    part,
+                    queue,
+                    where_raised(error),
+                )
             return HIDDEN
 
-    def show(self, queue: str, part: Part, value: Any) -> Shown:
-        """Return a decoded value as text, after the redaction hook."""
-        return to_shown(self.hide(queue, part, value))
+    def show(self, queue: str, part: Part, value: Any, most: int = MAX_CHARACTERS) -> Shown:
+        """Return a decoded value as text of at most `most` characters, after the redaction hook."""
+        return to_shown(self.hide(queue, part, value), most)
 
     def show_json(self, queue: str, part: Part, raw: bytes) -> Shown:
         """Return a value that is stored as JSON, after the redaction hook."""
         return self.show(queue, part, msgspec.json.decode(raw))
 
 
-def to_shown(value: Any) -> Shown:
-    """Return a value as text of at most MAX_CHARACTERS characters."""
+def to_shown(value: Any, most: int = MAX_CHARACTERS) -> Shown:
+    """Return a value as text of at most `most` characters."""
     if isinstance(value, Shown):
         return value
     if isinstance(value, bytes):
-        text, kind = repr(value[:MAX_CHARACTERS])[2:-1], "bytes"
+        text, kind = repr(value[:most])[2:-1], "bytes"
     else:
         text, kind = _json_text(value), "json"
-    is_cut = len(text) > MAX_CHARACTERS
-    return Shown(text[:MAX_CHARACTERS], cast("Literal['json', 'bytes']", kind), is_cut)
+    return Shown(text[:most], cast("Literal['json', 'bytes']", kind), len(text) > most)
+
+
+def share(count: int) -> int:
+    """Return the most characters of each of `count` values in a list."""
+    return min(MAX_CHARACTERS, MAX_LIST_CHARACTERS // max(1, count))
 
 
 def _json_text(value: Any) -> str:
@@ -171,17 +188,45 @@ async def gather(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[
 
 @define(eq=False)
 class Budget:
-    """The bounds of a scan: a number of entries and a time in seconds."""
+    """The bounds of a scan: a number of entries, a time in seconds, and SCAN_BYTES."""
 
     entries: int
     seconds: float
-    #: Number of entries that were read.
+    #: Number of entries that were read, and the bytes of their values.
     read: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+    #: Queue and state -> the most entries of the next call, by the average size of those of the last one.
+    _limits: dict[tuple[str, State], int] = field(factory=dict, init=False)
     _begun: float = field(factory=monotonic, init=False)
 
     @property
     def is_spent(self) -> bool:
-        return self.read >= self.entries or monotonic() - self._begun >= self.seconds
+        is_long = self.read >= self.entries or self._bytes >= SCAN_BYTES
+        return is_long or monotonic() - self._begun >= self.seconds
+
+    async def list(
+        self, storage: Storage, queue: str, state: State, *, after: str | None, limit: int
+    ) -> ListPage:
+        """Return the next page of a listing: up to `limit` entries, fewer if those before were long."""
+        limit = max(1, min(limit, self.entries - self.read, self._limits.get((queue, state), FIRST_CALL)))
+        page = await storage.list(queue, state, after=after, limit=limit)
+        size = sum(_slot_bytes(slot) for _, slot in page.items)
+        self.read += len(page.items)
+        self._bytes += size
+        if page.items:
+            self._limits[queue, state] = CALL_BYTES * len(page.items) // size
+        return page
+
+
+def _slot_bytes(slot: Slot) -> int:
+    """Return about how many bytes an id has: its payloads, its result, and a few hundred for the rest."""
+    size = 500
+    for part in (slot.current, slot.successor, slot.outcome):
+        if part is not None and part.data is not None:
+            size += len(part.data.payload)
+    if slot.outcome is not None:
+        size += len(slot.outcome.result or b"")
+    return size
 
 
 async def scan_failed(
@@ -190,8 +235,7 @@ async def scan_failed(
     """Yield the failed jobs of a queue, until the end or until the budget is spent."""
     after: str | None = None
     while not budget.is_spent:
-        page = await storage.list(queue, "failed", after=after, limit=page_size)
-        budget.read += len(page.items)
+        page = await budget.list(storage, queue, "failed", after=after, limit=page_size)
         for id, slot in page.items:
             if slot.outcome is not None:
                 yield id, slot.outcome

@@ -105,8 +105,7 @@ async def read_workers(source: Source, _params: Mapping[str, str]) -> WorkersPag
 async def _scan(storage: Storage, queue: str, budget: Budget, holders: dict[Holder, list[WorkerRun]]) -> None:
     after: str | None = None
     while not budget.is_spent:
-        page = await storage.list(queue, "active", after=after, limit=PAGE_SIZE)
-        budget.read += len(page.items)
+        page = await budget.list(storage, queue, "active", after=after, limit=PAGE_SIZE)
         for _, slot in page.items:
             if (job := slot.current) is None or (run := job.run) is None:
                 continue

@@ -24,6 +24,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("enqueue_job", {"queue": None}, "queue", "NULL"),
     ("enqueue_job", {"queue": "é" * 251}, "queue", "502 bytes"),
     ("enqueue_job", {"queue": "q!fail"}, "queue", "fail queue"),
+    ("enqueue_job", {"queue": "dibs.workers"}, "queue", "reserved"),
     ("enqueue_job", {"queue": "q", "id": ""}, "id", "0 bytes"),
     ("enqueue_job", {"queue": "q", "id": "x" * 513}, "id", "513 bytes"),
     ("enqueue_job", {**JOB, "payload": Jsonb(BIG)}, "payload", "1048576"),

@@ -255,6 +255,8 @@ BEGIN
     PERFORM check_call(queue);
     IF right(queue, 5) = '!fail' THEN
         PERFORM refuse('queue', format('is %s, a fail queue: only dibs enqueues there; use another name', queue));
+    ELSIF queue = 'dibs.workers' THEN
+        PERFORM refuse('queue', 'is dibs.workers, reserved for the records of workers; use another name');
     ELSIF how IS NULL THEN
         PERFORM refuse('on_conflict', 'must be one of update, reject, reject_failed');
     END IF;

@@ -18,7 +18,7 @@ from dibs.flow.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.model.job import Job, JobData, Outcome, Overrides, Slot, Successor
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.jobs.story import Stories, Story
-from dibs.web.reading.source import Shown, Source, to_shown
+from dibs.web.reading.source import Shown, Source, share, to_shown
 
 #: Most arguments, attributes or steps of a job that the page lists.
 MAX_VALUES: Final = 50
@@ -244,7 +244,11 @@ def _data_parts(source: Source, queue: str, data: JobData | None) -> dict[str, A
 
 def _attributes(source: Source, queue: str, attributes: Mapping[str, bytes]) -> tuple[NamedValue, ...]:
     found = {name: msgspec.json.decode(raw) for name, raw in attributes.items()}
-    return tuple(_named(source.hide(queue, "attributes", found), "attributes")) if found else ()
+    return (
+        tuple(_named(source.hide(queue, "attributes", found), "attributes", share(len(found))))
+        if found
+        else ()
+    )
 
 
 def _arguments(source: Source, queue: str, payload: bytes) -> Iterator[NamedValue]:
@@ -255,17 +259,18 @@ def _arguments(source: Source, queue: str, payload: bytes) -> Iterator[NamedValu
         return
     args, kwargs = call
     names = _positional_names(source, queue)
+    most = share(min(MAX_VALUES, len(args)) + min(MAX_VALUES, len(kwargs)))
     for index, value in enumerate(args[:MAX_VALUES]):
-        yield NamedValue(names[index] if index < len(names) else f"[{index}]", to_shown(value))
-    yield from _named(kwargs, "kwargs")
+        yield NamedValue(names[index] if index < len(names) else f"[{index}]", to_shown(value, most))
+    yield from _named(kwargs, "kwargs", most)
 
 
-def _named(values: Any, name: str) -> Iterator[NamedValue]:
+def _named(values: Any, name: str, most: int) -> Iterator[NamedValue]:
     if not isinstance(values, Mapping):
         yield NamedValue(name, to_shown(values))
         return
     for key in list(values)[:MAX_VALUES]:
-        yield NamedValue(str(key), to_shown(values[key]))
+        yield NamedValue(str(key), to_shown(values[key], most))
 
 
 def call_of(data: Any) -> tuple[list[Any], dict[str, Any]] | None:
@@ -290,8 +295,11 @@ def _steps(source: Source, queue: str, memo: bytes | None) -> tuple[NamedValue, 
         results = decode_memo(memo)
     except PayloadMismatch:
         return (NamedValue("memo", Shown(f"{len(memo or b'')} bytes", "bytes")),)
-    shown = ((name, source.show(queue, "step", source.decode(queue, raw))) for name, raw in results.items())
-    return tuple(NamedValue(name, value) for name, value in shown)
+    most = share(min(MAX_VALUES, len(results)))
+    return tuple(
+        NamedValue(name, source.show(queue, "step", source.decode(queue, raw), most))
+        for name, raw in list(results.items())[:MAX_VALUES]
+    )
 
 
 def _editable(source: Source, queue: str, job: Job | None) -> str | None:

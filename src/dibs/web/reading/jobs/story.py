@@ -22,6 +22,8 @@ MAX_EVENTS: Final = 10_000
 MAX_SECONDS: Final = 0.5
 #: Most events that a story keeps; the oldest are dropped.
 MAX_KEPT: Final = 200
+#: Most characters of a result in a story.
+MAX_RESULT: Final = 1_000
 #: Most ids whose scans are remembered.
 MAX_SCANS: Final = 100
 
@@ -127,7 +129,7 @@ def _entry(source: Source, queue: str, event: LogEvent) -> StoryEntry:
             ran = max(0, event.finished_at - event.claimed_at)
     result = None
     if event.result is not None:
-        result = source.show(queue, "result", source.decode(queue, event.result))
+        result = source.show(queue, "result", source.decode(queue, event.result), MAX_RESULT)
     return StoryEntry(
         kind=event.kind,
         at=event.at,

@@ -105,7 +105,7 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
     state, cursor = _choose_state(params.get("state", ""), counts), params.get("after") or None
     wanted = Filter.from_params(params)
     page = await find_jobs(source, name, state, cursor, wanted=wanted, limit=PAGE_SIZE)
-    groups = await failures_of_queue(source, storage, name) if state == "failed" else ((), 0)
+    groups = await failures_of_queue(source, name) if state == "failed" else ((), 0)
     handler = source.app.handlers.get(name)
     schedule = None if handler is None else handler.schedule
     return QueuePage(

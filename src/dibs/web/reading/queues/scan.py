@@ -95,8 +95,7 @@ async def find_jobs(
     while True:
         # A page of a storage may be short, also without a filter.
         size = limit - len(found) if wanted.is_empty else PAGE_SIZE
-        page = await storage.list(queue, state, after=after, limit=size)
-        budget.read += len(page.items)
+        page = await budget.list(storage, queue, state, after=after, limit=size)
         found += [(id, slot) for id, slot in page.items if wanted.selects(source, queue, id, slot, state)]
         after = page.after
         if after is None or len(found) >= limit or budget.is_spent:
