@@ -247,6 +247,8 @@ BY_ID = rows(
     ("queue.finish('handed', revision, error='boom')", Refused, "error"),
     ("queue.finish('handed', revision, error=ValueError)", Refused, "error"),
     ("queue.ticket(5, 1).status()", Refused, "id"),
+    ("task.ticket(5, 1)", Refused, "id"),
+    ("task.ticket('seen', None)", Refused, "revision"),
     ("queue.ticket('seen', 'x').status()", Refused, "revision"),
     ("queue.ticket('seen', None).result(wait=1)", Refused, "revision"),
     ("ticket.result(wait=-1)", Refused, "wait"),

@@ -185,8 +185,9 @@ async def test_a_result_comes_back_as_the_return_type(app: Dibs) -> None:
     async with claimed(task.queue) as claim:
         await claim.complete(Crop(1, 2))
 
-    typed: Any = await task.queue.ticket(ticket.id, ticket.revision).result(0)
-    assert typed == {"left": 1, "top": 2}
+    untyped: Any = await task.queue.ticket(ticket.id, ticket.revision).result(0)
+    assert {"left": 1, "top": 2} == untyped
+    assert Crop(1, 2) == await task.ticket(ticket.id, ticket.revision).result(0)
 
 
 def shorten(ending: Ending) -> None:

@@ -102,6 +102,8 @@ async def good() -> None:
     assert_type(thumbnail.sync.enqueue("a"), BlockingTicket[str])
     assert_type(thumbnail.sync.options(wait=1).enqueue_and_wait("a"), str)
     assert_type(refresh.sync.enqueue(5).result(), list[int])
+    assert_type(await thumbnail.ticket("a", 1).result(wait=0), str)
+    assert_type(refresh.sync.ticket("a", 1).result(wait=0), list[int])
     assert_type(thumbnail.queue, Queue)
     await thumbnail.enqueue_many(thumbnail.bind(path) for path in ("a", "b"))
     await queue.enqueue({"to": "x"}, id="a", retention=None)

@@ -214,8 +214,8 @@ class Task(TaskEnqueuer[P, R]):
           handler for this job; the units are the same. Default: the limits of the handler.
         - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
           of this machine. A worker that claims the job later cancels it. Default: no deadline.
-        - `lease`: seconds of the lease if the job is claimed with `queue.receive`. Default: the lease of
-          the receiver.
+        - `lease`: least seconds of the lease if the job is claimed with `queue.receive`, from the claim on.
+          Default: the lease of the receiver. Workers ignore it: they renew a lease of their own.
         - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
         - `connection`: connection of psycopg, SQLAlchemy or Django. The job is enqueued in its transaction.
           Default: none.
@@ -257,6 +257,15 @@ class Task(TaskEnqueuer[P, R]):
         call = self.bind() if call is None else call  # type: ignore[call-arg]
         times: Any = {"cron": cron, "every": every, "tz": tz, "catch_up": catch_up}
         return await self.queue.schedules.set(name, call, **times)
+
+    def ticket(self, id: str, revision: int) -> Ticket[R]:
+        """Return the ticket of an earlier enqueue by its id and revision, also one of another process.
+
+        Its `result()` has the return type of the function: `await charge.ticket(id, revision).result()`.
+        Raises Refused for an id that is no text, or a revision that is no number.
+        """
+        untyped = self.queue.ticket(id, revision)
+        return Ticket(self._client, untyped.id, untyped.revision, self._decode_result)
 
     @overload
     def on_failure(self, function: F, /) -> F: ...
