@@ -27,6 +27,12 @@ IMPURE_MODULES = {
 }  # fmt: skip
 CLOCKS = {"now", "today", "utcnow"}
 
+# Exceptions whose text may be empty: messages have it from `summarize_exception`, which then names the type.
+MAY_BE_EMPTY = {
+    "BaseException", "CancelledError", "ConnectionError", "EOFError", "Error", "Exception",
+    "IncompleteReadError", "LOST", "OSError", "RedisError", "TimeoutError",
+}  # fmt: skip
+
 
 def files(root: Path) -> Iterator[Path]:
     for folder in SOURCE:
@@ -93,6 +99,40 @@ def impure_lines(module: Module) -> Iterator[int]:
                 yield node.lineno
 
 
+def empty_reasons(root: Path) -> list[str]:
+    """Return where the text of an exception that may be empty becomes a message."""
+    return [
+        f"{module.name}:{line}"
+        for module in read(root / "src").values()
+        for handler in ast.walk(module.tree)
+        if isinstance(handler, ast.ExceptHandler) and handler.name and may_be_empty(handler)
+        for line in lines_with_text(handler)
+    ]
+
+
+def may_be_empty(handler: ast.ExceptHandler) -> bool:
+    caught = ast.walk(handler.type) if handler.type else ()
+    return any({getattr(node, "id", None), getattr(node, "attr", None)} & MAY_BE_EMPTY for node in caught)
+
+
+def lines_with_text(handler: ast.ExceptHandler) -> Iterator[int]:
+    """Yield the lines of a handler that format its exception, pass it to str(), or log it."""
+    for node in (node for one in handler.body for node in ast.walk(one)):
+        match node:
+            case ast.FormattedValue(value=ast.Name(id=name), conversion=-1) if name == handler.name:
+                yield node.lineno
+            case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name)]) if name == handler.name:
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log" | "logger")), args=[_, *values]):
+                yield from (
+                    value.lineno
+                    for value in values
+                    if isinstance(value, ast.Name) and value.id == handler.name
+                )
+            case _:
+                pass
+
+
 RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
     "no vague file name": (vague_names, "src/dibs/client/utils.py", "x = 1"),
     "no vague folder name": (vague_names, "tests/helpers/one.py", "x = 1"),
@@ -107,6 +147,11 @@ RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
     "no function in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "def f(): ..."),
     "no clock in the model": (impurities, "src/dibs/model/job.py", "import time"),
     "no current date in the model": (impurities, "src/dibs/model/job.py", "x = datetime.now(UTC)"),
+    "no empty reason": (
+        empty_reasons,
+        "src/dibs/worker/loop.py",
+        "try:\n    f()\nexcept TimeoutError as error:\n    log.warning('no answer: %s', error)",
+    ),
     "no await in the model": (impurities, "src/dibs/model/job.py", "async def f(): ..."),
 }
 

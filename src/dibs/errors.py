@@ -26,7 +26,7 @@ DibsError
 │   ├── JobFailed           the job failed permanently
 │   ├── JobCancelled        the job was cancelled
 │   ├── JobAbsent           an update with create=False found no live job, and changed nothing
-│   └── OutcomeNotKept      the job ended, and the storage no longer keeps its outcome
+│   └── OutcomeNotKept      the storage keeps no outcome of the enqueue
 └── raised by a handler
     ├── PermanentError      fail the job without a retry
     ├── Retry               retry the job at a time that the handler chooses
@@ -203,7 +203,11 @@ class JobAbsent(JobEnded):
 
 
 class OutcomeNotKept(JobEnded):
-    """The job ended, but the storage no longer keeps its outcome; raise its retention to read it later."""
+    """The storage has no outcome of the enqueue: it expired, or was removed or replaced.
+
+    Raise the retention to read it later. A storage that lost the job, as a failover or a restored backup may,
+    gives the same answer, because it does not know the enqueue.
+    """
 
 
 class PermanentError(DibsError):

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import rich_click as click
 
+from dibs.model.error_text import summarize_exception
+
 
 class ExitCode(IntEnum):
     """The exit codes of all commands; docs/reference/cli.md explains them."""
@@ -48,7 +50,7 @@ def echo(text: str) -> None:
         click.echo(text)
     except OSError as error:
         _discard(1)
-        reason = error.strerror or str(error)
+        reason = error.strerror or summarize_exception(error)
         raise OutputFailed(
             f"the output could not be written: {reason}; what the command has stored or changed stays"
         ) from error

@@ -1,4 +1,4 @@
-"""The stored text of an error: cut to a limit, with the characters escaped that a storage cannot keep."""
+"""The text of an exception, and its stored form: cut to a limit, without characters that no storage keeps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ from dibs.model.limits import LIMITS, Limits
 MAX_CAUSES: Final = 16
 #: The mark that replaces the middle of a text that was too long.
 CUT_MARK: Final = "\n[... cut by dibs ...]\n"
+
+
+def summarize_exception(exception: BaseException) -> str:
+    """Return an exception as text for a log line: its message, or its type if the message is empty."""
+    return message_of(exception) or type_name(type(exception))
+
+
+def message_of(exception: BaseException) -> str:
+    """Return the message of an exception; "" for one without a message, such as a TimeoutError of asyncio."""
+    try:
+        # As an exact str: a subclass may override the methods that are called later.
+        return str.__str__(str(exception))
+    except BaseException as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
+        return f"(no message: its __str__ raised {type(broken).__name__})"
+
+
+def type_name(kind: type) -> str:
+    """Return the name of a class with its module, without the module for a built-in one."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def to_storable_error(error: Error, limits: Limits = LIMITS) -> Error:

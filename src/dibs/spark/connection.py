@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
+from dibs.model.error_text import summarize_exception
 from dibs.model.worker_record import without_reserved
 from dibs.storage.addresses import parse_file_path, redact_url
 from dibs.storage.protocol import LATEST, Storage
@@ -57,7 +58,7 @@ class StorageConnection:
             self._runner.close()
             if isinstance(error, StorageError):
                 raise StorageUnavailable(
-                    f"{describe_process()} cannot open {redact_url(self._url)}: {error}"
+                    f"{describe_process()} cannot open {redact_url(self._url)}: {summarize_exception(error)}"
                 ) from error
             raise
         return self

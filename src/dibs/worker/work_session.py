@@ -12,11 +12,11 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.client.app import Dibs, Until
-from dibs.client.calls.error_info import summarize_exception
 from dibs.client.options.durations import DEFAULT_LEASE, Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
+from dibs.model.error_text import summarize_exception
 from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme

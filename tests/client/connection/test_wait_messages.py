@@ -64,6 +64,16 @@ async def test_a_live_id_without_the_outcome_is_explained(any_queue: Queue) -> N
             await first.result(0)
 
 
+async def test_an_enqueue_that_the_storage_does_not_know_may_have_been_lost(any_queue: Queue) -> None:
+    """A failover may lose an accepted enqueue; the storage cannot tell it from an outcome that expired."""
+    ticket = await any_queue.enqueue(1, id="a")
+    await any_queue.forget("a")
+    with pytest.raises(
+        OutcomeNotKept, match=f"revision {ticket.revision}.* expired .*Or the storage lost it"
+    ):
+        await ticket.result(0)
+
+
 @pytest.mark.parametrize("rule", [Reject, Update])
 async def test_a_class_as_on_conflict_is_told_to_be_called(rule: type) -> None:
     with pytest.raises(Refused, match=rf"write {rule.__name__}\(\)") as refused:

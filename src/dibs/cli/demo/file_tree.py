@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dibs.errors import Refused
 from dibs.model.check_values import check_text
+from dibs.model.error_text import summarize_exception
 from dibs.model.limits import LIMITS
 
 #: Directory of the demo's queue, in the working directory. `find_files` skips every directory of this name.
@@ -85,7 +86,7 @@ def _add_file(name: str, files: list[FoundFile]) -> str:
             check_text("its path", name, LIMITS.id)
             files.append(FoundFile(name, about.st_size, about.st_mtime_ns))
     except OSError as error:
-        return error.strerror or str(error)
+        return error.strerror or summarize_exception(error)
     except Refused as error:
         return str(error)
     return ""

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from dibs.cli.demo import tasks
 from dibs.errors import DibsError, JobFailed
+from dibs.model.error_text import message_of
 from dibs.model.events import LogEvent
 from dibs.storage.protocol import LATEST, Storage
 
@@ -97,7 +98,7 @@ async def run_idea(show: Callable[[Storage], Awaitable[Idea]], storage: Storage)
         return await show(storage)
     except (DibsError, TimeoutError, ValueError) as error:
         name = show.__name__.removeprefix("show_")
-        return Idea(name, shown=False, told=f"failed: {type(error).__name__}: {error}")
+        return Idea(name, shown=False, told=f"failed: {type(error).__name__}: {message_of(error)}")
 
 
 async def end_of_log(storage: Storage, queue: str) -> str:

@@ -9,7 +9,7 @@ import os
 import traceback
 from types import TracebackType
 
-from dibs.model.error_text import to_storable_error
+from dibs.model.error_text import message_of, to_storable_error, type_name
 from dibs.model.job import Error
 from dibs.model.limits import LIMITS
 
@@ -29,12 +29,7 @@ def error_from_exception(exception: BaseException) -> Error:
         raise
     except BaseException as broken:  # noqa: BLE001 - attributes of the user's exception may raise anything
         message = f"(no message: describing it raised {type(broken).__name__})"
-        return to_storable_error(Error(type=_type_name(type(exception)), message=message))
-
-
-def summarize_exception(exception: BaseException) -> str:
-    """Return an exception as text for a log line: its message, or its type if the message is empty."""
-    return _message(exception) or _type_name(type(exception))
+        return to_storable_error(Error(type=type_name(type(exception)), message=message))
 
 
 def _build_error(exception: BaseException, depth: int, seen: set[int]) -> Error:
@@ -42,7 +37,7 @@ def _build_error(exception: BaseException, depth: int, seen: set[int]) -> Error:
     cause = _find_cause(exception)
     has_next = cause is not None and depth > 1 and id(cause) not in seen
     return Error(
-        type=_type_name(type(exception)),
+        type=type_name(type(exception)),
         message=_exception_text(exception),
         traceback="".join(traceback.format_tb(_skip_own_frames(exception.__traceback__))),
         cause=_build_error(cause, depth - 1, seen) if cause is not None and has_next else None,
@@ -55,29 +50,17 @@ def _find_cause(exception: BaseException) -> BaseException | None:
     return exception.__context__
 
 
-def _type_name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _exception_text(exception: BaseException) -> str:
     """Return the message of an exception; that of a group lists the exceptions in it, at any depth."""
-    lines = [_message(exception)]
+    lines = [message_of(exception)]
     size, rest = len(lines[0]), _exceptions_of_group(exception)
     # A loop, because groups may be nested deeper than Python recurses.
     while rest and size < LIMITS.error:
         part = rest.pop()
         rest += _exceptions_of_group(part)
-        lines.append(f"- {_type_name(type(part))}: {_message(part)}")
+        lines.append(f"- {type_name(type(part))}: {message_of(part)}")
         size += len(lines[-1])
     return "\n".join([*lines, "- (more exceptions are left out)"] if rest else lines)
-
-
-def _message(exception: BaseException) -> str:
-    try:
-        # As an exact str: a subclass may override the methods that are called later.
-        return str.__str__(str(exception))
-    except BaseException as broken:  # noqa: BLE001 - a __str__ that raises must not hide the exception
-        return f"(no message: its __str__ raised {type(broken).__name__})"
 
 
 def _exceptions_of_group(exception: BaseException) -> list[BaseException]:

@@ -10,6 +10,7 @@ from attrs import frozen
 
 from dibs.client.options.job_keys import build_key
 from dibs.errors import Refused
+from dibs.model.error_text import message_of
 
 #: Returns the key of a call, as text, a whole number or None, from its arguments.
 KeyFunction = Callable[..., str | int | None]
@@ -30,7 +31,8 @@ class TaskKey:
             value = self._read(*args, **kwargs)
         except Exception as error:
             raise Refused(
-                f"the key function of {self._function_name} raised {type(error).__name__}: {error}",
+                f"the key function of {self._function_name} raised {type(error).__name__}: "
+                f"{message_of(error)}",
                 field="key",
             ) from error
         try:

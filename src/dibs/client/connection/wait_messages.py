@@ -52,7 +52,12 @@ def not_kept_message(label: str, state: TicketState, revision: int) -> str:
                 "ticket; wait for the ticket of the later enqueue, or raise the retention"
             )
         case None:
-            return f"{ended}; raise its retention to read it later"
+            return (
+                f"{label}: the storage keeps neither a job nor an outcome of the enqueue with revision "
+                f"{revision}. Either it ended and its outcome expired or was removed: raise its retention to "
+                "read it later. Or the storage lost it, as a failover or a restored backup may: enqueue it "
+                "again"
+            )
 
 
 def failure_message(label: str, outcome: Outcome) -> str:

@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from dibs.errors import StorageError
 from dibs.flow.wakeup import FLOW_ATTRIBUTE, flow_of
+from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error as JobError
 from dibs.spark.arrow_types import ARROW_TYPES
 from dibs.spark.source.masks import passing_mask
@@ -74,7 +75,7 @@ def read_batches(query: ColumnQuery) -> Iterator[pa.RecordBatch]:
             statement.set_sql_query(query.sql)
             stream, _ = statement.execute_query()
         except Error as error:
-            raise StorageError(f"the Arrow driver cannot run a query: {error}") from None
+            raise StorageError(f"the Arrow driver cannot run a query: {summarize_exception(error)}") from None
         reader = pa.RecordBatchReader._import_from_c(stream.address)  # noqa: SLF001 - as ADBC does
         return _batches(reader, query.numbers, stack.pop_all())
 

@@ -13,6 +13,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
+from dibs.model.error_text import summarize_exception
 from dibs.storage.file.directory import COMMITS, Directory
 from dibs.storage.monkey_patches import gevent_has_patched
 
@@ -53,7 +54,11 @@ class CommitWatch(FileSystemEventHandler):
             observer.schedule(self, self._directory.path_of(COMMITS))
             observer.start()
         except OSError as error:
-            log.warning("cannot watch %s for changes (%s): waits poll instead", self._directory.path, error)
+            log.warning(
+                "cannot watch %s for changes (%s): waits poll instead",
+                self._directory.path,
+                summarize_exception(error),
+            )
             return False
         self._observer = observer
         return True

@@ -19,6 +19,7 @@ from typing import Final
 import psycopg
 
 from dibs.errors import DibsError
+from dibs.model.error_text import summarize_exception
 from dibs.storage.postgres.network.connections import PooledConnection, has_unread_data
 from dibs.storage.postgres.network.server import PostgresDatabase
 
@@ -91,7 +92,9 @@ class Vacuum:
                 raise
         except (psycopg.Error, DibsError) as error:
             # A role that does not own the table may not vacuum it; autovacuum still does.
-            log.info("%s: could not vacuum, autovacuum will: %s", self._server.url, error)
+            log.info(
+                "%s: could not vacuum, autovacuum will: %s", self._server.url, summarize_exception(error)
+            )
         else:
             self._connection = connection
             self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_connection)

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from attrs import define, field
 
-from dibs.client.calls.error_info import summarize_exception
+from dibs.model.error_text import summarize_exception
 from dibs.storage.checks import MOST_QUEUES
 from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from attrs import define, field
 
-from dibs.client.calls.error_info import summarize_exception
+from dibs.model.error_text import summarize_exception
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.execution.invocation import Invocation

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from dibs.client.calls.error_info import summarize_exception
+from dibs.model.error_text import summarize_exception
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState

@@ -9,8 +9,8 @@ from typing import cast
 from attrs import define, field
 from msgspec import Struct
 
-from dibs.client.calls.error_info import summarize_exception
 from dibs.errors import NotRunning, Refused, StorageBusy, StorageDamaged, StorageError
+from dibs.model.error_text import summarize_exception
 from dibs.model.requests import QueueStep, Settlement
 from dibs.model.results import ClaimResult, SettleResult
 from dibs.storage.many_queues import ManyQueues

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
-from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler, HandlerLimits
+from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dibs.client.app import Dibs
 from dibs.errors import ConfigurationError, DibsError
+from dibs.model.error_text import summarize_exception
 from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
 
 
@@ -74,7 +75,7 @@ def _import_module(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # importing runs the user's code
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         hint = "; check the name, and that sys.path has its directory" if missing else ""
-        reason = str(error) if missing else describe_error(error)
+        reason = summarize_exception(error) if missing else describe_error(error)
         raise ConfigurationError(f"cannot import {name}: {reason}{hint}") from error
     finally:
         _importing.pop()

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from dibs.client.calls.error_info import summarize_exception
 from dibs.errors import NotRunning, OutcomeUnknown, StorageBusy, StorageUnavailable
+from dibs.model.error_text import summarize_exception
 
 logger = logging.getLogger("dibs.worker")
 

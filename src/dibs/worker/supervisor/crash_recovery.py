@@ -18,6 +18,7 @@ from dibs.client.calls.handler import Handler
 from dibs.client.work_report import WorkReport
 from dibs.errors import DibsError, Refused
 from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_flows_of
+from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.model.results import SettleResult
@@ -129,7 +130,9 @@ class CrashRecovery:
                 return [SettleResult("refused") for _ in settlements]
             except Exception as error:  # noqa: BLE001 - a storage may raise anything; settling twice is safe
                 logger.warning(
-                    "%s: settling the runs of a dead process failed, trying again: %s", queue, error
+                    "%s: settling the runs of a dead process failed, trying again: %s",
+                    queue,
+                    summarize_exception(error),
                 )
                 await asyncio.sleep(RETRY_EVERY)
 

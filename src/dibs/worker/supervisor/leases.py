@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from dibs.client.calls.error_info import summarize_exception
+from dibs.model.error_text import summarize_exception
 from dibs.model.results import RenewResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
@@ -84,7 +84,7 @@ class LeaseKeeper:
                     results = await self._storage.renew(self._queues, lease, self._ttl_ms)
             except Exception as error:  # noqa: BLE001 - after any error, try again while the lease lasts
                 if time.monotonic() + pause >= self._expires_at.get(lease, 0.0):
-                    self.mark_lost(lease, f"it could not be renewed in time: {error}")
+                    self.mark_lost(lease, f"it could not be renewed in time: {summarize_exception(error)}")
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RETRY_PAUSE[1])

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from dibs.client.calls.error_info import summarize_exception
 from dibs.client.calls.handler import Handler
 from dibs.client.stored_schedules import storage_now
 from dibs.maintenance.rotation import Rotation
@@ -22,6 +21,7 @@ from dibs.maintenance.ticks import (
     enqueue_missing_tick,
     holds_only_ticks,
 )
+from dibs.model.error_text import summarize_exception
 from dibs.model.results import Counts
 from dibs.storage.protocol import Storage
 

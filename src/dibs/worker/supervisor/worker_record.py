@@ -19,8 +19,8 @@ import msgspec
 from attrs import define, field
 from msgspec import UNSET
 
-from dibs.client.calls.error_info import summarize_exception
 from dibs.client.stored_schedules import UNUSED_LEASE
+from dibs.model.error_text import summarize_exception
 from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch, SettingsPatch
 from dibs.model.results import ExportRecord

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from dibs.errors import ConfigurationError, StorageError
+from dibs.model.error_text import summarize_exception
 from dibs.spark.history.export.position import (
     POSITION_KEY,
     Export,
@@ -109,7 +110,7 @@ def _open(source: ExportSource, location: str, options: Mapping[str, str] | None
             )
         found = DeltaTable(location, storage_options=settings)
     except (DeltaError, OSError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = summarize_exception(error).partition("\n")[0]
         raise StorageError(f"cannot open the table of Delta Lake at {location}: {reason}") from error
     source.check_columns(_columns(found), location)
     return found

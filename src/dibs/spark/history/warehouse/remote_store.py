@@ -16,6 +16,7 @@ from typing import IO, Any, Final
 
 from dibs.client.options.ids import new_id
 from dibs.errors import ConfigurationError, StorageUnavailable
+from dibs.model.error_text import summarize_exception
 from dibs.spark.history.warehouse.store import Store, StoredFile
 
 #: Scheme of a URL -> the package that fsspec needs for it. `create` of these stores is one atomic request.
@@ -61,7 +62,7 @@ class RemoteStore(Store):
         except Exception as error:
             # A listing is the first request. Each package has errors of its own for missing credentials and
             # for servers that cannot be reached.
-            raise StorageUnavailable(f"cannot read {self.location}: {error}") from error
+            raise StorageUnavailable(f"cannot read {self.location}: {summarize_exception(error)}") from error
         begin = len(self._root) + 1
         return {
             name.strip("/")[begin:]: StoredFile(info["size"], _changed_at(info))
@@ -170,4 +171,4 @@ def _filesystem(scheme: str) -> Any:
             f"a warehouse at {scheme}:// needs {package}: pip install {package}"
         ) from error
     except OSError as error:
-        raise StorageUnavailable(f"cannot open {scheme}://: {error}") from error
+        raise StorageUnavailable(f"cannot open {scheme}://: {summarize_exception(error)}") from error

@@ -16,6 +16,7 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
 from dibs.errors import ConfigurationError, Refused, StorageReadOnly, StorageUnavailable
+from dibs.model.error_text import message_of
 from dibs.storage.postgres.network.errors import (
     GONE,
     OTHER_VERSION,
@@ -66,7 +67,7 @@ def raising_callers_errors(connection: BaseConnection[Any], errors: DriverErrors
                 f"connection is closed ({first_line(error)}), so nothing was sent; pass an open connection, "
                 "and repeat the whole transaction there"
             ) from error
-        if STATEMENT_MODE in str(error):
+        if STATEMENT_MODE in message_of(error):
             raise Refused(
                 "connection leads to PgBouncer in statement mode, which allows no transaction; pass a "
                 "connection in autocommit mode, or use a pool in transaction mode",

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import BaseConnection
 
 from dibs.errors import ConfigurationError, DibsError, NotRunning, Refused, StorageUnavailable
+from dibs.model.error_text import summarize_exception
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
@@ -280,7 +281,7 @@ class PostgresDatabase:
     def to_write_error(self, error: Exception) -> DibsError:
         """Convert the error of a statement that writes and was sent."""
         if not isinstance(error, psycopg.Error):
-            error = psycopg.OperationalError(str(error))
+            error = psycopg.OperationalError(summarize_exception(error))
         # An error without SQLSTATE is one of the connection.
         return self._errors.to_storage_error(error, writes=True, alive=error.sqlstate is not None)
 

@@ -20,6 +20,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
+from dibs.model.error_text import summarize_exception
 from dibs.storage.redis.network.driver import AbstractConnection
 from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
 from dibs.storage.redis.network.wire import WireConnection
@@ -312,7 +313,9 @@ class ConnectionPool:
         except DISCARDING:
             raise
         except LOST as error:
-            raise StorageUnavailable(f"lost the connection to {self.url}: {error}", passes=True) from None
+            raise StorageUnavailable(
+                f"lost the connection to {self.url}: {summarize_exception(error)}", passes=True
+            ) from None
         finally:
             self._discard(connection)
 

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
+from dibs.model.error_text import summarize_exception
 from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.network.servers import Servers
@@ -164,7 +165,11 @@ class Subscription:
                 await asyncio.sleep(pause)
                 await self._listen_until_lost()
             except (RedisError, StorageError, OSError, TimeoutError) as error:
-                log.warning("no wake-ups from %s, polling until it is back: %s", self._servers.url, error)
+                log.warning(
+                    "no wake-ups from %s, polling until it is back: %s",
+                    self._servers.url,
+                    summarize_exception(error),
+                )
             # All messages until the next confirmation are lost.
             self._confirmed = {channel: asyncio.get_running_loop().create_future() for channel in self._waits}
             self._missed = {*self._confirmed}
