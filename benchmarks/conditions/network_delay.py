@@ -37,9 +37,6 @@ class DelayedBackend:
         """Return the usage of the server without the proxy."""
         return self.backend.usage()
 
-    def settle(self) -> None:
-        self.backend.settle()
-
     def size(self, *, compact: bool = False) -> int | None:
         return self.backend.size(compact=compact)
 

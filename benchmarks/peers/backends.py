@@ -39,10 +39,6 @@ class Backend(Protocol):
         """Return the usage since the start of the server; None if there is no server."""
         ...
 
-    def settle(self) -> None:
-        """Collect the statistics of tables, which Postgres does by itself after a minute."""
-        ...
-
     def size(self, *, compact: bool = False) -> int | None:
         """Return the bytes that all data takes; None if they are not known.
 
@@ -75,9 +71,6 @@ class RedisBackend:
         cpu = float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
         traffic = int(info["total_net_input_bytes"]) + int(info["total_net_output_bytes"])
         return Usage(cpu * 1e6, int(info["total_commands_processed"]) - self._reads, traffic)
-
-    def settle(self) -> None:
-        """Return at once: this storage has no statistics."""
 
     def size(self, *, compact: bool = False) -> int:
         del compact
@@ -132,9 +125,6 @@ class PostgresBackend:
         written = self._query("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
         return Usage(tree_cpu_us(self._server.pid), wal_bytes=float(written))
 
-    def settle(self) -> None:
-        self._query("ANALYZE", returns=False)
-
     def size(self, *, compact: bool = False) -> int:
         tables = self._query(
             "SELECT array_agg(format('%I.%I', n.nspname, c.relname)) FROM pg_class c JOIN pg_namespace n "
@@ -172,9 +162,6 @@ class FileBackend:
     def usage(self) -> None:
         """Return None: there is no server."""
 
-    def settle(self) -> None:
-        """Return at once: this storage has no statistics."""
-
     def size(self, *, compact: bool = False) -> int | None:
         """Return the allocated blocks in bytes."""
         del compact
@@ -204,9 +191,6 @@ class MemoryBackend:
 
     def usage(self) -> None:
         """Return None: there is no server."""
-
-    def settle(self) -> None:
-        """Return at once: this storage has no statistics."""
 
     def size(self, *, compact: bool = False) -> None:
         """Return None: the memory belongs to the peer."""

@@ -98,7 +98,6 @@ class Run:
         empty = self.backend.size()
         self.step("enqueue", jobs, variables)
         waiting = self.backend.size()
-        self.backend.settle()
         with (
             self.jobs_left(variables, queues) as left,
             Worker(self.environment.worker(queues), variables, "work", jobs) as worker,

@@ -103,11 +103,14 @@ class Queries:
             "log_class": str(_advisory_lock_key("log", schema) >> 32 & 0x7FFFFFFF),
             "setting": f"dibs.{self.channel}",
             # Disable sequential scans: Postgres keeps a plan that it made while a table was empty, and that
-            # plan would later scan the whole table. Disable JIT, too: Postgres adds 1e10 to the cost of a
-            # disabled node, and for such a cost JIT would compile each statement, which is 4 times slower on
-            # Postgres 15.
+            # plan would later scan the whole table. Disable bitmap scans and sorts: if ANALYZE has seen only
+            # active jobs, Postgres would sort all waiting jobs for a claim of one, in 261 ms with 1,000,000
+            # of them. Disable JIT, too: Postgres adds 1e10 to the cost of a disabled node, and for such a
+            # cost JIT would compile each statement, which is 4 times slower on Postgres 15. Each setting
+            # takes 0.2 us of a call.
             "pinned": f"SET search_path = {schema_name}, pg_temp SET plan_cache_mode = force_generic_plan "
-            "SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
+            "SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off "
+            "SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off",
             "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
             "o.dropped, j.dropped",
             "claimed": columns["claimed"],
