@@ -267,11 +267,10 @@ class DiskRecorder:
         path = Path(self._root, name)
         if not path.is_file():
             return
-        recorded = b""
+        disk = DiskModel()
         for operation in self.operations:
-            if operation.path == name and operation.kind in ("create", "write"):
-                recorded = b"" if operation.kind == "create" else recorded + operation.data
-        rest = path.read_bytes()[len(recorded) :]
+            disk.apply(operation)
+        rest = path.read_bytes()[len(disk.files[disk.names[name]].data) :]
         if rest:
             self.operations.append(DiskOperation("write", name, data=rest))
 

@@ -34,7 +34,7 @@ class LateStorage(UnsharedStorage):
         if self._late is None:
             super()._catch_up(locked=locked)
 
-    def _write_commit(self, index: Index, step: Step, number: int) -> None:
+    def _write_commit(self, index: Index, step: Step, number: int, **how: Any) -> None:
         self._write_late()
         real = self._directory.write
 
@@ -46,7 +46,7 @@ class LateStorage(UnsharedStorage):
         if self._replay.number % 4 == 3:
             vars(self._directory)["write"] = later
         try:
-            super()._write_commit(index, step, number)
+            super()._write_commit(index, step, number, **how)
         finally:
             vars(self._directory).pop("write", None)
 
@@ -75,8 +75,8 @@ class CachedStorage(UnsharedStorage):
         super()._load_directory()
         sync(self._folder)
 
-    def _write_commit(self, index: Index, step: Step, number: int) -> None:
-        super()._write_commit(index, step, number)
+    def _write_commit(self, index: Index, step: Step, number: int, **how: Any) -> None:
+        super()._write_commit(index, step, number, **how)
         if not self._forgetful or self._replay.number % 4:
             sync(self._folder)
 

@@ -67,9 +67,9 @@ def numbers_restart_with_each_process(patch: Patch) -> None:
 def a_commit_is_answered_before_it_is_written(patch: Patch) -> None:
     original = storage.FileStorage._write_commit
 
-    def mutant(self: storage.FileStorage, index: Index, step: Any, number: int) -> None:
+    def mutant(self: storage.FileStorage, index: Index, step: Any, number: int, **how: Any) -> None:
         if number % 10:
-            original(self, index, step, number)
+            original(self, index, step, number, **how)
 
     patch.setattr(storage.FileStorage, "_write_commit", mutant)
 

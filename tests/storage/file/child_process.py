@@ -19,6 +19,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,10 +95,20 @@ async def claim(storage: FileStorage, now: int, ttl: int) -> list[Any]:
     return [[job.id, job.run.fence] for job in jobs if job.run is not None]
 
 
-async def complete(storage: FileStorage, id: str, fence: int) -> str:
-    return (await storage.settle("q", [Settlement(id=id, fence=fence, action=Complete(result=b"1"))]))[
-        0
-    ].status
+async def complete(storage: FileStorage, id: str, fence: int, size: int = 1) -> str:
+    """Complete a run with a result of this size."""
+    action = Complete(result=bytes(size))
+    return (await storage.settle("q", [Settlement(id=id, fence=fence, action=action)]))[0].status
+
+
+async def cancel(storage: FileStorage, ids: list[str]) -> str:
+    await storage.cancel("q", ids)
+    return "done"
+
+
+async def forget(storage: FileStorage, ids: list[str]) -> str:
+    await storage.forget("q", ids)
+    return "done"
 
 
 async def work(storage: FileStorage, log: str) -> int:
@@ -143,6 +154,14 @@ async def ballast(storage: FileStorage, size: int) -> str:
     return "done"
 
 
+async def fill_disk(storage: FileStorage) -> str:
+    """Write to the file of `ballast` until the disk of the directory has no space."""
+    with (storage._directory.root.parent / "ballast").open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(512))
+    return "done"
+
+
 async def ids_from_disk(storage: FileStorage) -> list[str]:
     """Return the waiting ids that a new storage reads."""
     async with FileStorage(str(storage._directory.root), clock="manual") as other:
@@ -168,6 +187,9 @@ VERBS: dict[str, Callable[..., Any]] = {
         ids_from_disk,
         claim,
         complete,
+        cancel,
+        forget,
+        fill_disk,
         work,
         churn,
         checkpoint,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,9 +132,3 @@ def test_the_lead_is_in_commits_and_checkpoints() -> None:
 
     assert 2_000 == replayed(bodies).lead
     assert 2_000 == replayed(commits.snapshot(original)).lead
-
-
-def test_a_commit_of_an_earlier_version_has_no_lead() -> None:
-    index = replayed([msgspec.msgpack.encode([5_000, 7, []])])
-
-    assert (5_000, 7, 0) == (index.now, index.number, index.lead)

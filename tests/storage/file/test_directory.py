@@ -245,7 +245,7 @@ async def test_ids_and_queues_never_become_paths(tmp_path: Path) -> None:
 
     assert sorted(name[:500] for name in HOSTILE) == known
     assert ["jobs"] == names(tmp_path)
-    assert ["checkpoint", "commits", "format", "lock", "tmp"] == names(root)
+    assert ["checkpoint", "commits", "format", "lock", "reserve", "tmp"] == names(root)
 
 
 async def test_two_storages_on_one_directory_in_one_process_see_each_other(tmp_path: Path) -> None:

@@ -54,6 +54,11 @@ class CheckpointTrigger:
         self.checkpoint_bytes, self.commit_bytes, self.commits = size, 0, 0
 
     @property
+    def most_bytes(self) -> int:
+        """An upper bound of the size of the next checkpoint."""
+        return self.checkpoint_bytes + self.commit_bytes
+
+    @property
     def is_due(self) -> bool:
         """True if the next checkpoint pays: it writes at most as much as was committed since the last one.
 

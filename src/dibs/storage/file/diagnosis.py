@@ -41,7 +41,7 @@ NETWORK: Final = Rule(
 SPACE: Final = Rule(
     "file-space",
     "warning",
-    "Without space every write raises StorageFull, also the end of a running job.",
+    "Without space each call that adds jobs raises StorageFull. Jobs can still end.",
     "Free space on this file system, or shorten the retention of outcomes.",
 )
 LOCKS: Final = Rule(

@@ -5,6 +5,7 @@
       lock          locked by a process while it writes one commit
       commits/      one file for each commit: 000000000000002a is the 42nd
       checkpoint    the index up to some commit; the commits before that one are removed
+      reserve       space for the next checkpoint, for a full disk
       tmp/          files that are being written, before they are renamed into place
 
 `commits` is never empty: it begins with the commit 0, which has no content, and the commit of a checkpoint
@@ -46,6 +47,7 @@ FORMAT_FILE: Final = "format"
 LOCK: Final = "lock"
 COMMITS: Final = "commits"
 CHECKPOINT: Final = "checkpoint"
+RESERVE: Final = "reserve"
 
 _COMMIT: Final = re.compile("[0-9a-f]{16}")
 _READ: Final = os.R_OK | os.X_OK
@@ -136,7 +138,7 @@ class Directory(Folder):
         return is_new
 
     def _refuse_foreign_files(self) -> None:
-        known = {LOCK, COMMITS, TMP, FORMAT_FILE, CHECKPOINT}
+        known = {LOCK, COMMITS, TMP, FORMAT_FILE, CHECKPOINT, RESERVE}
         foreign = sorted(name for name in self.names() if name not in known)
         if foreign:
             raise StorageUnavailable(
@@ -145,7 +147,7 @@ class Directory(Folder):
 
     def _create_files(self) -> bool:
         """Create the files of a new directory, unless another process does. Return whether this call did."""
-        lock = self.open_lock(LOCK)
+        lock = self.open_or_create(LOCK)
         try:
             lock_descriptor(lock, poll_interval=0.001)
             if self.exists(FORMAT_FILE):

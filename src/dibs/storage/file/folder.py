@@ -30,7 +30,7 @@ _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # O_EXCL: a file that another program has put under the name, such as a hard link, is never written to.
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOCK_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_OR_CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 #: Inode, time of change in ns and size in bytes. A file that another program puts in place of a file differs
 #: in one of them, even if it is a copy.
@@ -184,15 +184,34 @@ class Folder:
             self.remove(name)
             return os.open(name, _NEW_FILE, FILE_MODE, dir_fd=self._folder)
 
-    def open_lock(self, name: str) -> int:
-        """Open a file for locking, and create it if it is missing. Return its descriptor."""
-        descriptor = os.open(name, _LOCK_FILE, FILE_MODE, dir_fd=self._folder)
+    def open_or_create(self, name: str) -> int:
+        """Open a file for locking or writing. Return its descriptor."""
+        descriptor = os.open(name, _OPEN_OR_CREATE, FILE_MODE, dir_fd=self._folder)
         try:
             self._give_rights(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
+
+    def allocate(self, name: str, size: int) -> None:
+        """Give a file a size in bytes, with space on the disk for all of it. Create it if it is missing.
+
+        Raise OSError, with the file as before.
+        """
+        descriptor = self.open_or_create(name)
+        try:
+            before = os.fstat(descriptor).st_size
+            os.ftruncate(descriptor, min(before, size))
+            if size > before:
+                try:
+                    # Without this function, on macOS, the file has a size and no space.
+                    getattr(os, "posix_fallocate", _extend)(descriptor, 0, size)
+                except OSError:
+                    os.ftruncate(descriptor, before)
+                    raise
+        finally:
+            os.close(descriptor)
 
     def remove(self, name: str) -> None:
         os.unlink(name, dir_fd=self._folder)
@@ -282,6 +301,10 @@ def _make_folders(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir(FOLDER_MODE)
         path.chmod(FOLDER_MODE)
+
+
+def _extend(descriptor: int, _: int, size: int) -> None:
+    os.ftruncate(descriptor, size)
 
 
 def _write_all(descriptor: int, chunk: bytes) -> None:

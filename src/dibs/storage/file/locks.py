@@ -126,7 +126,7 @@ class CommitLock:
         return locked
 
     def _open(self) -> FileIO:
-        self._file = FileIO(self._directory.open_lock(LOCK), "ab")
+        self._file = FileIO(self._directory.open_or_create(LOCK), "ab")
         self._identity = identity_of(os.fstat(self._file.fileno()))
         return self._file
 

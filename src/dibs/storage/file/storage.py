@@ -22,12 +22,14 @@ from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits, diagnosis
 from dibs.storage.file.directory import COMMITS, Directory, commit_name, to_read_error, to_write_error
-from dibs.storage.file.folder import CorruptFile, FolderReplaced
+from dibs.storage.file.folder import CorruptFile, FolderReplaced, Identity
 from dibs.storage.file.frames import encode_frame
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock, Turn
 from dibs.storage.file.replay import Replay
+from dibs.storage.file.reserve import Reserve
 from dibs.storage.file.step_thread import StepThread
+from dibs.storage.indexed import by_id, enqueueing, settling, whole_queue
 from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.session import P, T, Verb
 from dibs.storage.indexed.storage import IndexedStorage
@@ -47,6 +49,8 @@ log: Final = logging.getLogger("dibs.storage.file")
 R = TypeVar("R")
 #: Times that one step opens a folder that was replaced meanwhile.
 MAX_REOPENS: Final = 5
+#: The verbs that add jobs or data. On a full disk they are refused, so that the others can empty it.
+_GROWING: Final = frozenset({enqueueing.enqueue, whole_queue.import_, settling.report, by_id.amend})
 
 _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "fsync": read_flag,
@@ -109,6 +113,7 @@ class FileStorage(IndexedStorage):
     def _reset_state(self) -> None:
         self._lock = CommitLock(self._directory)
         self._replay = Replay(self._directory, fsync=self._fsync)
+        self._reserve = Reserve(self._directory)
         self._wakeups = Wakeups()
         self._watch: CommitWatch | None = None
         self._thread: StepThread | None = None
@@ -137,6 +142,7 @@ class FileStorage(IndexedStorage):
         created = self._directory.prepare()
         if created and self._fsync:
             self._sync_parent()
+        self._reserve.find()
         self._apply_steps(self._replay.replay_all_commits())
 
     def _sync_parent(self) -> None:
@@ -190,7 +196,9 @@ class FileStorage(IndexedStorage):
         turn = Turn()
         try:
             return await self._run_on_thread(
-                lambda: self._run_and_commit(now, lambda index: verb(index, *args, **kwargs), turn)
+                lambda: self._run_and_commit(
+                    now, lambda index: verb(index, *args, **kwargs), turn, grows=verb in _GROWING
+                )
             )
         except asyncio.CancelledError as error:
             if turn.take():
@@ -215,7 +223,7 @@ class FileStorage(IndexedStorage):
             self._wakeups.wake_all()
         return index
 
-    def _run_and_commit(self, now: int | None, verb: Callable[[Index], T], turn: Turn) -> T:
+    def _run_and_commit(self, now: int | None, verb: Callable[[Index], T], turn: Turn, *, grows: bool) -> T:
         """Under the commit lock, replay the commits of other processes, run a verb, and write its commit.
 
         Raise CancelledError if the caller has given up its turn.
@@ -226,7 +234,7 @@ class FileStorage(IndexedStorage):
             number = index.number
             answer, changes = index.run_step(verb)
             if changes:
-                self._write_commit(index, changes, number)
+                self._write_commit(index, changes, number, grows=grows)
             return answer
 
         return self._run_locked(turn, step)
@@ -243,23 +251,37 @@ class FileStorage(IndexedStorage):
             self._reopen()
         raise StorageUnavailable(f"{self._directory.path} is replaced again and again; nothing was written")
 
-    def _write_commit(self, index: Index, step: Step, number: int) -> None:
-        """Write the commit of a step. If the write fails, undo the step in the index and raise."""
+    def _write_commit(self, index: Index, step: Step, number: int, *, grows: bool) -> None:
+        """Write the commit of a step. If the write fails, undo the step in the index and raise.
+
+        With `grows`, the step adds jobs or data: it needs space for itself and for the next checkpoint.
+        """
         replay, directory = self._replay, self._directory
         commit_number = replay.number + 1
         try:
             body = encode_frame(commit_number, commits.encode(index, step))
-            written = directory.write(commit_name(commit_number), [body], fsync=self._fsync)
+
+            def write() -> Identity:
+                return directory.write(commit_name(commit_number), [body], fsync=self._fsync)
+
+            if grows:
+                self._reserve.cover(replay.checkpoint_trigger.most_bytes + len(body))
+                written = write()
+            else:
+                written = self._reserve.spend(write)
         except BaseException as error:
             index.undo(step, number)
             if isinstance(error, OSError):
+                if self._reserve.is_spent:
+                    with suppress(OSError):
+                        self._reserve.cover(replay.checkpoint_trigger.most_bytes)
                 raise to_write_error(error, f"cannot commit to {directory.path}") from error
             raise
         replay.count_commit(commit_number, written)
         self._wakeups.notify(step)
         if self._fsync:
             self._sync_commits()
-        if replay.checkpoint_trigger.is_due:
+        if replay.checkpoint_trigger.is_due or self._reserve.is_spent:
             self._write_checkpoint()
 
     def _sync_commits(self) -> None:
@@ -275,7 +297,7 @@ class FileStorage(IndexedStorage):
     def _write_checkpoint(self) -> None:
         replay = self._replay
         try:
-            size = checkpoint.write(self._directory, replay.index, replay.number)
+            size = self._reserve.spend(lambda: checkpoint.write(self._directory, replay.index, replay.number))
         except OSError as error:
             # No data is lost: the commits are still there, and a checkpoint only makes opening faster.
             log.warning(
@@ -284,6 +306,8 @@ class FileStorage(IndexedStorage):
             replay.checkpoint_trigger.postpone()
             return
         replay.checkpoint_trigger.reset(size)
+        with suppress(OSError):
+            self._reserve.cover(size)
 
     async def compact(self) -> None:
         """Write a checkpoint now, and remove the commits that it replaces."""
@@ -321,6 +345,7 @@ class FileStorage(IndexedStorage):
             raise to_read_error(error, f"cannot read {self._directory.path}") from error
         if self._replay.reloaded:
             self._replay.reloaded = False
+            self._reserve.find()
             self._wakeups.wake_all_after_gap()
 
     # -- waiting -------------------------------------------------------------------------------------

@@ -148,3 +148,59 @@ def test_a_checkpoint_on_a_full_disk_loses_no_job(small_disk: Child) -> None:
 
     assert taken == small_disk.ask("ids")
     assert taken == small_disk.ask("ids_from_disk")
+
+
+@pytest.mark.parametrize("size", [100, 8 * KIB])
+@pytest.mark.parametrize("by_others", [False, True])
+def test_a_full_disk_can_be_emptied_by_workers(
+    small_disk: Child,
+    size: int,
+    by_others: bool,  # noqa: FBT001
+) -> None:
+    """Grants, claims and ends work, one by one, until the queue is empty. Then a job is accepted."""
+    taken = fill(small_disk, size)
+    if by_others:
+        # Another program takes what is left, so that not even a file of one byte has space.
+        small_disk.ask("fill_disk")
+    for _ in taken:
+        [[id, fence]] = small_disk.ask("claim", 1000, 100_000)
+        assert "done" == small_disk.ask("complete", id, fence)
+
+    assert [] == small_disk.ask("ids") == small_disk.ask("ids_from_disk")
+    small_disk.ask("ballast", 0)
+    assert "done" == small_disk.ask("enqueue", ["again"], size)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "forget"])
+def test_a_full_disk_can_be_emptied_by_one_call(small_disk: Child, verb: str) -> None:
+    taken = fill(small_disk, 8 * KIB)
+    small_disk.ask("fill_disk")
+    assert "StorageFull" == small_disk.ask("enqueue", ["more"])["error"]
+    assert "done" == small_disk.ask(verb, taken)
+    small_disk.ask("ballast", 0)
+
+    assert [] == small_disk.ask("ids_from_disk")
+    assert "done" == small_disk.ask("enqueue", ["again"], 8 * KIB)
+
+
+def test_a_step_that_does_not_fit_the_reserve_has_no_effect_and_keeps_it(small_disk: Child) -> None:
+    taken = fill(small_disk, 8 * KIB)
+    small_disk.ask("fill_disk")
+    [[id, fence]] = small_disk.ask("claim", 1000, 100_000)
+    for _ in range(3):
+        assert "StorageFull" == small_disk.ask("complete", id, fence, 250 * KIB)["error"]
+
+    assert "done" == small_disk.ask("complete", id, fence)
+    assert taken[1:] == small_disk.ask("ids_from_disk")
+
+
+def test_the_reserve_follows_the_size_of_the_jobs(limited: Child, tmp_path: Path) -> None:
+    reserve = tmp_path / "jobs" / "reserve"
+    for number in range(40):
+        assert "done" == limited.ask("enqueue", [f"{number:02}"], 20 * KIB)
+    assert 800 * KIB < reserve.stat().st_size < 1300 * KIB
+    assert 512 * reserve.stat().st_blocks >= reserve.stat().st_size, "it has space for all of its bytes"
+    assert "done" == limited.ask("cancel", [f"{number:02}" for number in range(40)])
+    assert "done" == limited.ask("checkpoint")
+
+    assert 32 * KIB < reserve.stat().st_size < 100 * KIB

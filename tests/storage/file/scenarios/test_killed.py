@@ -52,7 +52,7 @@ async def states(root: Path) -> list[State]:
 async def check(root: Path, answered: int, expected: list[State]) -> None:
     """Check that the directory has the answered steps or one step more, and that it still works."""
     assert await state_of(root) in expected[answered : answered + 2], (root, answered)
-    assert set(names(root)) <= {"format", "lock", "commits", "checkpoint", "tmp"}
+    assert set(names(root)) <= {"format", "lock", "commits", "checkpoint", "reserve", "tmp"}
     async with opened(root) as storage:
         await storage.enqueue("q", [request("z")])
         await storage._run_on_thread(storage._write_checkpoint)
