@@ -142,6 +142,9 @@ def command(
     """
     if reload:
         return asyncio.run(run_with_reload([arg for arg in sys.argv[1:] if arg != "--reload"], Path.cwd()))
+    from dibs.worker.processes.standard_streams import accept_lost_output  # noqa: PLC0415 - as in _import_application
+
+    accept_lost_output()
     with _fork_server(processes, url) as fork_server:
         app = _import_application(application, url)
         set_up_logging(log_level)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
 from dibs.worker.execution.exception_info import verdict_on_error
+from dibs.worker.execution.forks import guard_loop
 from dibs.worker.execution.invocation import (
     Invocation,
     call_async_handler,
@@ -76,6 +77,7 @@ class Executor:
         #: Starts a `def` handler on the thread of a blocking test; None: each gets a thread of its own.
         self._start_handler = start_handler
         self._loop = asyncio.get_running_loop()
+        guard_loop(self._loop)
         self._threads: HandlerThreads[tuple[Invocation, Verdict]] = HandlerThreads(
             self._loop, lambda result: self._finish_run(*result)
         )

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dibs.client.calls.handler import Ending
 from dibs.model.job import EndKind
 from dibs.model.requests import Complete, End, Fail
+from dibs.worker.execution import forks
 from dibs.worker.execution.invocation import Invocation, encode_result
 from dibs.worker.execution.outcome_log import log_hook_error
 
@@ -62,10 +63,11 @@ async def call_hook_function(invocation: Invocation, ending: Ending) -> BaseExce
     assert hook is not None, "bug in dibs: call_hook was called for a handler without a hook"  # noqa: S101
     try:
         if inspect.iscoroutinefunction(hook):
-            await hook(ending)
+            with forks.ending_in_child(invocation):
+                await hook(ending)
             return None
         # On a thread, like a `def` handler: the hook may block.
-        returned, error = await asyncio.to_thread(_call_on_thread, hook, ending)
+        returned, error = await asyncio.to_thread(_call_on_thread, invocation, hook, ending)
         if inspect.isawaitable(returned):
             await returned
     except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
@@ -73,10 +75,13 @@ async def call_hook_function(invocation: Invocation, ending: Ending) -> BaseExce
     return error
 
 
-def _call_on_thread(hook: Callable[[Ending], Any], ending: Ending) -> tuple[Any, BaseException | None]:
+def _call_on_thread(
+    invocation: Invocation, hook: Callable[[Ending], Any], ending: Ending
+) -> tuple[Any, BaseException | None]:
     """Return the result of the hook and its error. A future would not pass on a StopIteration."""
     try:
-        return hook(ending), None
+        with forks.ending_in_child(invocation):
+            return hook(ending), None
     except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
         return None, raised
 

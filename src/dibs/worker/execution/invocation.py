@@ -16,15 +16,15 @@ from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
-from dibs.worker.execution import exception_info
+from dibs.worker.execution import exception_info, forks
 
 
 class Invocation:
     """One run of a claimed job, from its claim until the storage has settled it."""
 
     __slots__ = (
-        "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "handler", "index",
-        "job", "limits", "overran", "received_at", "return_value", "seconds", "stop_reason", "task",
+        "action", "claimed_at", "current", "deadline", "entered", "fence", "finished", "forks", "handler",
+        "index", "job", "limits", "overran", "received_at", "return_value", "seconds", "stop_reason", "task",
     )  # fmt: skip
 
     #: The object that `current_job()` returns in the handler; deleted when the handler has ended.
@@ -52,6 +52,8 @@ class Invocation:
         self.seconds: float | None = None
         #: The task of an `async def` handler, or of a child process.
         self.task: asyncio.Task[None] | None = None
+        #: The value of forks.count in the process that has claimed the run.
+        self.forks = forks.count
         #: True once the handler was entered.
         self.entered = False
         #: The reason why the run must stop; the first reason stays.
@@ -88,6 +90,8 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
 
     Raises only GeneratorExit, when the coroutine of the task is destroyed.
     """
+    if invocation.forks != forks.count:
+        forks.leave(invocation, SystemExit(1))  # another handler has forked this process
     CURRENT_JOB.set(invocation.current)
     handler = invocation.handler
     middleware = handler.middleware
@@ -97,7 +101,7 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
             value = await handler.function(*arguments, **keywords)
         else:
             value = None  # the result of a run whose exception the middleware suppresses
-            with middleware(invocation.current):
+            with middleware(invocation.current), forks.ending_in_child(invocation):
                 value = await _call_function(invocation)
     except GeneratorExit as error:
         if _is_destroyed(invocation):
@@ -105,6 +109,8 @@ async def call_async_handler(invocation: Invocation) -> Verdict:
         return _error_verdict(invocation, error)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the worker
         return _error_verdict(invocation, error)
+    if invocation.forks != forks.count:
+        forks.leave(invocation, None)
     return result_verdict(invocation, value)
 
 
@@ -125,10 +131,11 @@ def _call_in_context(invocation: Invocation) -> Verdict:
     CURRENT_JOB.set(invocation.current)
     try:
         if invocation.handler.middleware is None:
-            value = _call_function(invocation)
+            with forks.ending_in_child(invocation):
+                value = _call_function(invocation)
         else:
             value = None  # the result of a run whose exception the middleware suppresses
-            with invocation.handler.middleware(invocation.current):
+            with invocation.handler.middleware(invocation.current), forks.ending_in_child(invocation):
                 value = _call_function(invocation)
     except BaseException as error:  # noqa: BLE001 - SystemExit in a handler ends the run, not the thread
         return _error_verdict(invocation, error)
@@ -137,6 +144,8 @@ def _call_in_context(invocation: Invocation) -> Verdict:
 
 def _error_verdict(invocation: Invocation, error: BaseException) -> Verdict:
     """Return the verdict on a handler that raised `error`, with its follow-ups for a failure."""
+    if invocation.forks != forks.count:
+        forks.leave(invocation, error)
     return _with_follow_ups(invocation, exception_info.verdict_of_handler(error))
 
 

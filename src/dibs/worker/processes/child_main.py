@@ -25,6 +25,7 @@ from dibs.worker.processes.app_import import check_handlers, describe_error, imp
 from dibs.worker.processes.logs import LogConfig, apply_log_config
 from dibs.worker.processes.multiprocessing_privates import run_exit_functions
 from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
+from dibs.worker.processes.standard_streams import accept_lost_output
 
 #: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1
@@ -119,6 +120,7 @@ def set_up_process(pipe: Connection, encoded_spec: bytes) -> tuple[ParentPipe, P
     start_process_group()
     exit_with_parent(spec.parent)
     signals.leave_signals_to_parent()
+    accept_lost_output()
     parent = ParentPipe(pipe)
     try:
         app = import_app(spec.app)

@@ -26,6 +26,7 @@ from dibs.model.run_outcome import Verdict
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
+from dibs.worker.execution.forks import guard_loop
 from dibs.worker.execution.invocation import (
     Invocation,
     call_async_handler,
@@ -167,6 +168,7 @@ class IsolatedRunner:
         self._main_thread = main_thread
         self._relay = ReportRelay(parent, Capabilities(cross_queue=spec.cross_queue))
         self._loop = asyncio.get_running_loop()
+        guard_loop(self._loop)
         #: The context variables that the lifespan has set; each run gets a copy.
         self._context = copy_context()
         self._invocation: Invocation | None = None
