@@ -206,6 +206,12 @@ class RunEntered(Struct, frozen=True, gc=False, array_like=True, tag="entered"):
     """The handler begins now. Until this message, the death of the process costs the job nothing."""
 
 
+class RunWaits(Struct, frozen=True, gc=False, array_like=True, tag="waits"):
+    """The handler has this number of waits for the ends of other jobs."""
+
+    number: int
+
+
 class RunFinished(Struct, frozen=True, gc=False, array_like=True, tag="performed"):
     """The handler has ended. The verdict holds its result or its error."""
 
@@ -216,7 +222,7 @@ class ExitIsolated(Struct, frozen=True, gc=False, array_like=True, tag="exit"):
     """Leave the lifespan of the application and exit. Sent only while no run is in the process."""
 
 
-FromIsolated = ProcessReady | StartFailed | RunEntered | SendReport | RunFinished
+FromIsolated = ProcessReady | StartFailed | RunEntered | RunWaits | SendReport | RunFinished
 ToIsolated = RunJob | ReportAnswered | CancelRun | ExitIsolated
 
 _encoder: Final = msgspec.msgpack.Encoder()

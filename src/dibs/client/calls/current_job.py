@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -57,6 +58,8 @@ class RunEnvironment:
     serde: Serde = JSON
     #: Makes the object that stores steps in transactions of the caller, for a queue, id and fence.
     join: Callable[[RunStorage, str, str, int], Transactions] | None = None
+    #: Called with the new value of `CurrentJob.waits`, in a child process of the executor "process".
+    report_waits: Callable[[int], None] | None = None
 
 
 class CurrentJob:
@@ -67,6 +70,8 @@ class CurrentJob:
 
     #: Jobs that the worker enqueues in the same atomic step if this run fails the job.
     failure_follow_ups: tuple[FollowUp, ...] = ()
+    #: The number of waits of the handler for the ends of other jobs.
+    waits: int = 0
 
     # Few attributes, because the worker makes one object for each run, and most handlers do not read it.
     def __init__(self, environment: RunEnvironment, job: Job, deadline: float | None) -> None:
@@ -150,6 +155,12 @@ class CurrentJob:
     def request_cancel(self) -> None:
         """Set `cancelled`. The worker calls it; to cancel a job use `queue.cancel(id, running=True)`."""
         self._cancelled = True
+
+    def add_waits(self, number: int) -> None:
+        """Add to `waits`. A wait in a handler calls it with 1 at its begin, and with -1 at its end."""
+        self.waits += number
+        if self._environment.report_waits is not None:
+            self._environment.report_waits(self.waits)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
@@ -336,3 +347,17 @@ def current_job() -> CurrentJob:
         raise NotRunning(
             "no job is running here: call current_job() inside a handler that a worker runs"
         ) from None
+
+
+@contextmanager
+def counted_wait() -> Iterator[None]:
+    """Count the block as a wait of the running handler, if there is one, for the end of another job."""
+    job = CURRENT_JOB.get(None)
+    if job is None:
+        yield
+        return
+    job.add_waits(1)
+    try:
+        yield
+    finally:
+        job.add_waits(-1)

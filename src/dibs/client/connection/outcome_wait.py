@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from dibs.client.calls.current_job import counted_wait
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
 from dibs.client.connection.wait_messages import (
@@ -57,6 +58,10 @@ class OutcomeWait(EndWaiter):
 
         The `call_timeout` of the app does not end a wait: after StorageBusy the wait reads again.
         """
+        with counted_wait():
+            return await self._wait_for_end()
+
+    async def _wait_for_end(self) -> TicketState:
         if (state := await self._watch_end()) is not None:
             return state
         limit = asyncio.timeout(None if self._deadline is None else self._seconds_left() + READ_SECONDS)

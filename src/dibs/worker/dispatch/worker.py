@@ -31,6 +31,7 @@ from dibs.worker.dispatch.queue_state import BACKOFF_MARGIN, FALLBACK_POLL, PREF
 from dibs.worker.dispatch.recycling import Recycling
 from dibs.worker.dispatch.requests import Requests
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
+from dibs.worker.dispatch.waiting_runs import WaitingRuns
 from dibs.worker.execution.executor import Executor, ProcessExecutor
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import RunOutcomes
@@ -89,6 +90,7 @@ class Worker:
         self._idle_claim = IdleClaim(
             storage, self._capacity, self._fairness, self._in_flight, self._requests, self._step_soon
         )
+        self._waiting_runs = WaitingRuns(self._capacity, self._in_flight, self._queues)
         self._listener = Listener(storage, poll, self._step)
         self._outcomes = RunOutcomes(self._settle_run, started, storage.capabilities.cross_queue)
         self._executor = Executor(
@@ -203,6 +205,7 @@ class Worker:
         self._pending.keep(queues, now)
         self._confirm_lease()
         self._update_waits(queues, now, claiming=shares.claiming)
+        self._waiting_runs.watch()
         self._finish_drain()
 
     def _may_claim(self, now: float) -> bool:

@@ -210,6 +210,8 @@ class IsolatedProcess:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._verdict: asyncio.Future[Verdict] | None = None
+        #: The latest run of the process.
+        self._invocation: Invocation | None = None
         #: Called when the handler of the current run begins; None if it has begun, or without a run.
         self._on_entered: Callable[[], None] | None = None
         #: True after the process was asked to exit: it takes no more runs.
@@ -240,6 +242,7 @@ class IsolatedProcess:
         if not self.alive:
             return NotEntered()
         self._verdict, self._on_entered = self._loop.create_future(), entered
+        self._invocation = invocation
         seconds = None if invocation.limits.timeout is None else invocation.limits.timeout / 1000
         self.send(messages.RunJob(invocation.handler.queue, invocation.job, seconds))
         return await self._verdict
@@ -262,16 +265,15 @@ class IsolatedProcess:
     def _on_message(self, raw: bytes) -> None:
         message: messages.FromIsolated = messages.decode_from_isolated(raw)
         match message:
-            case messages.ProcessReady():
-                if not self._ready.done():  # else the wait was cancelled
-                    self._ready.set_result(None)
-            case messages.StartFailed(reason):
-                if not self._ready.done():
-                    self._ready.set_exception(ConfigurationError(reason))
+            case messages.ProcessReady() | messages.StartFailed():
+                self._on_started(message)
             case messages.RunEntered():
                 if self._on_entered is not None:
                     on_entered, self._on_entered = self._on_entered, None
                     on_entered()
+            case messages.RunWaits(number):
+                if self._invocation is not None and not self._invocation.finished:
+                    self._invocation.current.waits = number
             case messages.RunFinished(verdict):
                 if self._verdict is not None and not self._verdict.done():
                     self._verdict.set_result(verdict)
@@ -279,6 +281,14 @@ class IsolatedProcess:
                 task = self._loop.create_task(self._relay_report(report))
                 self._reports.add(task)
                 task.add_done_callback(self._reports.discard)
+
+    def _on_started(self, message: messages.ProcessReady | messages.StartFailed) -> None:
+        if self._ready.done():  # the wait was cancelled
+            return
+        if isinstance(message, messages.StartFailed):
+            self._ready.set_exception(ConfigurationError(message.reason))
+        else:
+            self._ready.set_result(None)
 
     async def _relay_report(self, report: messages.SendReport) -> None:
         try:

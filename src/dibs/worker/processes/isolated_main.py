@@ -192,7 +192,14 @@ class IsolatedRunner:
         handler = self._app.handlers[message.queue]
         invocation = Invocation(handler, message.job, 0)
         deadline = None if message.seconds is None else time.monotonic() + message.seconds
-        environment = RunEnvironment(self._relay, message.queue, self._loop, self._resources, handler.serde)
+        environment = RunEnvironment(
+            self._relay,
+            message.queue,
+            self._loop,
+            self._resources,
+            handler.serde,
+            report_waits=lambda number: self._parent.send(messages.RunWaits(number)),
+        )
         invocation.current = CurrentJob(environment, message.job, deadline)
         self._invocation = invocation
         invocation.task = self._loop.create_task(self._call_handler(invocation), context=self._context.copy())
