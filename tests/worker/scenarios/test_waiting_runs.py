@@ -37,7 +37,7 @@ def blocking():
     return child.sync.enqueue().result(wait=3)
 
 
-@app.task(queue="alone", size=50, executor="process", timeout=3, max_timeouts=0)
+@app.task(queue="alone", size=50, executor="process", timeout=15, max_timeouts=0)
 async def alone():
     return await (await child.enqueue()).result()
 

@@ -10,11 +10,8 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("dibs.worker")
 
@@ -24,6 +21,18 @@ logger = logging.getLogger("dibs.worker")
 count = 0
 #: The event loops of workers.
 _loops: Final[WeakSet[asyncio.AbstractEventLoop]] = WeakSet()
+
+
+class ForkingRun(Protocol):
+    """The part of an Invocation that this module reads."""
+
+    #: The value of `count` in the process that has claimed the run.
+    forks: int
+
+    @property
+    def key(self) -> tuple[str, str, int]: ...
+    @property
+    def log_fields(self) -> dict[str, Any]: ...
 
 
 def guard_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -44,7 +53,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_on_fork)
 
 
-def leave(invocation: Invocation, error: BaseException | None) -> NoReturn:
+def leave(invocation: ForkingRun, error: BaseException | None) -> NoReturn:
     """End this process, which a handler has forked, in place of returning from the handler or raising."""
     code = 1 if error else 0
     try:
@@ -61,7 +70,7 @@ def leave(invocation: Invocation, error: BaseException | None) -> NoReturn:
 
 
 @contextmanager
-def ending_in_child(invocation: Invocation) -> Iterator[None]:
+def ending_in_child(invocation: ForkingRun) -> Iterator[None]:
     """Call `leave` at the end of the block in a process that the block has forked."""
     try:
         yield

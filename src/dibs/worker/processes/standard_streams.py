@@ -7,10 +7,7 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any, Final
 
 #: The streams that were replaced. If nothing referred to them, they could close the file descriptor.
 _replaced: Final[list[io.TextIOWrapper]] = []
@@ -22,7 +19,7 @@ class LossyFile(io.FileIO):
     The reader of a pipe may end, as in `dibs worker | head`, and the disk behind a log may be full.
     """
 
-    def write(self, data: ReadableBuffer) -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
