@@ -287,7 +287,7 @@ def test_the_queue_of_worker_records_is_shown_to_those_who_name_it(shell: Shell)
 
     assert ["emails"] == [*shell.json("counts")["queues"]]
     assert ["emails"] == [each["name"] for each in shell.json("show")["queues"]]
-    assert "dibs.workers" not in shell.type("schedule").stdout + shell.type("prune").stdout
+    assert "dibs.workers" not in shell.type("schedule", "list").stdout + shell.type("prune").stdout
     assert 1 == len(shell.json("list", "dibs.workers", "--state", "completed")["jobs"])
 
 

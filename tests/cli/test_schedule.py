@@ -39,7 +39,7 @@ def periodic(shell: Shell) -> Shell:
 
 
 def test_schedule_lists_declared_tasks_before_a_worker_ran(periodic: Shell) -> None:
-    done = periodic.run("schedule", "periodic:app", "--next", "3", "--json")
+    done = periodic.run("schedule", "list", "periodic:app", "--next", "3", "--json")
     schedules = {each["queue"]: each for each in json.loads(done.stdout)["schedules"]}
     refresh = schedules["periodic.refresh"]
 
@@ -56,15 +56,15 @@ def test_schedule_reads_the_ticks_that_workers_stored(periodic: Shell) -> None:
     periodic.type("cancel", "periodic.plain", "a")
     run_python(periodic, code)
     periodic.type("pause", "periodic.nightly")
-    stored = {each["queue"]: each for each in periodic.json("schedule")["schedules"]}
-    lines = periodic.type("schedule", "--format", "lines").stdout.splitlines()
+    stored = {each["queue"]: each for each in periodic.json("schedule", "list")["schedules"]}
+    lines = periodic.type("schedule", "list", "--format", "lines").stdout.splitlines()
 
     assert {"periodic.refresh": "waiting", "periodic.nightly": "paused"} == {
         queue: each["state"] for queue, each in stored.items()
     }
-    assert [None, None] == [each["schedule"] for each in stored.values()]
+    assert "every 12h" == stored["periodic.refresh"]["schedule"]
     assert stored["periodic.refresh"]["next"][0] in lines[0] + lines[1]
-    assert "periodic.refresh" in run_in_terminal(periodic, "schedule", "periodic:app").text
+    assert "periodic.refresh" in run_in_terminal(periodic, "schedule", "list", "periodic:app").text
 
 
 def run_python(shell: Shell, code: str) -> None:
@@ -74,10 +74,38 @@ def run_python(shell: Shell, code: str) -> None:
 def test_schedule_without_periodic_tasks_says_how_to_read_an_application(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
 
-    assert "dibs schedule MODULE:APP" in shell.type("schedule").stdout
+    assert "dibs schedule list MODULE:APP" in shell.type("schedule", "list").stdout
 
 
 def test_schedule_of_a_bad_application_is_a_usage_error(shell: Shell) -> None:
-    done = shell.run("schedule", "nowhere:app", "--url", shell.url)
+    done = shell.run("schedule", "list", "nowhere:app", "--url", shell.url)
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+
+
+def test_schedule_changes_schedules_by_name(shell: Shell) -> None:
+    def listed() -> dict[str, tuple[str, str, int]]:
+        found = shell.json("schedule", "list", "--next", "2")["schedules"]
+        return {each["name"]: (each["schedule"], each["state"], len(each["next"])) for each in found}
+
+    shell.type("enqueue", "q", "1")
+    shell.type("schedule", "add", "q", "night", "2", "--cron", "0 3 * * *", "--tz", "Europe/Berlin")
+    shell.type("schedule", "add", "q", "often", "2", "--every", "30m", "--skip-missed")
+    shell.type("schedule", "pause", "q", "night")
+
+    assert {
+        "night": ("cron 0 3 * * * Europe/Berlin", "paused", 0),
+        "often": ("every 30m", "waiting", 2),
+    } == listed()
+    assert "resumed" == shell.json("schedule", "resume", "q", "night")["jobs"][0]["answer"]
+    shell.type("schedule", "remove", "q", "often")
+    assert {"night": ("cron 0 3 * * * Europe/Berlin", "waiting", 2)} == listed()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "remove"])
+def test_schedule_says_that_a_schedule_does_not_exist(shell: Shell, verb: str) -> None:
+    shell.type("enqueue", "q", "1")
+    for name in ([], ["nightly"]):
+        done = shell.run("schedule", verb, "q", *name, "--url", shell.url)
+
+        assert (1, "not_found") == (done.returncode, done.stdout.split()[0])

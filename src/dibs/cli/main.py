@@ -51,7 +51,7 @@ COMMANDS: Final = (
     CommandInfo("mcp", QUEUES, "Serve a storage to an assistant by the Model Context Protocol."),
     CommandInfo("metrics", QUEUES, "Serve the metrics of a storage to Prometheus."),
     CommandInfo("workers", QUEUES, "List the workers that live, and the jobs that they hold."),
-    CommandInfo("schedule", QUEUES, "List the next runs of periodic tasks."),
+    CommandInfo("schedule", QUEUES, "List, make, pause, resume and remove schedules."),
     CommandInfo("configure", QUEUES, "Show and change the settings of a queue."),
     CommandInfo("pause", QUEUES, "Stop claims from a queue. Running jobs continue."),
     CommandInfo("resume", QUEUES, "Allow claims from a paused queue again."),
