@@ -12,6 +12,7 @@ from dibs import Dibs, Queue
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, SettleAction
 from dibs.web import dibs_web
+from dibs.web.reading import periodic
 from dibs.web.reading.jobs import story
 from tests.web.conftest import Browser, browse, may
 from tests.web.jobs import end, slot_of, storage_of
@@ -127,3 +128,42 @@ async def test_a_paused_task_offers_to_resume(writer: Browser, queue: Queue) -> 
     assert "Run now" not in paused
     assert 'aria-label="Pause: clean"' in resumed
     assert 'aria-label="Run now: clean"' in resumed
+
+
+async def test_schedules_made_at_run_time_have_a_row_each(writer: Browser, app: Dibs) -> None:
+    task = app.get_task("clean")
+    await task.schedule("tenant <7>", every=HOUR_MS / 1000)
+    await task.schedule("night", cron="0 3 * * *", tz="Asia/Tokyo")
+    await app.queue("clean").enqueue({}, id="schedule:plain", delay=60)
+
+    listed = await writer.text("/periodic")
+    ids = {"queue": "clean", "id": "schedule:tenant <7>"}
+    answers = [(await writer.post("pause_schedule", ids)).headers["location"]]
+    paused = await writer.text("/periodic")
+    actions = ("resume_schedule", "remove_schedule", "remove_schedule")
+    answers += [(await writer.post(action, ids)).headers["location"] for action in actions]
+    after = await writer.text("/periodic")
+
+    assert "3 schedules" in listed
+    assert "0 3 * * * in Asia/Tokyo" in listed
+    assert 'aria-label="Pause: clean tenant &lt;7&gt;"' in listed
+    assert "schedule:plain" not in listed
+    assert 'aria-label="Resume: clean tenant &lt;7&gt;"' in paused
+    codes = ("schedule_paused", "schedule_resumed", "schedule_removed", "no_schedule")
+    assert [f"/periodic?did={code}" for code in codes] == answers
+    assert "2 schedules" in after
+
+
+async def test_a_page_shows_the_next_schedules_of_many(
+    writer: Browser, app: Dibs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic, "MAX_ROWS", 2)
+    monkeypatch.setattr(periodic, "MAX_SCHEDULED", 3)
+    for number in range(5):
+        await app.get_task("clean").schedule(str(number), every=HOUR_MS / 1000)
+    page = await writer.text("/periodic")
+
+    assert (
+        "4 schedules, of which the next 2 are shown; a queue with many scheduled jobs was read in part"
+        in page
+    )

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from attrs import frozen
 
+from dibs.client import stored_schedules
 from dibs.client.options.job_settings import JobSettings
 from dibs.client.options.rate import Rate, parse_rate
 from dibs.client.queue import Queue
@@ -154,6 +155,26 @@ async def run_now(write: Write) -> Done:
     return write.on_job("due" if answer == "amended" else answer)
 
 
+async def pause_schedule(write: Write) -> Done:
+    return await _set_schedule_paused(write, paused=True)
+
+
+async def resume_schedule(write: Write) -> Done:
+    return await _set_schedule_paused(write, paused=False)
+
+
+async def _set_schedule_paused(write: Write, *, paused: bool) -> Done:
+    storage = await write.source.storage()
+    found = await stored_schedules.pause_schedule(storage, write.name, write.id, paused=paused)
+    code = "schedule_paused" if paused else "schedule_resumed"
+    return Done("periodic", {}, code if found else "no_schedule")
+
+
+async def remove_schedule(write: Write) -> Done:
+    found = await stored_schedules.remove_schedule(await write.source.storage(), write.name, write.id)
+    return Done("periodic", {}, "schedule_removed" if found else "no_schedule")
+
+
 async def forget(write: Write) -> Done:
     found = await write.queue.forget(write.id)
     return Done("queue", {"name": write.name}, "forgotten" if found else "not_found")
@@ -231,6 +252,9 @@ WRITES: Final[Mapping[str, Callable[[Write], Awaitable[Done]]]] = {
     "cancel_running": cancel_running,
     "retry": retry,
     "run_now": run_now,
+    "pause_schedule": pause_schedule,
+    "resume_schedule": resume_schedule,
+    "remove_schedule": remove_schedule,
     "forget": forget,
     "amend": amend,
     "enqueue": enqueue,

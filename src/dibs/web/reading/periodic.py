@@ -7,16 +7,20 @@ from typing import Final
 
 from attrs import evolve, frozen
 
+from dibs.client.stored_schedules import has_schedule, readable_schedule, schedule_name
 from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
-from dibs.model.schedule import TICK_ID, Every, Schedule
+from dibs.model.schedule import TICK_ID, Every, Schedule, is_tick_id
 from dibs.storage.protocol import Storage
 from dibs.web.reading.jobs.story import Stories
 from dibs.web.reading.source import Source, gather
 
 #: Most queues in which the page looks for a schedule, besides those of tasks of the app.
 MAX_QUEUES: Final = 500
+#: Most scheduled jobs of each queue among which the page looks for schedules, and most rows of the page.
+MAX_SCHEDULED: Final = 500
+MAX_ROWS: Final = 200
 #: The numbers of further ticks and of latest runs that a row lists.
 MAX_TICKS: Final = 2
 MAX_RUNS: Final = 5
@@ -38,13 +42,17 @@ class RunMark:
 
 @frozen
 class PeriodicRow:
-    """A periodic task. Times are ms since the epoch."""
+    """A schedule. Times are ms since the epoch."""
 
     queue: str
-    #: The schedule that the app declares; "" if it declares none.
+    #: The id of its job, and the name of a schedule made at run time; "" for the one that a task declares.
+    id: str
+    name: str
+    #: The stored schedule, or the one that the app declares; "" if it is unknown.
     schedule: str
+    #: True if the queue is paused.
     paused: bool
-    #: "waiting", "active", or "not stored" if no worker has stored the next run.
+    #: "waiting", "active", "paused", or "not stored" if no worker has stored the next run.
     state: str
     next_run: int | None
     #: The ticks after `next_run`, by the schedule of the app.
@@ -62,16 +70,19 @@ class PeriodicRow:
 
 @frozen
 class PeriodicPage:
-    """The periodic tasks of a storage, the next one first."""
+    """The schedules of a storage, the next one first."""
 
     rows: tuple[PeriodicRow, ...]
+    #: The number of schedules that were found, and whether a queue may have more.
+    found: int
+    may_miss: bool
     #: Number of queues in which the page looked, and the number of all queues.
     looked: int
     queues: int
 
 
 async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, str]) -> PeriodicPage:
-    """Return the tasks with a schedule in the app, and the queues with a stored tick.
+    """Return the schedules that the app declares, and those that are stored.
 
     `ticks` remembers how far the logs of the queues were read.
     """
@@ -84,27 +95,36 @@ async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, st
     }
     names = list(dict.fromkeys([*declared, *sorted(queues)]))[: MAX_QUEUES + len(declared)]
 
-    async def read_one(name: str) -> tuple[str, Slot]:
-        [slot] = await storage.get(name, [TICK_ID])
-        return name, slot
+    counts = await storage.counts(names)
 
-    slots = await gather(names, read_one)
+    async def read_one(name: str) -> tuple[str, dict[str, Slot], bool]:
+        [slot] = await storage.get(name, [TICK_ID])
+        slots = {TICK_ID: slot} if name in declared or slot.current is not None else {}
+        if not counts[name].scheduled:
+            return name, slots, False
+        page = await storage.list(name, "scheduled", limit=MAX_SCHEDULED)
+        slots.update((id, slot) for id, slot in page.items if is_tick_id(id) and has_schedule(slot))
+        return name, slots, page.after is not None
+
+    found = await gather(names, read_one)
     rows = [
-        _row(name, slot, declared.get(name), queues.get(name))
-        for name, slot in slots
-        if name in declared or slot.current is not None
+        _row(name, id, slot, declared.get(name) if id == TICK_ID else None, queues.get(name))
+        for name, slots, _ in found
+        for id, slot in slots.items()
     ]
-    rows.sort(key=lambda row: (row.next_run is None, row.next_run or 0, row.queue))
+    rows.sort(key=lambda row: (row.next_run is None, row.next_run or 0, row.queue, row.name))
+    total, may_miss = len(rows), any(more for _, _, more in found)
+    rows = rows[:MAX_ROWS]
 
     async def add_runs(row: PeriodicRow) -> PeriodicRow:
         return await _with_runs(source, storage, ticks, row)
 
     shown = [*await gather(rows[:MAX_LOGS], add_runs), *rows[MAX_LOGS:]]
-    return PeriodicPage(tuple(shown), len(names), len({*names, *queues}))
+    return PeriodicPage(tuple(shown), total, may_miss, len(names), len({*names, *queues}))
 
 
 async def _with_runs(source: Source, storage: Storage, ticks: Stories, row: PeriodicRow) -> PeriodicRow:
-    story = await ticks.read(source, storage, row.queue, TICK_ID, LOG_SECONDS)
+    story = await ticks.read(source, storage, row.queue, row.id, LOG_SECONDS)
     runs = [
         RunMark(entry.kind, entry.at, entry.ran, entry.error.type if entry.error else "")
         for entry in story.entries
@@ -128,16 +148,30 @@ def _later(schedule: Schedule | None, next_run: int | None) -> tuple[int, ...]:
     return tuple(ticks)
 
 
-def _row(queue: str, slot: Slot, schedule: Schedule | None, settings: Settings | None) -> PeriodicRow:
+def _row(
+    queue: str, id: str, slot: Slot, declared: Schedule | None, settings: Settings | None
+) -> PeriodicRow:
     job, outcome = slot.current, slot.outcome
+    schedule = readable_schedule(slot) or declared
+    paused = schedule is not None and schedule.paused
     next_run = None if job is None or job.run is not None else job.run_at
     if slot.successor is not None:
         next_run = slot.successor.run_at
+    if paused:
+        next_run = None
     return PeriodicRow(
         queue=queue,
+        id=id,
+        name=schedule_name(id),
         schedule=schedule_text(schedule),
         paused=settings is not None and settings.paused,
-        state="not stored" if job is None else "waiting" if job.run is None else "active",
+        state="not stored"
+        if job is None
+        else "active"
+        if job.run is not None
+        else "paused"
+        if paused
+        else "waiting",
         next_run=next_run,
         later=_later(schedule, next_run),
         last_kind="" if outcome is None else outcome.kind,
