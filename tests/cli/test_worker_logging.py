@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from itertools import pairwise
 
 import pytest
 
 from tests.cli.shell import DIBS, Shell
+from tests.cli.terminal import run_in_terminal
 from tests.cli.test_worker import ended
 
 APPLICATION = """
@@ -126,3 +128,18 @@ def test_closed_streams_end_no_worker(shell: Shell, closed: str) -> None:
     worker.communicate(timeout=60)
 
     assert 0 == worker.returncode
+
+
+def test_in_a_terminal_control_characters_of_ids_and_errors_are_escaped(shell: Shell) -> None:
+    (shell.folder / "rude.py").write_text(
+        "from dibs import Dibs\napp = Dibs()\n"
+        '@app.task(queue="rude", max_retries=0)\n'
+        'def rude():\n    raise ValueError("\\x1b]0;owned\\x07 \\x9b2J")\n'
+    )
+    shell.type("enqueue", "rude", '{"args": [], "kwargs": {}}', "--id", "\x1b]0;id\x07")
+    screen = run_in_terminal(shell, "worker", "rude:app", "--processes", "1", "--until", "empty")
+
+    assert 0 == screen.code
+    assert r"\x1b]0;id\x07" in screen.text
+    assert r"\x1b]0;owned\x07" in screen.text
+    assert not {"\x1b]", "\x07", "\x9b"} & {*screen.text, *(a + b for a, b in pairwise(screen.text))}
