@@ -219,5 +219,6 @@ async def test_a_running_job_can_be_asked_to_stop(
         await wait_for_event(queue, "cancelled")
 
     assert ["a stopped"] == record.notes
+    assert [True] == [job.cancelled for job in record.jobs]
     with pytest.raises(JobCancelled):
         await ticket.result(0)

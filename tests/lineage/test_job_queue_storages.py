@@ -154,6 +154,9 @@ async def test_a_serde_of_ones_own_survives_a_retry(
     await run_until_empty(app)
 
     assert "é" == await ticket.result(0)
+    [slot] = await app.storage.get("own", ["a"])
+    assert slot.outcome is not None
+    assert serde.encode("é") == slot.outcome.result
     assert (0, 0) == ((await queue.counts()).waiting, (await queue.counts()).active)
     with pytest.raises(ConfigurationError):
         app.queue("own", serde=JsonSerde())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs import LeaseLost, Queue, Refused
+from dibs import Dibs, LeaseLost, Queue, Refused
 from dibs.model.job import Overrides
 from dibs.model.requests import Complete, HandOff, JobPatch
 from tests.lineage.protocol_client import ProtocolClient, fence_of
@@ -48,7 +48,7 @@ async def test_a_job_that_is_not_settled_in_time_is_delivered_again(protocol: Pr
         assert ["a"] == [reaped.id for reaped in await protocol.reap()]
 
 
-async def test_a_claim_by_hand_asks_for_the_time_it_needs(queue: Queue) -> None:
+async def test_a_claim_by_hand_asks_for_the_time_it_needs(app: Dibs, queue: Queue) -> None:
     """receive(lease=...) sets the lease, unless the job has its own; extend() prolongs it."""
     await queue.enqueue(1, lease=1.5)
     await queue.enqueue(1)
@@ -56,6 +56,9 @@ async def test_a_claim_by_hand_asks_for_the_time_it_needs(queue: Queue) -> None:
         first, second = [await anext(claims), await anext(claims)]
         assert {1500, None} == {first.lease_ms, second.lease_ms}
         await first.extend(600)
+        # A renewal never shortens a lease, so this one shows its end.
+        renewed = (await app.storage.renew([queue.name], first._lease, 1))[queue.name]
+        assert 590_000 <= renewed.expires_at - renewed.now <= 600_000
         with pytest.raises(Refused):
             await second.extend(0)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
-from dibs import Claim, Dibs, Queue, Retention, Status, StorageError
+from dibs import Dibs, Queue, Reject, Retention, Status, StorageError
 from dibs.model.requests import HandOff, JobPatch
 from dibs.storage.registry import parse_scheme
 from tests.lineage import scripted_handlers
@@ -73,10 +77,11 @@ async def test_attributes_of_an_ended_job_stay(queue: Queue) -> None:
 # -- the examples ----------------------------------------------------------------------------------------
 
 
-async def hand_over(claim: Claim, other: Queue) -> None:
-    """Give a job to another queue system, which knows it by id and revision."""
-    revision = await claim.hand_off()
-    await other.enqueue({"id": claim.id, "revision": revision, "data": claim.data})
+async def submit_handed_off(mail: Queue, other: Queue) -> None:
+    """Give each handed-off job to another queue system, which knows it by id and revision, as in the docs."""
+    async for job in mail.list("handed_off"):
+        submitted = {"id": job.id, "revision": job.revision, "data": job.data}
+        await other.enqueue(submitted, id=f"{job.id}@{job.revision}", on_conflict=Reject())
 
 
 async def test_jobs_are_fanned_out_to_another_system(app: Dibs, other_url: str) -> None:
@@ -86,7 +91,9 @@ async def test_jobs_are_fanned_out_to_another_system(app: Dibs, other_url: str) 
     async with Dibs(other_url) as elsewhere:
         async with mail.receive(wait=0) as claims:
             async for claim in claims:
-                await hand_over(claim, elsewhere.queue("bull"))
+                await claim.hand_off()
+                await submit_handed_off(mail, elsewhere.queue("bull"))
+        assert 2 == (await elsewhere.queue("bull").counts()).waiting
         assert ["handed_off"] * 2 == [status.state async for status in mail.list("active")]
         async with elsewhere.queue("bull").receive(wait=0) as tasks:
             async for task in tasks:
@@ -101,6 +108,40 @@ async def test_jobs_are_fanned_out_to_another_system(app: Dibs, other_url: str) 
     assert bob.error is not None
     assert ("completed", "sent") == (ada.state, ada.result)
     assert ("failed", "no such address") == (bob.state, bob.error.message)
+
+
+#: Hands a job off, and is killed before it gives the job to the other system.
+KILLED = """
+import asyncio, os, signal, sys
+from dibs import Dibs
+
+async def main():
+    async with Dibs(sys.argv[1]) as app, app.queue("mail").receive(wait=0) as claims:
+        await (await anext(claims)).hand_off()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_job_is_submitted_whose_holder_was_killed_after_the_hand_off(tmp_path: Path) -> None:
+    """No lease brings it back. The list of handed-off jobs has it, and a second reading adds nothing."""
+    async with Dibs(f"file:{tmp_path}/here") as app, Dibs(f"file:{tmp_path}/there") as elsewhere:
+        mail, bull = app.queue("mail"), elsewhere.queue("bull")
+        await mail.enqueue({"to": "ada"}, id="ada")
+        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, str(app.url))
+        assert -signal.SIGKILL == await asyncio.wait_for(killed.wait(), 60)
+        for _ in range(2):
+            await submit_handed_off(mail, bull)
+        task = await claim_one(bull)
+        answers = [await mail.finish(task.data["id"], task.data["revision"], "sent") for _ in range(2)]
+        await task.complete()
+        await submit_handed_off(mail, bull)
+        status = await mail.get("ada")
+
+        assert status is not None
+        assert ("completed", "sent", 0) == (status.state, status.result, (await bull.counts()).waiting)
+        assert "done" == answers[0]
 
 
 async def test_a_holder_may_decide_on_retries_by_itself(queue: Queue) -> None:

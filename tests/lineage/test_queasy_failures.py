@@ -97,7 +97,7 @@ async def test_timeouts_have_a_budget_of_their_own(
     assert status is not None
     assert status.error is not None
     assert ("failed", 1, 0, 0) == (status.state, status.timeouts, status.retries, status.stalls)
-    assert "TimeoutError" == status.error.type
+    assert ("TimeoutError", "timeout") == (status.error.type, status.error.kind)
     assert ["a stopped"] * 2 == record.notes
     assert ["timed_out", "failed"] == [event.kind for event in await scripted_handlers.read_events(queue, 2)]
 
