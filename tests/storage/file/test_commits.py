@@ -125,10 +125,10 @@ def test_the_clock_and_the_numbers_never_step_back_in_a_replay() -> None:
     assert (99, 10**9) == (ahead.now, ahead.number)
 
 
-def test_the_lead_is_in_commits_and_checkpoints() -> None:
+def test_lead_and_ahead_are_in_commits_and_checkpoints() -> None:
     original = Index()
-    original.now, original.lead = 5_000, 2_000
+    original.now, original.lead, original.ahead = 5_000, 2_000, 3_000
     bodies = commit_all(original, [("grant", (10,))])
 
-    assert 2_000 == replayed(bodies).lead
-    assert 2_000 == replayed(commits.snapshot(original)).lead
+    for index in (replayed(bodies), replayed(commits.snapshot(original))):
+        assert (2_000, 3_000) == (index.lead, index.ahead)

@@ -71,6 +71,8 @@ class Commit(Struct, frozen=True, gc=False, array_like=True):
     queues: list[QueueImage]
     #: Ms by which `now` is ahead of the machine's clock.
     lead: int
+    #: us by which the numbers are ahead of `now`.
+    ahead: int
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
@@ -80,7 +82,7 @@ _decode: Final = msgspec.msgpack.Decoder(Commit).decode
 def encode(index: Index, step: Step) -> bytes:
     """Encode a step as the body of a commit. The index must still be in the state after that step."""
     images = [_queue_image(queue, changes) for queue, changes in step]
-    return _encode(Commit(index.now, index.number, images, index.lead))
+    return _encode(Commit(index.now, index.number, images, index.lead, index.ahead))
 
 
 def _queue_image(queue: QueueIndex, changes: Changes) -> QueueImage:
@@ -152,6 +154,7 @@ def apply(index: Index, body: bytes) -> None:
     index.now = max(index.now, commit.now)
     index.number = max(index.number, commit.number)
     index.lead = commit.lead
+    index.ahead = commit.ahead
     for image in commit.queues:
         _apply_queue(index.queue(image.name), image)
 
@@ -206,7 +209,7 @@ def _with_known_end(queue: QueueIndex, id: str, slot: Slot) -> Slot:
 
 def snapshot(index: Index) -> Iterator[bytes]:
     """Yield the bodies of a checkpoint's frames. Applied to an empty index in order, they rebuild `index`."""
-    yield _encode(Commit(index.now, index.number, [], index.lead))
+    yield _encode(Commit(index.now, index.number, [], index.lead, index.ahead))
     for queue in index.queues.values():
         if queue.used:
             yield from _snapshot_queue(index, queue)
@@ -230,7 +233,7 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
 
 
 def _encode_queue(index: Index, image: QueueImage) -> bytes:
-    return _encode(Commit(index.now, index.number, [image], index.lead))
+    return _encode(Commit(index.now, index.number, [image], index.lead, index.ahead))
 
 
 def _slot_chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]]]:

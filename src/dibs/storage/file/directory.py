@@ -97,22 +97,26 @@ class Directory(Folder):
             raise
         return created
 
-    def claim_identity(self) -> bool:
-        """Give a copy of a directory an identity of its own. Return whether the directory was a copy.
+    def is_copy(self) -> bool:
+        """Return whether the directory is a copy that has no identity of its own yet.
 
         The inode in `format` shows a copy. The caller holds the commit lock. Raise StorageError.
         """
         if self._is_copy:
-            # Another process may have done it since this process opened the directory.
+            # Another process may have claimed an identity since this process opened the directory.
             self._read_format()
-        if not self._is_copy:
-            return False
+        return self._is_copy
+
+    def claim_identity(self) -> None:
+        """Give a copy of a directory an identity of its own. The caller holds the commit lock.
+
+        Raise StorageError.
+        """
         try:
             self._write_format()
         except OSError as error:
             raise to_write_error(error, f"cannot write {self.path_of(FORMAT_FILE)}") from error
         self._read_format()
-        return True
 
     def _to_open_error(self, error: OSError) -> StorageError:
         doing = f"cannot open {self.path}"

@@ -246,7 +246,11 @@ class FileStorage(IndexedStorage):
                 # A further attempt needs no turn of the caller: this step has taken it.
                 turn = Turn()
                 self._catch_up(locked=True)
-                self._directory.claim_identity()
+                if self._directory.is_copy():
+                    # The identity last: after a kill between the two, the numbers jump again.
+                    with (index := self._replay.index).jump():
+                        self._write_commit(index, [], index.number, grows=False)
+                    self._directory.claim_identity()
                 return work()
             self._reopen()
         raise StorageUnavailable(f"{self._directory.path} is replaced again and again; nothing was written")

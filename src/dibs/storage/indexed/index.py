@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 from dibs.model.events import LogEvent
 from dibs.storage.indexed.event_log import pack_entry
@@ -13,6 +14,8 @@ from dibs.storage.indexed.records import Changes
 #: The changes of one step (the run of one verb), for each queue that the step changed.
 Step = list[tuple[QueueIndex, Changes]]
 T = TypeVar("T")
+#: us by which the numbers of a copy are further ahead of its time than those of its original.
+JUMP: Final = 3_600_000_000
 
 
 class Index:
@@ -24,6 +27,8 @@ class Index:
         self.now = 0
         #: Ms by which `now` is ahead of the machine's clock (src/dibs/storage/clock.py).
         self.lead = 0
+        #: us by which the numbers are ahead of `now`; `jump` raises it.
+        self.ahead = 0
         #: The last number drawn for a seq, revision, fence or log entry.
         self.number = 0
         self._changed: list[QueueIndex] = []
@@ -48,9 +53,22 @@ class Index:
         Seq, revision and fence share one counter, so that the index need not remember the last fence of a
         removed id.
         """
-        number, least = self.number + 1, self.now * 1000
+        number, least = self.number + 1, self.now * 1000 + self.ahead
         self.number = number if number > least else least  # noqa: FURB136 - max() costs four times as much
         return self.number
+
+    @contextmanager
+    def jump(self) -> Iterator[None]:
+        """Let the numbers of a copy jump, in a block that stores them. Its original may have drawn more.
+
+        If the block raises, they stay as they are (contract 1, Numbers after a loss).
+        """
+        self.ahead += JUMP
+        try:
+            yield
+        except BaseException:
+            self.ahead -= JUMP
+            raise
 
     def log_event(self, queue: QueueIndex, event: LogEvent) -> None:
         pending = self._pending_events.get(queue.name)
