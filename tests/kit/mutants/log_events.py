@@ -47,7 +47,8 @@ def a_log_trimmed_by_size_says_no_fell_off(patch: Patch) -> None:
     def mutant(self: EventLog, through: int) -> list[Entry]:
         before = self.trimmed
         removed = original(self, through)
-        if removed and self.entries and removed[-1].at == self.entries[-1].at:
+        left = [*self]
+        if removed and left and removed[-1].at == left[-1].at:
             self.trimmed = before
         return removed
 

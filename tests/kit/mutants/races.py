@@ -196,7 +196,7 @@ def an_entry_has_a_number_that_was_drawn_in_an_earlier_step(patch: Patch) -> Non
 
     def append_entry(self: Index, queue: QueueIndex, events: Any) -> None:
         queue.put_entry(pack_entry(RESERVED.get(), self.now, events))
-        queue.log.entries.sort(key=lambda entry: entry.number)
+        queue.log._newest.sort(key=lambda entry: entry.number)
 
     patch.setattr(memory.MemoryStorage, "_run_step", reserving)
     patch.setattr(Index, "_append_entry", append_entry)

@@ -28,7 +28,7 @@ def stored(queue: QueueIndex) -> dict[str, Any]:
         "keys": dict(queue.keys),
         "clocks": dict(queue.clocks.values),
         "settings": queue.settings,
-        "log": (list(queue.log.entries), queue.log.size, queue.log.trimmed, queue.log.end),
+        "log": (list(queue.log), queue.log.size, queue.log.trimmed, queue.log.end),
     }
 
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.errors import Refused
 from dibs.model.events import LogEvent
+from dibs.storage.indexed import event_log
 from dibs.storage.indexed.event_log import EventLog, pack_entry
 from dibs.storage.protocol import LATEST
+
+
+@pytest.fixture(autouse=True, params=[1, 2, 512], scope="module")
+def packed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compress entries one by one, in pairs, and not at all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_log, "PACKED", request.param)
+        yield
+
 
 #: The number of events of each step.
 steps = st.lists(st.integers(1, 3), max_size=8)
@@ -28,7 +40,7 @@ def log_of(counts: list[int], first: int = 0) -> EventLog:
 
 def tell(log: EventLog, counts: list[int], first: int = 0) -> None:
     """Append a step for each count, with events numbered from `first`."""
-    number = max([log.trimmed, *(entry.number for entry in log.entries)])
+    number = max([log.trimmed, *(entry.number for entry in log)])
     for count in counts:
         number += 7
         log.append(pack_entry(number, number, [event(first + i) for i in range(count)]))
@@ -89,7 +101,7 @@ def test_fell_off_is_true_exactly_if_the_reader_missed_events(counts: list[int],
     seen = draw.draw(st.integers(1, len(offsets)))
     kept = draw.draw(st.integers(0, len(counts)))
     if kept < len(counts):
-        log.trim(log.entries[len(counts) - kept - 1].number)
+        log.trim([*log][len(counts) - kept - 1].number)
     page = log.page(offsets[seen - 1], 100)
 
     assert (seen < sum(counts[: len(counts) - kept])) is page.fell_off
@@ -105,7 +117,7 @@ def test_a_reader_at_the_end_stays_at_the_end_when_the_log_is_trimmed(counts: li
     at = read(log, None, 100)[2]
     assert log.end == at
 
-    log.trim(log.entries[-1].number)
+    log.trim([*log][-1].number)
 
     assert log.end == at
     assert ((), False, at) == (log.page(at, 1).events, log.page(at, 1).fell_off, log.page(at, 1).offset)
@@ -115,7 +127,7 @@ def test_a_reader_of_an_empty_log_falls_off_after_a_trim() -> None:
     log = EventLog()
     page = log.page(None, 10)
     tell(log, [1, 1])
-    log.trim(log.entries[0].number)
+    log.trim(next(iter(log)).number)
 
     assert "" == page.offset
     assert log.page(page.offset, 10).fell_off
@@ -125,7 +137,7 @@ def test_a_reader_of_an_empty_log_falls_off_after_a_trim() -> None:
 def test_an_end_on_an_empty_page_is_never_behind_what_was_asked_for() -> None:
     """After a trim of all entries, the start of the log is its end."""
     log = log_of([2, 2])
-    log.trim(log.entries[-1].number)
+    log.trim([*log][-1].number)
     page = log.page(None, 10)
 
     assert (log.end, False) == (page.offset, False)
@@ -146,22 +158,34 @@ def test_what_is_no_offset_is_refused(after: str) -> None:
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.integers(0, 400), st.integers(0, 60))
 def test_what_is_in_excess_is_what_is_too_old_or_too_much(counts: list[int], most: int, oldest: int) -> None:
     log = log_of(counts)
-    excess = log.excess(oldest, most)
-    left = log.entries[excess:]
+    entries, excess = [*log], log.excess(oldest, most)
+    left = entries[len(excess) :]
 
+    assert entries == [*excess, *left]
     assert all(entry.at >= oldest for entry in left)
     assert sum(len(entry.packed) for entry in left) <= most or not left
     assert not excess or (
-        log.entries[excess - 1].at < oldest
-        or sum(len(entry.packed) for entry in log.entries[excess - 1 :]) > most
+        excess[-1].at < oldest or sum(len(entry.packed) for entry in (excess[-1], *left)) > most
     )
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
 def test_restoring_undoes_a_trim(counts: list[int], draw: st.DataObject) -> None:
     log = log_of(counts)
-    before = (list(log.entries), log.size, log.trimmed, log.end)
-    through = draw.draw(st.sampled_from(log.entries)).number
+    before = ([*log], log.size, log.trimmed, log.end)
+    through = draw.draw(st.sampled_from([*log])).number
     log.restore(log.trim(through), 0)
 
-    assert before == (log.entries, log.size, log.trimmed, log.end)
+    assert before == ([*log], log.size, log.trimmed, log.end)
+
+
+@given(st.integers(1, 12), st.integers(0, 12), st.integers(1, 3))
+def test_dropping_the_last_entries_undoes_their_step(count: int, trimmed: int, dropped: int) -> None:
+    """Also after a trim of all entries was undone, which puts the last ones among the oldest."""
+    log = log_of([1] * count)
+    before = ([*log], log.size, log.end)
+    tell(log, [1] * dropped, count)
+    log.restore(log.trim(7 * trimmed), 0)
+    log.drop_last(dropped)
+
+    assert before == ([*log], log.size, log.end)

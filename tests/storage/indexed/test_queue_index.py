@@ -33,7 +33,7 @@ def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) ->
 
             assert derived_by_scan(queue) == derived(queue)
             assert all(slot.current or slot.outcome for slot in queue.slots.values())
-            assert queue.log.size == sum(len(entry.packed) for entry in queue.log.entries)
+            assert queue.log.size == sum(len(entry.packed) for entry in queue.log)
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,7 +8,7 @@ or from successor to current, the commit refers to the old copy and does not rep
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,8 +22,9 @@ from dibs.storage.indexed.index import Index, Step
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
 
-#: Slots in one frame of a checkpoint.
-SLOTS_PER_FRAME: Final = 5_000
+T = TypeVar("T")
+#: Slots or log entries in one frame of a checkpoint.
+ITEMS_PER_FRAME: Final = 5_000
 
 #: Sources of the data (payload, attributes ...) of a job in a commit. WRITTEN: the commit has the data.
 #: OF_CURRENT and the next two numbers: the current, successor or outcome that the slot had before the step.
@@ -223,12 +224,13 @@ def _snapshot_queue(index: Index, queue: QueueIndex) -> Iterator[bytes]:
             leases=list(queue.leases.items()),
             keys=list(queue.keys.items()),
             settings=queue.settings,
-            entries=queue.log.entries,
             trimmed=queue.log.trimmed,
             clocks=list(queue.clocks.values.items()),
         ),
     )
-    for chunk in _slot_chunks(queue.slots.items()):
+    for entries in _chunks(queue.log):
+        yield _encode_queue(index, QueueImage(queue.name, entries=entries))
+    for chunk in _chunks(queue.slots.items()):
         yield _encode_queue(index, QueueImage(queue.name, [SlotImage(id, slot) for id, slot in chunk]))
 
 
@@ -236,11 +238,11 @@ def _encode_queue(index: Index, image: QueueImage) -> bytes:
     return _encode(Commit(index.now, index.number, [image], index.lead, index.ahead))
 
 
-def _slot_chunks(items: Iterable[tuple[str, Slot]]) -> Iterator[list[tuple[str, Slot]]]:
-    chunk: list[tuple[str, Slot]] = []
+def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
+    chunk: list[T] = []
     for item in items:
         chunk.append(item)
-        if len(chunk) == SLOTS_PER_FRAME:
+        if len(chunk) == ITEMS_PER_FRAME:
             yield chunk
             chunk = []
     if chunk:

@@ -5,7 +5,10 @@ Each step of a queue appends one entry. An entry has the events of the step, pac
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -21,6 +24,9 @@ from dibs.storage.protocol import LATEST
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 _decode: Final = msgspec.msgpack.Decoder(list[LogEvent]).decode
 
+#: Entries that are compressed together.
+PACKED: Final = 512
+
 
 class Entry(Struct, frozen=True, gc=False, array_like=True):
     """The events of one step. Each `number` is above that of every earlier entry."""
@@ -34,60 +40,112 @@ class Entry(Struct, frozen=True, gc=False, array_like=True):
     packed: bytes
 
 
+_decode_entries: Final = msgspec.msgpack.Decoder(list[Entry]).decode
+
+
 def pack_entry(number: int, at: int, events: list[LogEvent]) -> Entry:
     return Entry(number, at, len(events), _encode(events))
 
 
+class PackedEntries(Struct, frozen=True, gc=False):
+    """PACKED entries in sequence, compressed: they take a tenth of the memory."""
+
+    #: The number of the last entry.
+    last: int
+    data: bytes
+
+    def entries(self) -> list[Entry]:
+        return _decode_entries(zlib.decompress(self.data))
+
+
 class EventLog:
-    """The entries of the log, oldest first, and their size."""
+    """The entries of the log, oldest first, and their size. Iteration yields the entries.
+
+    Each process of a file storage has the log in memory, so all but the newest entries are compressed.
+    """
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        #: The size of all entries, in bytes.
+        #: The oldest entries, which are about to be trimmed; then compressed ones; then the newest.
+        self._oldest: list[Entry] = []
+        self._packed: deque[PackedEntries] = deque()
+        self._newest: list[Entry] = []
+        #: The size of all entries, in bytes, before compression.
         self.size = 0
         #: The number of the last trimmed entry; 0 before the first trim.
         self.trimmed = 0
 
+    def __iter__(self) -> Iterator[Entry]:
+        return self._entries_from(0)
+
+    def _entries_from(self, number: int) -> Iterator[Entry]:
+        """Yield the entries from a number on. Unpack only those that are read."""
+        parts: list[list[Entry] | PackedEntries] = [self._oldest, *self._packed, self._newest]
+        for packed in parts:
+            if isinstance(packed, PackedEntries):
+                part = packed.entries() if packed.last >= number else []
+            else:
+                part = packed
+            start = bisect_right(part, number - 1, key=lambda entry: entry.number)
+            yield from islice(part, start, None)
+
     def append(self, entry: Entry) -> None:
-        self.entries.append(entry)
+        newest = self._newest
+        newest.append(entry)
         self.size += len(entry.packed)
+        if len(newest) == 2 * PACKED:
+            data = zlib.compress(_encode(newest[:PACKED]), 1)
+            self._packed.append(PackedEntries(newest[PACKED - 1].number, data))
+            del newest[:PACKED]
 
     def drop_last(self, count: int) -> None:
         """Remove the last `count` entries, to undo the step that appended them."""
-        for entry in self.entries[len(self.entries) - count :]:
-            self.size -= len(entry.packed)
-        del self.entries[len(self.entries) - count :]
+        for _ in range(count):
+            if not self._newest:
+                self._newest, self._oldest = (
+                    (self._packed.pop().entries(), self._oldest) if self._packed else (self._oldest, [])
+                )
+            self.size -= len(self._newest.pop().packed)
 
-    def excess(self, oldest_at: int, max_bytes: int) -> int:
-        """Return the number of oldest entries that are older than `oldest_at` (ms) or exceed `max_bytes`."""
-        size, count = self.size, 0
-        for entry in self.entries:
+    def excess(self, oldest_at: int, max_bytes: int) -> list[Entry]:
+        """Return the oldest entries that are older than `oldest_at` (ms) or exceed `max_bytes`."""
+        size, found = self.size, []
+        for entry in self:
             if entry.at >= oldest_at and size <= max_bytes:
                 break
             size -= len(entry.packed)
-            count += 1
-        return count
+            found.append(entry)
+        return found
 
     def trim(self, through: int) -> list[Entry]:
         """Remove and return the entries up to and including the number `through`."""
-        count = bisect_right(self.entries, through, key=lambda entry: entry.number)
-        removed = self.entries[:count]
-        del self.entries[:count]
+        removed: list[Entry] = []
+        while True:
+            if not self._oldest and self._packed:
+                self._oldest = self._packed.popleft().entries()
+            part = self._oldest or self._newest
+            count = bisect_right(part, through, key=lambda entry: entry.number)
+            removed += part[:count]
+            del part[:count]
+            if part or not (self._packed or self._newest):
+                break
         self.size -= sum(len(entry.packed) for entry in removed)
         self.trimmed = max(self.trimmed, through)
         return removed
 
     def restore(self, removed: list[Entry], trimmed: int) -> None:
         """Undo a trim: put back the entries `removed`, and the value that `trimmed` had before."""
-        self.entries[:0] = removed
+        self._oldest[:0] = removed
         self.size += sum(len(entry.packed) for entry in removed)
         self.trimmed = trimmed
 
     @property
     def end(self) -> str:
         """The offset of the last event, also if that event was trimmed; "" if the log never had an event."""
-        if self.entries:
-            return format_offset(self.entries[-1].number, LAST_EVENT)
+        if self._newest:
+            return format_offset(self._newest[-1].number, LAST_EVENT)
+        if self._packed or self._oldest:
+            last = self._packed[-1].last if self._packed else self._oldest[-1].number
+            return format_offset(last, LAST_EVENT)
         return format_offset(self.trimmed, LAST_EVENT) if self.trimmed else ""
 
     def page(self, after: str | None, limit: int) -> EventPage:
@@ -99,8 +157,7 @@ class EventLog:
             return EventPage(events=(), offset=self.end)
         number, position = parse_offset(after)
         events: list[tuple[str, LogEvent]] = []
-        start = bisect_right(self.entries, number - 1, key=lambda entry: entry.number)
-        for entry in islice(self.entries, start, None):
+        for entry in self._entries_from(number):
             events += _events_with_offsets(
                 entry, position + 1 if entry.number == number else 0, limit - len(events)
             )

@@ -109,7 +109,7 @@ class Index:
         if queue.log.size > queue.settings.log_bytes:
             excess = queue.log.excess(0, queue.settings.log_bytes)
             if excess:
-                queue.put_trim(queue.log.entries[excess - 1].number)
+                queue.put_trim(excess[-1].number)
 
     def undo(self, step: Step, number: int) -> None:
         """Undo a step whose verb failed or whose commit could not be written.

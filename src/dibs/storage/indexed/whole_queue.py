@@ -57,8 +57,7 @@ def prune(index: Index, queue: str, limit: int) -> PruneResult:
     keys = _prune_keys(source, index.now, limit)
     clocks = _prune_clocks(source, index.now, limit)
     settings = source.settings
-    excess = source.log.excess(index.now - settings.log_age, settings.log_bytes)
-    trimmed = source.log.entries[:excess]
+    trimmed = source.log.excess(index.now - settings.log_age, settings.log_bytes)
     if trimmed:
         source.put_trim(trimmed[-1].number)
     return PruneResult(
