@@ -89,7 +89,9 @@ def events_request(queue: str, *, after: str | None = None, **_: Any) -> StepFie
 
 
 def events_reply(requested: StepFields, answer: EventPage) -> StepFields:
-    logged = tuple(LoggedEntry(offset, e.kind, e.id, e.fence) for offset, e in answer.events)
+    logged = tuple(
+        LoggedEntry(offset, e.kind, e.id, e.fence, e.claimed_at, e.finished_at) for offset, e in answer.events
+    )
     fields = {"status": "read", "logged": logged, "next": answer.offset, "fell_off": answer.fell_off}
     return [{**one, **fields} for one in requested]
 

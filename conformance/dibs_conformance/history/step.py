@@ -85,6 +85,9 @@ class LoggedEntry(Struct, frozen=True, gc=False, array_like=True):
     kind: str
     id: str = ""
     fence: int = 0
+    #: The times at which the run began and ended; None for an event that is not the end of a run.
+    claimed_at: int | None = None
+    finished_at: int | None = None
 
 
 class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

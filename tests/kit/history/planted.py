@@ -244,6 +244,13 @@ def r31(*, bad: bool) -> HistoryBuilder:
     return history
 
 
+def r32(*, bad: bool) -> HistoryBuilder:
+    """The second run of an id begins 1 ms before the end of the first one, or at its end."""
+    first = LoggedEntry("1", "released", "a", 10, 5, 8)
+    second = LoggedEntry("2", "completed", "a", 11, 7 if bad else 8, 9)
+    return log_page(HistoryBuilder(), None, "2", first, second)
+
+
 PLANTED: dict[str, Callable[..., HistoryBuilder]] = {
     name.upper(): history for name, history in globals().items() if name[0] == "r" and name[1:].isdigit()
 }

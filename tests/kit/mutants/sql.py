@@ -9,7 +9,7 @@ from dibs.storage.postgres.queries import migrations
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 #: No bug: a claim of any number of jobs leaves them in the line. The laws of the kit claim few at a time.
-ALL_IN_LINE = ("0032_in_line", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
+ALL_IN_LINE = ("0043_times_of_runs", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
 #: No bug: each new id beside a live one is inserted as a set. The batches of the kit have few requests.
 ALL_SERIES = ("0037_new_batches", "stop - i >= 3", "stop - i >= 0")
 
@@ -37,7 +37,7 @@ def planted_lines(*lines: tuple[str, str, str]) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
-        "0032_in_line",
+        "0043_times_of_runs",
         "    IF qu.paused THEN",
         "    IF false THEN",
     ),
@@ -61,19 +61,19 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
-        "0032_in_line",
+        "0043_times_of_runs",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
     "sql_a_dropped_lease_stays_alive": (
         "leases end exactly at their expiry",
-        "0005_leases",
+        "0043_times_of_runs",
         "UPDATE leases SET dropped = true WHERE",
         "UPDATE leases SET dropped = false WHERE",
     ),
     "sql_the_least_urgent_first": (
         "claims follow the order",
-        "0032_in_line",
+        "0043_times_of_runs",
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
     ),
@@ -139,13 +139,13 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "sql_a_claim_of_several_queues_ignores_pauses": (
         "a paused queue hands out no job",
-        "0035_serve",
+        "0043_times_of_runs",
         "          AND NOT k.paused AND k.log_level",
         "          AND k.log_level",
     ),
     "sql_a_claim_of_several_queues_takes_one_priority": (
         "claims follow the order",
-        "0035_serve",
+        "0043_times_of_runs",
         "            IF have_lower[place - 1] THEN",
         "            IF false THEN",
     ),
@@ -155,7 +155,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
 IN_LINE: dict[str, tuple[str, str, str, str]] = {
     "sql_a_job_in_the_line_is_claimed_again": (
         "a job is claimed once",
-        "0032_in_line",
+        "0043_times_of_runs",
         "AND (run_at, seq) >= (since, after) AND fence IS NULL",
         "AND (run_at, seq) >= (since, after)",
     ),

@@ -1,4 +1,4 @@
-"""Rules about the log: nothing appears behind a reader, and each end of an attempt has one event."""
+"""Rules about the log: nothing appears behind a reader, each end has one event, and runs do not overlap."""
 
 from __future__ import annotations
 
@@ -91,4 +91,25 @@ class LoggedOnceRule(Rule):
                     yield self.violation(id_steps.key, why, run.claim, *ends)
 
 
-RULES = (LogReaderRule, LoggedOnceRule)
+class RunTimesRule(Rule):
+    name = "R32"
+    title = "runs do not overlap"
+    section = "3, Events"
+    sentence = "No run of an id begins before the one before it ended, and none ends before it began."
+
+    def check(self, history: RecordedHistory) -> Iterator[Violation]:
+        for queue, reads in history.log_reads.items():
+            ends = {entry for read in reads for entry in read.logged if entry.fence and entry.kind in ENDINGS}
+            latest: dict[str, int] = {}
+            for end in sorted(ends, key=lambda entry: entry.fence):
+                if end.claimed_at is None or end.finished_at is None:
+                    continue
+                self.met += 1
+                begin = latest.get(end.id, 0)
+                if not begin <= end.claimed_at <= end.finished_at:
+                    why = f"fence {end.fence} ran from {end.claimed_at} to {end.finished_at}; the run before "
+                    yield self.violation((queue, end.id), f"{why}ended at {begin}")
+                latest[end.id] = end.finished_at
+
+
+RULES = (LogReaderRule, LoggedOnceRule, RunTimesRule)

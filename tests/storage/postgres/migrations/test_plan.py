@@ -17,7 +17,7 @@ from tests.storage.postgres.jobs import asked, claimed, leased
 
 Connect = Callable[[], Any]
 
-#: The query of claim() in 0005_leases.sql, for one priority.
+#: The query of claim() in 0043_times_of_runs.sql, for one priority.
 FRONT = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
 SELECT ctid FROM live

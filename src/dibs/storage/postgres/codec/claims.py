@@ -45,11 +45,13 @@ _decode_rest: Final = msgspec.json.Decoder(_Rest).decode
 def decode_claim(rows: Sequence[Row], lease: str, token: str, positions: RowPositions) -> ClaimResult:
     """Return the result of a claim, and add the positions of its rows.
 
-    All rows but the last have arrays of jobs; the last row is about the whole claim.
+    All rows but the last have arrays of jobs, and the time of their claim; the last row is about the whole
+    claim.
     """
     lost, now, next_due, holder, *_ = rows[-1]
     jobs: list[Job] = []
     for row in rows[:-1]:
+        claimed_at = row[1]
         priority, fences, spots, ids, payloads, starts, enqueues, seqs, attempts, memos, rests = row[5:]
         nothing = [None] * len(ids)
         positions.add(fences, spots)
@@ -65,7 +67,7 @@ def decode_claim(rows: Sequence[Row], lease: str, token: str, positions: RowPosi
             rests or nothing,
             strict=True,
         ):
-            run = ActiveRun(fence=fence, lease=lease, holder=holder, claimed_at=now)
+            run = ActiveRun(fence=fence, lease=lease, holder=holder, claimed_at=claimed_at)
             try:
                 jobs.append(_decode_claimed_job(columns, priority, rest, run))
             except DECODE_ERRORS:

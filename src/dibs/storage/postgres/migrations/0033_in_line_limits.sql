@@ -68,7 +68,7 @@ BEGIN
                 picked := ARRAY(SELECT ctid FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
             END IF;
             FOR i IN 1 .. cardinality(picked) BY 100 LOOP
-                RETURN QUERY SELECT NULL::boolean, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint, level, r.*
+                RETURN QUERY SELECT NULL::boolean, claim_limited.now_ms, NULL::bigint, NULL::text, NULL::bigint, level, r.*
                 FROM start_runs(picked[i:i + 99], under, claim_limited.holder, claim_limited.now_ms, false) r;
             END LOOP;
             room := room - cardinality(picked);

@@ -1,0 +1,81 @@
+"""Times of runs are read under the lock: runs of an id never overlap, and no run ends before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dibs.model.job import Job
+from dibs.model.requests import QueueStep, Release, Settlement
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import asked, claimed, leased
+
+Connect = Callable[[], Any]
+
+
+@asynccontextmanager
+async def waiting(connect: Connect, call: Awaitable[Any], lock: str) -> AsyncIterator[asyncio.Future[Any]]:
+    """Start a call that waits for the row of each lease, and let it go on after the block."""
+    holder = await connect()
+    await holder.execute(f"SELECT 1 FROM leases FOR {lock}".encode())
+    task = asyncio.ensure_future(call)
+    look = await connect()
+    await look.set_autocommit(True)
+    waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with asyncio.timeout(60):
+        while not await (await look.execute(waits)).fetchall():  # noqa: ASYNC110 - the server sends no message
+            await asyncio.sleep(0.005)
+    # The clock of the server goes on by some ms.
+    await look.execute("SELECT pg_sleep(0.02)")
+    yield task
+    await holder.rollback()
+    await task
+
+
+async def claim(storage: PostgresStorage, lease: str) -> None:
+    await storage.claim("q", lease, 10)
+
+
+async def serve(storage: PostgresStorage, lease: str) -> None:
+    await storage.serve([QueueStep("q", limit=10)], lease)
+
+
+@pytest.mark.parametrize("call", [claim, serve])
+async def test_a_run_begins_after_the_end_of_the_run_before(
+    storage: PostgresStorage, connect: Connect, call: Callable[..., Awaitable[None]]
+) -> None:
+    await storage.enqueue("q", [asked("a")])
+    (job,) = await claimed(storage)
+    assert job.run is not None
+    async with waiting(connect, call(storage, await leased(storage)), "UPDATE"):
+        await storage.settle("q", [Settlement(id="a", fence=job.run.fence, action=Release())])
+
+    ((_, released),) = (await storage.events("q")).events
+    again = await running(storage)
+    assert again.run is not None
+    assert released.finished_at is not None
+    assert released.finished_at <= again.run.claimed_at
+
+
+async def test_a_run_ends_after_its_start(storage: PostgresStorage, connect: Connect) -> None:
+    """A drop waits for the claims that take the lease at the same time."""
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("a")])
+    async with waiting(connect, storage.drop(["q"], lease, 10), "KEY SHARE"):
+        (job,) = (await storage.claim("q", lease, 10)).jobs
+
+    ((_, released),) = (await storage.events("q")).events
+    assert job.run is not None
+    assert released.claimed_at is not None
+    assert released.finished_at is not None
+    assert job.run.claimed_at <= released.claimed_at <= released.finished_at
+
+
+async def running(storage: PostgresStorage) -> Job:
+    (slot,) = await storage.get("q", ["a"])
+    assert slot.current is not None
+    return slot.current
