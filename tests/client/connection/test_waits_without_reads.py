@@ -18,7 +18,8 @@ SOON = 120
 @pytest.fixture
 async def app(redis_server: RedisServer) -> AsyncIterator[Dibs]:
     async with Dibs(f"{redis_server.url}?prefix=waits-without-reads") as app:
-        # The first wait of a storage begins to listen.
+        # The first lease of a queue makes the secret of its messages, and its first wait begins to listen.
+        await app.storage.grant(["q"], 1, "first")
         await app.storage.wait(["q"], for_="ids", ids=["unknown"], timeout=0.01)
         # A wait that does not know the retention of its queue begins with a read.
         await app.queue("q")._client.retention()

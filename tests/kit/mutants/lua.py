@@ -17,7 +17,6 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         # The cached scripts without the bug must not be used, and those with it must not stay.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
         patch.setattr("dibs.storage.redis.session.script", scripts.script)
-        patch.setattr("dibs.storage.redis.direct_enqueue.script", scripts.script)
         patch.setattr("dibs.storage.redis.wakeups.blocking_claim.script", scripts.script)
 
     return plant

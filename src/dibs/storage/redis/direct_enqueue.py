@@ -14,7 +14,6 @@ from dibs.storage.direct_enqueue import OnEnd
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import did_not_run
 from dibs.storage.redis.network.wire import pack, pack_plain_job
 from dibs.storage.redis.session import RedisSession
@@ -60,11 +59,11 @@ class RedisDirectEnqueue(RedisSession):
         """Return a key of the queue, and the packed command of an enqueue."""
         if len(requests) == 1 and (alone := codec.encode_alone(requests[0], plain=requests.plain)):
             first, rest = alone
-            key, head = _packed_head(self._prefix, queue, script("enqueue").sha, self._cluster, first)
+            key, head = _packed_head(self._prefix, queue, self._script("enqueue").sha, self._cluster, first)
             return key, head + pack_plain_job(requests[0].job.id, rest)
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
         return declared[0], pack(
-            _enqueue_command(declared, codec.encode_requests(requests), script("enqueue").sha)
+            _enqueue_command(declared, codec.encode_requests(requests), self._script("enqueue").sha)
         )
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:

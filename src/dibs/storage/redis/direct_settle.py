@@ -20,7 +20,6 @@ from dibs.storage.redis.claims import RedisClaims
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.network.servers import did_not_run
 from dibs.storage.redis.network.wire import pack
 from dibs.storage.redis.session import STEP
@@ -61,7 +60,7 @@ class RedisDirectSettle(RedisClaims):
         prefixes = [self._queue_prefix(one) for one in (queue, *batch.targets)]
         declared = keys.declared_keys(prefixes, cluster=self._cluster)
         packed = pack((
-            "EVALSHA", script("settle_and_claim").sha, len(declared), *declared,
+            "EVALSHA", self._script("settle_and_claim").sha, len(declared), *declared,
             "", queue, len(settlements), codec.encode_lease(lease), min(limit, STEP),
             *batch.arguments, *batch.follow_ups,
         ))  # fmt: skip

@@ -29,6 +29,11 @@ def queue_prefix(prefix: str, queue: str) -> str:
     return f"{prefix}:{{{escape(queue)}}}:"
 
 
+def channel_prefix(queue_prefix: str, database: int) -> str:
+    """Return the start of the names of all channels of a queue, as in `dibs:{emails}:0:`."""
+    return f"{queue_prefix}{database}:"
+
+
 def declared_keys(prefixes: list[str], *, cluster: bool) -> list[str]:
     """Return the keys that the call of a script declares: prefixes of queues, and one more in a cluster.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
@@ -26,7 +27,7 @@ from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import damaged_error, translate_error
 from dibs.storage.redis.network.opening import LAYOUT, check_servers, is_current_layout, servers_for
 from dibs.storage.redis.network.rights import check_rights
-from dibs.storage.redis.network.scripts import script
+from dibs.storage.redis.network.scripts import Script, script
 from dibs.storage.redis.network.servers import Servers, run_script
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.queue_groups import QueueGroups
@@ -101,7 +102,8 @@ class RedisSession:
         self._registered: set[str] = set()
         self._groups = QueueGroups(self._prefix)
         self._manual_now = 0
-        self._make_servers()  # raises UnknownOption for a wrong URL before `open`
+        # Raises UnknownOption for a wrong URL before `open`.
+        self._database = self._make_servers().database
 
     def __repr__(self) -> str:
         return f"<RedisStorage {self.url}>"
@@ -133,7 +135,7 @@ class RedisSession:
         self._servers = servers
         subscription = Subscription(servers)
         self._waits = RedisWaits(
-            subscription, self._read_states, self._queue_prefix, self._poll, self._manual
+            subscription, self._read_states, self._channel_prefix, self._poll, self._manual
         )
 
     async def diagnose(self) -> list[Finding]:
@@ -153,6 +155,12 @@ class RedisSession:
 
     def _queue_prefix(self, queue: str) -> str:
         return keys.queue_prefix(self._prefix, queue)
+
+    def _channel_prefix(self, queue: str) -> str:
+        return keys.channel_prefix(self._queue_prefix(queue), self._database)
+
+    def _script(self, name: str) -> Script:
+        return script(name, self._database)
 
     def _time_argument(self, now: int | None) -> str:
         """Return the time argument of a script: a manual time in ms, or "" for the server's clock."""
@@ -198,14 +206,14 @@ class RedisSession:
         if servers is None:
             raise self._not_open_error()
         return await run_script(
-            servers, self.url, script(name), declared, [at, *arguments], repeatable=repeatable
+            servers, self.url, self._script(name), declared, [at, *arguments], repeatable=repeatable
         )
 
     async def _run_plain_script(self, name: str, key: str, *arguments: Any) -> None:
         """Run a script of one key that belongs to no queue. It must be safe to run twice."""
         if self._servers is None:
             raise self._not_open_error()
-        await run_script(self._servers, self.url, script(name), [key], [*arguments], repeatable=True)
+        await run_script(self._servers, self.url, self._script(name), [key], [*arguments], repeatable=True)
 
     async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
@@ -213,7 +221,7 @@ class RedisSession:
             raise self._not_open_error()
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
         return await run_script(
-            self._servers, self.url, script(name), declared, [*arguments], repeatable=True
+            self._servers, self.url, self._script(name), declared, [*arguments], repeatable=True
         )
 
     async def _run_on_each(
@@ -277,6 +285,9 @@ class RedisSession:
             key = keys.registry_key(self._prefix)
             if adds_jobs:
                 await self._run_command(key, "SADD", key, *new)
+                for queue in new:
+                    meta = self._queue_prefix(queue) + "meta"
+                    await self._run_command(meta, "HSETNX", meta, "secret", secrets.token_hex(16))
             else:
                 await self._run_plain_script("register", key, *new)
             if not self._has_layout:

@@ -104,7 +104,7 @@ class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisKeySets, RedisMan
         checks.check_grant(queues, ttl, holder, self.limits)
         await self._register(*queues)
         lease = secrets.token_hex(16)
-        granted = await self._run_on_each("grant", queues, now, lease, ttl, holder)
+        granted = await self._run_on_each("grant", queues, now, lease, ttl, holder, secrets.token_hex(16))
         self._report_leads(queues, [lead for _, _, lead in granted])
         times = [(int(at), int(expires_at)) for at, expires_at, _ in granted] or [(0, 0)]
         # Each queue has its own end, by its own server. Until the earliest of them, the lease is alive in

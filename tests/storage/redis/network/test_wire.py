@@ -249,7 +249,7 @@ async def test_a_channel_without_waits_is_unsubscribed_and_subscribed_again(
 
     async with opened(poll=60.0) as mine, opened() as others:
         await mine.wait(["q"], timeout=0.01)
-        assert f"{prefix}:{{q}}:work" in channels()
+        assert f"{prefix}:{{q}}:0:work" in channels()
         with monkeypatch.context() as patch:
             patch.setattr(wakeups, "LINGER", 0.0)
             async with asyncio.timeout(TIMEOUT):
@@ -258,4 +258,4 @@ async def test_a_channel_without_waits_is_unsubscribed_and_subscribed_again(
 
         waiting = asyncio.create_task(mine.wait(["q"], since={"q": ""}, timeout=TIMEOUT))
         assert (await waiting).woken
-        assert f"{prefix}:{{q}}:work" in channels()
+        assert f"{prefix}:{{q}}:0:work" in channels()

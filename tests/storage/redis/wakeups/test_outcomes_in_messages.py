@@ -19,8 +19,9 @@ async def ended(
     data = JobData(retention=retention)
     await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids])
     watched = [ids[0], ids[-1]]
-    since = (await storage.wait(["q"], for_="ids", ids=watched, timeout=0.01)).since
+    # The first lease of a queue makes the secret that proves its messages.
     lease = (await storage.grant(["q"], 600_000, "worker")).lease
+    since = (await storage.wait(["q"], for_="ids", ids=watched, timeout=0.01)).since
     jobs = (await storage.claim("q", lease, len(ids))).jobs
     how = Complete(result=result)
     await storage.settle(

@@ -6,6 +6,7 @@
 -- ARGV[3]  lease
 -- ARGV[4]  ttl in ms
 -- ARGV[5]  holder
+-- ARGV[6]  a random text: the secret of a queue that has none (publish_proven in storage/redis/lua/include/event_log.lua)
 -- Returns  for each queue {now, expires_at, lead of the queue in ms}
 
 -- @include leases
@@ -15,6 +16,7 @@
 return each_queue(tonumber(ARGV[2]), function(prefix)
   local queue = open_queue(prefix, ARGV[1])
   local expires_at = queue.now + tonumber(ARGV[4])
+  if not queue.secret then plan(queue, 'hash', 'meta', 'secret', ARGV[6]) end
   write_lease(queue, ARGV[3], expires_at, false, ARGV[5])
   commit(true)
   return {decimal(queue.now), decimal(expires_at), decimal(queue.lead)}

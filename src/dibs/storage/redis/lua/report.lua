@@ -32,5 +32,5 @@ end
 local before, number = tonumber(call('HGET', KEYS[1] .. 'meta', 'reported') or 0), next_number(queue)
 plan(queue, 'hash', 'meta', 'reported', decimal(number))
 commit(true)
-redis.pcall('PUBLISH', KEYS[1] .. 'reported', pack('>I8I8', before, number) .. sized(id) .. sized(''))
+publish_proven(queue, 'reported', pack('>I8I8', before, number) .. sized(id) .. sized(''))
 return 'reported'

@@ -5,7 +5,7 @@
 -- ARGV[2]  number of queues
 -- ARGV[3]  what the wait is for: work, events, ids or progress. It decides which of the values are read
 -- Returns  for each queue {now, work, ended, last entry of the log or '', next_due or '', 1 if a job is due, else 0,
---          reported}
+--          reported, secret of the messages or ''}
 
 -- @include claim_order
 -- @include each_queue
@@ -38,7 +38,7 @@ local function read_state(queue)
   if watch == 'progress' then reported = call('HGET', queue.prefix .. 'meta', 'reported') end
   return {
     decimal(queue.now), decimal(queue.work), decimal(queue.ended), last and last[1] or '', due and decimal(due) or '',
-    has_due or 0, reported or '0',
+    has_due or 0, reported or '0', queue.secret or '',
   }
 end
 

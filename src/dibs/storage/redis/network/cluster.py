@@ -100,6 +100,10 @@ class Cluster:
         raise TryAgainError(f"the nodes redirected a command {MAX_REDIRECTS} times")
 
     @property
+    def database(self) -> int:
+        return 0
+
+    @property
     def for_threads(self) -> BlockingConnections | None:
         return None
 

@@ -102,7 +102,7 @@ def servers_for(
     """
     if not is_cluster_url(url):
         make = _checked_factory(url, client)
-        return OneServer(ConnectionPool(make, redact_url(url), max_connections))
+        return OneServer(ConnectionPool(make, redact_url(url), max_connections), int(make().db or 0))
     seeds, single = parse_cluster_url(url)
     make = _checked_factory(single, client)
     return Cluster(

@@ -34,6 +34,11 @@ class Servers(Protocol):
         """The URL without a password, for messages."""
         ...
 
+    @property
+    def database(self) -> int:
+        """The number of the database; 0 in a cluster."""
+        ...
+
     async def call(self, key: str, *command: Any, repeatable: bool = False) -> Any:
         """Send a command to the server of this key, and return its reply.
 
@@ -91,6 +96,7 @@ class OneServer:
     """A single Redis server, which holds all keys and needs no routing."""
 
     _connections: ConnectionPool
+    database: int = 0
     for_threads: BlockingConnections | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:

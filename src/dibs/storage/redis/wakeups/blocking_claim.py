@@ -64,7 +64,8 @@ async def blocking_claim(
     StorageError, or OutcomeUnknown if the reply was lost.
     """
     blpop = ("BLPOP", *request.lists, f"{max(request.timeout, MIN_TIMEOUT):.3f}")
-    claim = ("EVALSHA", script(request.name).sha, len(request.keys), *request.keys, *request.arguments)
+    sha = script(request.name, servers.database).sha
+    claim = ("EVALSHA", sha, len(request.keys), *request.keys, *request.arguments)
     try:
         popped, reply = await servers.call_blocking(request.lists[0], blpop, claim, request.timeout)
     except ERROR_REPLIES:

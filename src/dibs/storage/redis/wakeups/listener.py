@@ -2,6 +2,9 @@
 
 Why not a blocking pop: it needs one connection for each wait, and in a cluster one for each node. A message
 of a subscription arrives just as fast. If a message is lost, its waits read their queues at the next poll.
+
+Everybody who may publish on a channel can send a message. So a message about ids begins with a proof by the
+secret of the queue, which only those know who may read its keys. Any other message is a hint without content.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from hashlib import sha1
+from hmac import compare_digest
 from typing import Any, Final
 
 from attrs import define, field
@@ -39,6 +44,12 @@ PING_TIMEOUT: Final = 5.0
 LINGER: Final = 10.0
 #: Latest messages about ended ids that are kept for each queue, for waits that begin after the end of a run.
 KEPT_MESSAGES: Final = 64
+#: Characters of the proof with which a message about ids begins.
+PROOF: Final = 40
+#: The most bytes of such a message. One that names 400 ids of 512 bytes has 205 KB.
+MAX_MESSAGE: Final = 250_000
+#: The most digits of the number in a message on the channel `work`.
+MAX_DIGITS: Final = 20
 #: Stands before the ids of a message that has no outcomes; NUL separates the ids.
 NO_OUTCOMES: Final = b"\xff" * 4
 
@@ -50,11 +61,16 @@ class Wait(QueueWait[Any], ABC):
     def note_named(self, channel: str, ids: Collection[str] | None) -> None:
         """Add the watched ids that a message of this channel named. None: it is unknown which ones."""
 
+    @abstractmethod
+    def is_news(self, channel: str, number: int) -> bool:
+        """Return whether the number in a message about work is above that in the token of the wait."""
+
 
 class NamingMessage:
     """A message with the ids whose runs ended, or that reported progress, in one step of a queue.
 
-    publish_ended in storage/redis/lua/include/event_log.lua sends it, and storage/redis/lua/report.lua.
+    publish_ended in storage/redis/lua/include/event_log.lua sends it, and storage/redis/lua/report.lua. `raw`
+    is the message without its proof.
     """
 
     __slots__ = ("before", "ids", "now")
@@ -102,8 +118,10 @@ class Subscription:
     _swept_at: float = field(default=0.0, init=False)
     #: Channels whose subscription a lost connection has ended, until the server confirms it again.
     _missed: set[str] = field(factory=set, init=False)
+    #: The secret of the messages about ids, by channel; empty if the queue had none at the latest read.
+    secrets: dict[str, bytes] = field(factory=dict, init=False, repr=False)
     #: The number in the latest message of each channel, if one arrived. A lost connection replaces this
-    #: dictionary.
+    #: dictionary. Everybody can send the number of a channel `work`; it only decides whether a wait reads.
     latest: dict[str, int] = field(factory=dict, init=False)
     #: The callbacks for the ends of ids, which need no wait.
     end_watches: EndWatches = field(factory=EndWatches, init=False)
@@ -213,22 +231,51 @@ class Subscription:
                 _wake_unknown(wait)
 
     def _receive_change(self, channel: str, raw: bytes) -> None:
-        naming = NamingMessage(raw) if channel.endswith((":ended", ":reported")) else None
-        if naming is not None:
-            self._naming[channel].append(naming)
-            self.latest[channel] = naming.now
-            self.end_watches.notify(channel, naming.ids)
+        waits = self._waits.get(channel, ())
+        if channel.endswith((":ended", ":reported")):
+            self._receive_ids(channel, raw, waits)
         elif channel.endswith(":work"):
-            self.latest[channel] = int(raw)
-        waits = self._waits.get(channel)
+            self._receive_work(channel, raw, waits)
+        else:
+            for wait in waits:
+                wait.wake()
         if not waits:
             self._unsubscribe_left()
-            return
+
+    def _receive_work(self, channel: str, raw: bytes, waits: Iterable[Wait]) -> None:
+        if len(raw) > MAX_DIGITS or not raw.isdigit():
+            return  # no script of dibs has sent it
+        number = self.latest[channel] = int(raw)
         for wait in waits:
-            if naming is None or not wait.ids or naming.may_concern(wait.ids):
-                if naming is not None:
-                    wait.note_named(channel, naming.among(wait.ids))
+            if wait.is_news(channel, number):
                 wait.wake()
+
+    def _receive_ids(self, channel: str, raw: bytes, waits: Iterable[Wait]) -> None:
+        naming = self._read_proven(channel, raw)
+        if naming is None:
+            self.latest.pop(channel, None)  # the next wait reads the state, and the secret if it is new
+            self.end_watches.notify(channel, {})
+            for wait in waits:
+                _wake_unknown(wait)
+            return
+        if self.has_message(channel, naming.now):
+            return  # somebody has sent it again
+        self._naming[channel].append(naming)
+        self.latest[channel] = max(naming.now, self.latest.get(channel, 0))
+        self.end_watches.notify(channel, naming.ids)
+        for wait in waits:
+            if not wait.ids or naming.may_concern(wait.ids):
+                wait.note_named(channel, naming.among(wait.ids))
+                wait.wake()
+
+    def _read_proven(self, channel: str, raw: bytes) -> NamingMessage | None:
+        """Return a message about ids; None if nothing proves that a script of dibs has sent it."""
+        proof, message, secret = raw[:PROOF], raw[PROOF:], self.secrets.get(channel)
+        if not secret or len(raw) > MAX_MESSAGE:
+            return None
+        signed = secret + channel.encode() + message + secret
+        expected = sha1(signed, usedforsecurity=False).hexdigest().encode()
+        return NamingMessage(message) if compare_digest(proof, expected) else None
 
     def _unsubscribe_left(self) -> None:
         """Unsubscribe from channels that had no waits for LINGER seconds, to save their messages and memory.
@@ -242,6 +289,7 @@ class Subscription:
         left = [one for one, at in self._left_at.items() if now - at > LINGER and not self._is_used(one)]
         for channel in left:
             self._confirmed.pop(channel, None)
+            self.secrets.pop(channel, None)
             self._forget_messages(channel)
         self._left_at = {
             one: at for one, at in self._left_at.items() if now - at <= LINGER or one in self.end_watches
@@ -271,7 +319,7 @@ class Subscription:
     def has_message(self, channel: str, number: int) -> bool:
         """Return whether the message about the step `number`, or a later one, has arrived."""
         messages = self._naming.get(channel)
-        return messages is not None and messages[-1].now >= number
+        return messages is not None and len(messages) > 0 and messages[-1].now >= number
 
     def named_since(self, channel: str, token: int, ids: AbstractSet[str]) -> frozenset[str] | None:
         """Return those of the ids that messages after a number named; None if messages are missing."""

@@ -1,8 +1,8 @@
 """The verb `wait` on Redis: how a wait learns the state of its queues, and when it ends.
 
-Most waits read no queue from the server. A claim just before the wait, and a message that ends its sleep,
-both contain the state of the queue. Only if neither is known, or messages were lost, the wait reads its
-queues.
+Most waits for ids read no queue from the server. An enqueue just before the wait, and a message that ends its
+sleep, both contain the state of the queue. Only if neither is known, or messages were lost or have no proof,
+the wait reads its queues. A message on another channel is only a hint.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class WatchedQueue(NamedTuple):
     has_due: bool = False
     #: Number of the last report with progress.
     reported: str = ""
+    #: The secret that proves the messages about ids; empty before the first lease of the queue.
+    secret: bytes = b""
 
     def number(self, channel: str) -> int:
         """Return the number in the last message on a channel: `work`, `ended` or `reported`."""
@@ -76,10 +78,10 @@ class WatchedQueue(NamedTuple):
 
 
 def decode_state(reply: list[Any]) -> WatchedQueue:
-    now, work, ended, last_log_entry, due, has_due, reported = reply
+    now, work, ended, last_log_entry, due, has_due, reported, secret = reply
     return WatchedQueue(
         int(now), work.decode(), ended.decode(), last_log_entry.decode(),
-        int(due) if due else None, bool(has_due), reported.decode(),
+        int(due) if due else None, bool(has_due), reported.decode(), secret,
     )  # fmt: skip
 
 
@@ -94,8 +96,8 @@ class RedisWaits:
     subscription: Subscription
     #: Reads the states of queues from the server, as far as this kind of wait needs them.
     read_states: Callable[[Sequence[str], Watch], Awaitable[list[WatchedQueue]]]
-    #: Returns the prefix of the keys of a queue.
-    queue_prefix: Callable[[str], str]
+    #: Returns the prefix of the channels of a queue.
+    channel_prefix: Callable[[str], str]
     #: Seconds between two reads of a queue without messages.
     poll: float
     manual: bool
@@ -120,7 +122,7 @@ class RedisWaits:
         """Call back when an id has ended; see dibs.storage.end_tokens.EndWatches."""
         if self.manual or self.closed:
             return None
-        return self.subscription.watch_end(self.queue_prefix(queue) + "ended", id, revision, on_outcome)
+        return self.subscription.watch_end(self.channel_prefix(queue) + "ended", id, revision, on_outcome)
 
     async def wait(
         self,
@@ -148,7 +150,7 @@ class RedisWait(Wait):
         self._waits, self._subscription = waits, waits.subscription
         names = CHANNELS[watch] if self.ids or watch != "progress" else ("reported",)
         #: The queue of each channel.
-        self._channels = {waits.queue_prefix(queue) + name: queue for queue in queues for name in names}
+        self._channels = {waits.channel_prefix(queue) + name: queue for queue in queues for name in names}
 
     async def subscribe(self) -> bool:
         return await self._subscription.listen(self._channels, self)
@@ -161,7 +163,13 @@ class RedisWait(Wait):
             raise NotRunning("the storage was closed while a wait was pending")
 
     def ends_on_message(self) -> bool:
-        return self._waits.manual
+        # The number in a message about work has no proof. So the wait returns its old token, and a claim, or
+        # the next wait, reads a new one.
+        return self._waits.manual or self.watch == "work"
+
+    def is_news(self, channel: str, number: int) -> bool:
+        before = self.since.get(self._channels[channel], "").partition("/")[0]
+        return self._waits.manual or not before.isdecimal() or number > int(before)
 
     async def read_state(self) -> States:
         self.check_open()
@@ -174,6 +182,8 @@ class RedisWait(Wait):
             self._waits.note_time(queue, state.now)
         if self.watch != "events":
             for channel, queue in self._channels.items():
+                if self.watch in BY_ID:
+                    self._subscription.secrets[channel] = states[queue].secret
                 latest[channel] = max(latest.get(channel, 0), states[queue].number(channel))
         return states
 
@@ -202,21 +212,15 @@ class RedisWait(Wait):
 
     def known_state_after_message(self, state: States) -> States | None:
         latest = self._subscription.latest
-        if self._waits.manual or self.watch == "events":
+        if self._waits.manual or self.watch not in BY_ID:
             return None
         states = dict(state)
         for channel, queue in self._channels.items():
             if channel not in latest:
                 return None
             newest, before = str(latest[channel]), states[queue]
-            if self.watch in BY_ID:
-                reported = channel.endswith(":reported")
-                states[queue] = (
-                    before._replace(reported=newest) if reported else before._replace(ended=newest)
-                )
-            elif newest != before.work:
-                # The message does not include next_due. The token gets `now`, and the next claim corrects it.
-                states[queue] = WatchedQueue(before.now, work=newest, next_due=before.now)
+            reported = channel.endswith(":reported")
+            states[queue] = before._replace(reported=newest) if reported else before._replace(ended=newest)
         return states
 
     def has_changed(self, state: States, *, was_woken: bool) -> bool:

@@ -92,13 +92,13 @@ local function write_meta(queue)
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
   if queue.incarnation then write_incarnation(queue) end
-  if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. 'work', decimal(queue.work)) end
+  if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. '@database:work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
     release_blocking_claim(queue)
     if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
-  if queue.log_written then redis.pcall('PUBLISH', queue.prefix .. 'told', '') end
+  if queue.log_written then redis.pcall('PUBLISH', queue.prefix .. '@database:told', '') end
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory

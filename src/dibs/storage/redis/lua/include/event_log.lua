@@ -96,8 +96,15 @@ local function write_log(queue)
   end
 end
 
+-- Publish a message on a channel about ids, after its proof: everybody who may publish can send a message, but only who may
+-- read the queue knows its secret. SHA-1 is the only hash that scripts have. pcall: see write_meta.
+local function publish_proven(queue, name, message)
+  local channel, secret = queue.prefix .. '@database:' .. name, queue.secret or ''
+  redis.pcall('PUBLISH', channel, redis.sha1hex(secret .. channel .. message .. secret) .. message)
+end
+
 -- Publish the ids whose run ended or whose outcome changed in this step. storage/redis/wakeups/listener.py reads the
--- message: I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. An outcome is empty if it
+-- message: the proof, I8 token before the step, I8 token now, then I4 + id and I4 + outcome for each id. An outcome is empty if it
 -- does not exist or exceeds the limits above. With more than MAX_PUBLISHED_OUTCOMES ids, NO_OUTCOMES and the ids follow,
 -- separated by NUL; with more than MAX_NAMED_IDS no id follows.
 local function publish_ended(queue, before)
@@ -113,5 +120,5 @@ local function publish_ended(queue, before)
   elseif count <= MAX_NAMED_IDS then
     parts[2] = NO_OUTCOMES .. table.concat(queue.ended_ids, '\0')
   end
-  redis.pcall('PUBLISH', queue.prefix .. 'ended', table.concat(parts))
+  publish_proven(queue, 'ended', table.concat(parts))
 end

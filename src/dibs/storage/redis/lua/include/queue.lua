@@ -63,9 +63,9 @@ end
 
 -- Raise DIBSDAMAGED for the first value in the hash `meta` that should be a number.
 local function raise_bad_number(known)
-  local texts = {keyed = 1, groups = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
+  local texts = {keyed = 1, groups = 1, secret = 1, paused = 1, retention = 1, log_level = 1, fail_handler = 1, rate = 1, key_rate = 1}
   local names = {'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed', 'groups', PROCESS,
-    setting_names()}
+    'secret', setting_names()}
   for i, name in ipairs(names) do
     local is_unset = not known[i] or known[i] == '' and (name == 'max_active' or name == 'per_key')
     if not texts[name] and not is_unset and not tonumber(known[i]) then damaged('meta', name) end
@@ -96,23 +96,23 @@ end
 local function open_queue(prefix, manual)
   if opened[prefix] then return opened[prefix] end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'trimmed', 'lead', 'keyed',
-    'groups', PROCESS, setting_names())
+    'groups', PROCESS, 'secret', setting_names())
   reading.prefix = prefix
   local queue = {
     prefix = prefix, now = tonumber(known[1] or 0), number = tonumber(known[2] or 0), work = tonumber(known[3] or 0),
     ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
-    lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], paused = known[11] == '1',
-    max_active = tonumber(known[12] or ''), retention = known[13] or ',,,', log_level = known[14] or 'runs',
-    log_age = tonumber(known[15] or 86400000), log_bytes = tonumber(known[16] or 67108864),
-    request_key_age = tonumber(known[17] or 3600000), fail_handler = known[18] == '1',
-    log_results = tonumber(known[19] or 0), per_key = tonumber(known[20] or ''), rate = parse_rate('rate', known[21]),
-    key_rate = parse_rate('key_rate', known[22]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
+    lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], secret = known[11],
+    paused = known[12] == '1', max_active = tonumber(known[13] or ''), retention = known[14] or ',,,', log_level = known[15] or 'runs',
+    log_age = tonumber(known[16] or 86400000), log_bytes = tonumber(known[17] or 67108864),
+    request_key_age = tonumber(known[18] or 3600000), fail_handler = known[19] == '1',
+    log_results = tonumber(known[20] or 0), per_key = tonumber(known[21] or ''), rate = parse_rate('rate', known[22]),
+    key_rate = parse_rate('key_rate', known[23]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
     checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
-    and (queue.max_active or known[12] == '' or not known[12])
-    and (queue.per_key or known[20] == '' or not known[20])) then raise_bad_number(known) end
+    and (queue.max_active or known[13] == '' or not known[13])
+    and (queue.per_key or known[21] == '' or not known[21])) then raise_bad_number(known) end
   local now, us, lead = clock(prefix, manual, queue.now, queue.lead)
   queue.now, queue.us, queue.lead, queue.ahead = now, math.max(us, now * 1000), lead, tonumber(known[10] or nil)
   opened[prefix] = queue

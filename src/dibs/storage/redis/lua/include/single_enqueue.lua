@@ -30,7 +30,7 @@ if #ARGV == 4 and ARGV[1] == '' and ARGV[2] ~= '' then
         local work = digits(number + 1)
         local ms = string.format('%s%03d', time[1], now % 1000)
         call('HSET', meta, 'now', ms, 'number', work, 'work', work)
-        redis.pcall('PUBLISH', prefix .. 'work', work)
+        redis.pcall('PUBLISH', prefix .. '@database:work', work)
         if call('EXISTS', prefix .. 'parked') == 0 then call('RPUSH', prefix .. 'parked', '') end
         if known[5] then
 -- @nest groups

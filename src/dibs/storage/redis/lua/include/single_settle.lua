@@ -62,7 +62,7 @@ local function complete_one(prefix, lease, id, settlement)
   if string.byte(text, at) ~= 32 or #text < at + 19 then return nil end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'lead', 'keyed',
     'max_active', 'rate', 'retention', 'log_level', 'log_bytes', 'log_results',
-    tostring(redis.call))
+    tostring(redis.call), 'secret')
   local last_now, last_number, ended, log_size = tonumber(known[1]), tonumber(known[2]), tonumber(known[4]), tonumber(known[5])
   local max_active, rate, log_results = known[8], known[9], known[13]
   local ahead = tonumber(known[14])
@@ -129,8 +129,10 @@ local function complete_one(prefix, lease, id, settlement)
   end
   local now_text, last = string.format('%s%03d', time[1], now % 1000), digits(number)
   call('HSET', prefix .. 'meta', 'now', now_text, 'number', last, 'ended', last, 'log_size', string.format('%.0f', log_size))
-  redis.pcall('PUBLISH', prefix .. 'ended', pack('>I8I8I4', ended, number, #id) .. id
-    .. pack('>I4', #message <= 1024 and #message or 0) .. (#message <= 1024 and message or ''))
-  if event then redis.pcall('PUBLISH', prefix .. 'told', '') end
+  message = pack('>I8I8I4', ended, number, #id) .. id .. pack('>I4', #message <= 1024 and #message or 0)
+    .. (#message <= 1024 and message or '')
+  local channel, secret = prefix .. '@database:ended', known[15] or ''
+  redis.pcall('PUBLISH', channel, redis.sha1hex(secret .. channel .. message .. secret) .. message)
+  if event then redis.pcall('PUBLISH', prefix .. '@database:told', '') end
   return pack('>BI8', 1, 0), {'claimed', now_text, '', known[3], {}}
 end
