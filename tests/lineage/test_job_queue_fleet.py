@@ -91,8 +91,8 @@ async def test_a_run_over_its_time_is_stopped_not_only_told(
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_job_at_once(app: Dibs, queue: Queue) -> None:
-    """The job fails with ResultNotSerializable, without a retry."""
-    set_handler(queue, returns_a_set)
+    """With strict_results the job fails with ResultNotSerializable, without a retry."""
+    set_handler(queue, returns_a_set, strict_results=True)
     ticket = await queue.enqueue(1, id="a")
     await run_until_empty(app)
 

@@ -88,6 +88,21 @@ async def test_what_a_handler_returns_ends_its_job(
     assert {"to": "x"} == await ticket.result(0)
 
 
+async def returns_an_object(data: Any) -> object:
+    return object()
+
+
+async def test_a_result_that_cannot_be_stored_is_success(app: Dibs, queue: Queue) -> None:
+    set_handler(queue, returns_an_object)
+    for retention in (0, 3600):
+        await queue.enqueue({}, id=f"kept for {retention}", retention=retention)
+    await run_until_empty(app)
+
+    assert ["completed", "completed"] == [
+        event.kind for event in await scripted_handlers.read_events(queue, 2)
+    ]
+
+
 async def test_a_limit_of_n_allows_n_retries(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:

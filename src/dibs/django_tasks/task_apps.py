@@ -47,7 +47,8 @@ def _declare_app(url: str, queues: set[str], settings: Mapping[str, Any]) -> Dib
     app.middleware(run=close_old_connections)
     for name in sorted(queues):
         queue = app.queue(name)
-        queue.handler(**settings)(run_task)
+        # Django promises an error for a result that cannot be stored.
+        queue.handler(**{"strict_results": True, **settings})(run_task)
         queue.after(finish_task)
     return app
 

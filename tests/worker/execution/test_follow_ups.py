@@ -68,7 +68,7 @@ async def test_a_permanent_error_a_timeout_and_a_result_that_cannot_be_encoded_a
 
     for handler in (permanent, late, unencodable):
         name = handler.__name__
-        add(app, name, handler, timeout=20, max_timeouts=0)
+        add(app, name, handler, timeout=20, max_timeouts=0, strict_results=True)
         await put(app, name, "a")
         await run(app, queues=[name], until="empty")
 

@@ -208,18 +208,6 @@ async def test_a_payload_that_cannot_be_read_is_an_error_of_the_run(app: Dibs) -
     assert "TypeError" == error.type
 
 
-async def test_a_result_that_cannot_be_written_fails_without_a_retry(app: Dibs) -> None:
-    add(app, "q", lambda: {1, object()})
-    await put(app, "q", "a")
-    await work(app)
-
-    failed = await outcome(app, "q", "a")
-    assert ("failed", 1) == (failed.kind, failed.attempts)
-    assert failed.error is not None
-    assert "ResultNotSerializable" == failed.error.type
-    assert "q returned set" in failed.error.message
-
-
 async def test_the_error_names_a_coroutine_that_a_def_handler_returned(app: Dibs) -> None:
     async def forgotten() -> None: ...
 

@@ -128,6 +128,8 @@ class Handler:
     #: A worker serves queues with a higher number first.
     queue_priority: int = 100
     executor: Executor = "auto"
+    #: True if a result that cannot be encoded fails the run.
+    strict_results: bool = False
     #: The hook of `@task.after`: called with the end of each run before the worker stores it.
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: The middleware of `app.middleware(run=...)`: entered around each call of the function.

@@ -81,6 +81,9 @@ class HandlerSettings(TypedDict, total=False):
     retention: Retention | Seconds | None
     """Seconds that the queue keeps outcomes, None for ever, or a Retention. A worker writes it to the storage
     when it starts. Default: the setting of `queue.configure`."""
+    strict_results: bool
+    """True fails a run, without a retry, whose result cannot be encoded; False completes it, because its work
+    is done, and keeps a text with the repr of the result. Default: False."""
     exact_arguments: bool
     """True refuses an enqueue whose arguments would arrive changed; False sends them. A failure handler does
     not have this option. Default: True."""
@@ -88,6 +91,7 @@ class HandlerSettings(TypedDict, total=False):
 
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
 _QUEUE_SETTINGS: Final = ("max_active", "per_key", "rate", "key_rate", "log_results", "retention")
+_SCHEDULING_SETTINGS: Final = ("size", "queue_priority", "executor", "strict_results")
 _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
@@ -206,7 +210,10 @@ def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
     executor = settings.get("executor", "auto")
     if executor not in ("auto", "process"):
         raise BadHandler(f'executor is {executor!r}; it must be "auto" or "process"')
-    return {name: settings[name] for name in ("size", "queue_priority", "executor") if name in settings}
+    strict = settings.get("strict_results", False)
+    if not isinstance(strict, bool):
+        raise Refused(f"strict_results is {strict!r:.60}; it must be True or False", field="strict_results")
+    return {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
 
 
 def task_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:
@@ -234,6 +241,7 @@ def task_converters(call: CallSignature, serde: Serde) -> dict[str, Any]:
 
     def check_hints() -> None:
         call.converters.check_required(serde)
+        call.check_result(serde)
 
     if call.hints_are_known:
         check_hints()
@@ -246,6 +254,7 @@ def queue_converters(call: CallSignature, serde: Serde) -> dict[str, Any]:
 
     def check_hints() -> None:
         call.converters.check(serde, [name])
+        call.check_result(serde)
 
     if call.hints_are_known:
         check_hints()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
@@ -24,7 +24,8 @@ from dibs.client.calls.task_payload import (
     TaskPayload,
     decode_task_payload,
 )
-from dibs.client.options.serde import Serde
+from dibs.client.options.protected_serdes import data_format
+from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from dibs.client.options.value_hooks import dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
 
@@ -330,6 +331,20 @@ class CallSignature:
             return build_converter(self.return_type)
         except UnsupportedHintError:
             return None
+
+    def check_result(self, serde: Serde) -> None:
+        """Raise BadHandler for a return type whose values a serde of dibs cannot store."""
+        if self.return_type in (NoReturn, Never) or not isinstance(
+            data_format(serde), JsonSerde | MessagePackSerde
+        ):
+            return
+        try:
+            build_converter(self.return_type)
+        except UnsupportedHintError as error:
+            raise BadHandler(
+                f"{self.function.__name__}: its return type cannot be stored. {error}. Return another type, "
+                "or None; with the return type `object`, the job completes and keeps a text about the value"
+            ) from None
 
     def dump_argument(self, name: str, value: Any) -> Any:
         """Return the value of a parameter as data that a serde encodes."""

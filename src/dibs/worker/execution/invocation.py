@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from contextvars import Context
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.calls.handler import Handler, HandlerLimits
+from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
 from dibs.worker.execution import exception_info, forks
+
+logger = logging.getLogger("dibs.worker")
+
+#: The most characters of the text that is kept instead of a result that cannot be encoded.
+MAX_DESCRIPTION: Final = 1000
 
 
 class Invocation:
@@ -160,9 +168,12 @@ def _call_function(invocation: Invocation) -> Any:
 
 
 def result_verdict(invocation: Invocation, value: Any) -> Verdict:
-    """Return the verdict on a handler that returned `value`: a permanent failure if it cannot be encoded.
+    """Return the verdict on a handler that returned `value`.
 
-    The value of a handler that has called `hand_off` is ignored.
+    A value that cannot be encoded completes the run: its work is done, and a failure would call the failure
+    handler, and might be retried by hand. A text about the value is then the result. It is a permanent
+    failure under `strict_results`, in a flow, whose next node takes the result, and for a coroutine that was
+    never awaited. The value of a handler that has called `hand_off` is ignored.
     """
     if invocation.current.handed_off:
         return HandedOff()
@@ -170,9 +181,38 @@ def result_verdict(invocation: Invocation, value: Any) -> Verdict:
     try:
         return Returned(encode_result(invocation.handler, value), invocation.current.follow_ups)
     except BaseException as error:  # noqa: BLE001 - the user's serde may raise anything
+        if (described := _encode_description(invocation, value, error)) is not None:
+            return Returned(described, invocation.current.follow_ups)
         message = _describe_unwritable(invocation.handler, value, error)
         unwritable = exception_info.make_error("ResultNotSerializable", message)
         return _with_follow_ups(invocation, Raised(error=unwritable, permanent=True))
+
+
+def _encode_description(invocation: Invocation, value: Any, error: BaseException) -> bytes | None:
+    """Return an encoded text about a result that cannot be encoded; None if the run must fail."""
+    handler = invocation.handler
+    in_flow = FLOW_ATTRIBUTE in invocation.job.data.attributes
+    if handler.strict_results or in_flow or inspect.iscoroutine(value):
+        return None
+    reason = summarize_exception(error)
+    try:
+        encoded = handler.serde.encode(
+            f"(a result that cannot be stored: {reason}) {value!r}"[:MAX_DESCRIPTION]
+        )
+    except BaseException:  # noqa: BLE001 - the repr and the serde may raise anything
+        return None
+    _warn_once(handler.queue, _type_name(value), reason)
+    return encoded if isinstance(encoded, bytes) else None
+
+
+@lru_cache(1000)
+def _warn_once(queue: str, kind: str, reason: str) -> None:
+    """Log a result that cannot be stored. The cache keeps a handler from filling the log with one line."""
+    logger.warning(
+        "%s returned %s, which its serde cannot write: %s. The job is completed, and its result is a text; "
+        "return a value that can be stored, or declare strict_results=True to fail such runs",
+        queue, kind, reason,
+    )  # fmt: skip
 
 
 def encode_result(handler: Handler, value: Any) -> bytes:
