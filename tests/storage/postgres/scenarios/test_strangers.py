@@ -108,9 +108,16 @@ async def test_notifications_of_a_stranger_end_no_listener_and_make_no_outcome(
         result = asyncio.create_task(ticket.result())
         storage = app.storage
         assert isinstance(storage, PostgresStorage)
-        channel = storage._server.queries.channel
-        for payload in (*JUNK, '1 i ["a"]', '1 p ["a"]', '1 wei ["a"]'):
+        await storage.wait(["q"], for_="ids", ids=["a"], timeout=0.01)
+        listening, known = storage._waits.listener._task, storage._waits.notifications
+        assert listening is not None
+        token, channel = known.token("ids", "q"), storage._server.queries.channel
+        for payload in (*JUNK, '1 p ["a"]', '1 wei ["a"]'):
             await stranger.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+        async with asyncio.timeout(60):
+            while known.token("ids", "q") == token and not listening.done():  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+        assert not listening.done()
         (job,) = await claimed(storage)
         assert not result.done()
         await storage.settle("q", [done(job, b"7")])
