@@ -48,6 +48,8 @@ async def test_a_result_is_kept_and_told(
 
     assert [1, None] == await ticket.result(0)
     assert [1, None] == await queue.ticket(ticket.id, ticket.revision).result(0)
+    async with Dibs(app.url) as other:
+        assert [1, None] == await other.queue("q").ticket(ticket.id, ticket.revision).result(0)
 
 
 async def test_success_and_failure_are_kept_or_not_each_by_itself(
