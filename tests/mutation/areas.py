@@ -10,8 +10,8 @@ from attrs import frozen
 
 from tests.mutation.lua_edits import lua_edits
 from tests.mutation.python_edits import python_edits
-from tests.mutation.site import Edit, FindEdits, Site, find_sites
-from tests.mutation.sql_edits import defined_functions, sql_edits
+from tests.mutation.site import FindEdits, Site, find_sites
+from tests.mutation.sql_edits import sql_edits
 
 GRAMMARS: Final[dict[str, FindEdits]] = {".py": python_edits, ".lua": lua_edits, ".sql": sql_edits}
 
@@ -38,13 +38,9 @@ class Area:
 
     def sites(self, project: Path) -> Iterator[Site]:
         """Return every site in the files of the area."""
-        replaced = replaced_functions(self.sources(project))
         for file in self.sources(project):
             text = file.read_text("utf-8")
-            dead = replaced.get(file, [])
-            for site in find_sites(file.relative_to(project).as_posix(), text, GRAMMARS[file.suffix]):
-                if not is_inside(site.edit, dead):
-                    yield site
+            yield from find_sites(file.relative_to(project).as_posix(), text, GRAMMARS[file.suffix])
 
 
 _REDIS: Final = "src/dibs/storage/redis"
@@ -71,9 +67,8 @@ _NOT_POSTGRES: Final = (
     "temporary.py",
     "vacuum.py",
     "migrations/0001_tables.sql",
-    "migrations/0010_views.sql",
-    "migrations/0014_sql_functions.sql",
-    "migrations/0015_views.sql",
+    "functions/sql_calls.sql",
+    "functions/views.sql",
 )
 
 _AREAS: Final = (
@@ -138,19 +133,3 @@ _AREAS: Final = (
 )
 AREAS: Final = {area.name: area for area in _AREAS}
 STORAGES: Final = tuple(name for name, area in AREAS.items() if area.kit)
-
-
-def replaced_functions(files: list[Path]) -> dict[Path, list[tuple[int, int]]]:
-    """Return the spans of the SQL functions that a later migration replaces: their text never runs."""
-    migrations = [file for file in files if file.parent.name == "migrations"]
-    dead: dict[Path, list[tuple[int, int]]] = {}
-    later: set[str] = set()
-    for file in reversed(migrations):
-        functions = defined_functions(file.read_text("utf-8"))
-        dead[file] = [(start, end) for name, start, end in functions if name in later]
-        later |= {name for name, _, _ in functions}
-    return dead
-
-
-def is_inside(edit: Edit, spans: list[tuple[int, int]]) -> bool:
-    return any(start <= edit.start < end for start, end in spans)

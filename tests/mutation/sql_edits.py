@@ -55,10 +55,6 @@ _STATEMENT: Final = re.compile(
 _RETURN: Final = re.compile(r"^[ \t]*RETURN (?!QUERY\b|NEXT\b|NULL;)([^;\n]+);$", re.MULTILINE)
 _LOCK: Final = re.compile(r"[ \t]FOR (?:NO KEY UPDATE|KEY SHARE|UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?")
 _ASSIGNMENT: Final = re.compile(r"^[ \t]*(\w+) = ([^,;\n]+),$", re.MULTILINE)
-_FUNCTION: Final = re.compile(
-    r"^CREATE (?:OR REPLACE )?FUNCTION (?:\{schema\}\.)?(\w+)\s*\(.*?^(?:END )?\$\$;?$",
-    re.MULTILINE | re.DOTALL,
-)
 
 
 def sql_edits(text: str) -> Iterator[Edit]:
@@ -150,8 +146,3 @@ def _of_lines(text: str) -> Iterator[Edit]:
     for found in _ASSIGNMENT.finditer(text):
         if is_balanced(found[2], SQL) and "excluded" not in found[2] and found[1] != found[2]:
             yield Edit(*found.span(2), found[1], "assignment removed")
-
-
-def defined_functions(text: str) -> list[tuple[str, int, int]]:
-    """Return the name and the span of each function that a migration creates."""
-    return [(found[1], *found.span()) for found in _FUNCTION.finditer(text)]

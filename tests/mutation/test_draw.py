@@ -34,18 +34,6 @@ def test_redis_and_postgres_have_mutants_in_python_and_in_scripts() -> None:
     assert {".py", ".sql"} == postgres
 
 
-def test_a_function_that_a_later_migration_replaces_has_no_mutants() -> None:
-    """0012_clock.sql replaces the function tick of 0002_place.sql: the older text never runs."""
-    migrations = PROJECT / "src/dibs/storage/postgres/migrations"
-    old = (migrations / "0002_place.sql").read_text("utf-8")
-    began = old.index("FUNCTION tick(")
-    ended = old.index("$$;", began)
-    sites = [one for one in AREAS["postgres"].sites(PROJECT) if one.file.endswith("0002_place.sql")]
-
-    assert sites
-    assert not [one for one in sites if began < one.edit.start < ended]
-
-
 def test_every_mutant_marked_as_equivalent_exists() -> None:
     """After a change of its line, a mutant must be tried again and marked again."""
     known = read_equivalents()

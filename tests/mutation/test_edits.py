@@ -8,7 +8,7 @@ import pytest
 from tests.mutation.lua_edits import lua_edits
 from tests.mutation.python_edits import python_edits
 from tests.mutation.site import FindEdits, find_sites
-from tests.mutation.sql_edits import defined_functions, sql_edits
+from tests.mutation.sql_edits import sql_edits
 
 
 def mutants(find_edits: FindEdits, text: str) -> set[str]:
@@ -138,10 +138,3 @@ def test_python_mutants_of_a_whole_module_can_be_parsed() -> None:
     text = Path(__file__).read_text("utf-8")
 
     assert all(ast.parse(mutant) for mutant in mutants(python_edits, text))
-
-
-def test_the_functions_of_a_migration_are_found() -> None:
-    first = "CREATE FUNCTION f(a int) AS $$\nBEGIN\nEND $$;\n"
-    text = f"{first}CREATE OR REPLACE FUNCTION g() AS $$\n  SELECT 1\n$$;\n"
-
-    assert ["f", "g"] == [name for name, _, _ in defined_functions(text)]

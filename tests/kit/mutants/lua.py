@@ -33,8 +33,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "lua_the_fence_is_the_time": (
         "fences grow",
         "include/queue",
-        "queue.number = math.max(queue.number + 1, queue.us)",
-        "queue.number = math.max(queue.number, queue.us)",
+        "queue.number = math.max(queue.number + 1, queue.us + ",
+        "queue.number = math.max(queue.number, queue.us + ",
     ),
     "lua_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",

@@ -206,7 +206,7 @@ RACES["sql_a_transaction_does_not_announce_its_entries"] = Race(
     "sql_a_transaction_does_not_announce_its_entries",
     "events: once a reader has received an offset, no event appears at or before it",
     planted(
-        "0002_place",
+        "log",
         "    IF current_setting('{setting}', true) IS DISTINCT FROM me THEN",
         "    IF false THEN",
     ),

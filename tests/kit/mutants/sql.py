@@ -1,17 +1,17 @@
-"""Bugs in the functions of Postgres: each replaces one line of a migration, in schemas of its own."""
+"""Bugs in the functions of Postgres: each replaces one line of functions/, in schemas of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from dibs.storage.postgres import migrate
-from dibs.storage.postgres.queries import migrations
+from dibs.storage.postgres.queries import function_files
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
 #: No bug: a claim of any number of jobs leaves them in the line. The laws of the kit claim few at a time.
-ALL_IN_LINE = ("0043_times_of_runs", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
+ALL_IN_LINE = ("claim", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
 #: No bug: each new id beside a live one is inserted as a set. The batches of the kit have few requests.
-ALL_SERIES = ("0037_new_batches", "stop - i >= 3", "stop - i >= 0")
+ALL_SERIES = ("enqueue", "stop - i >= 3", "stop - i >= 0")
 
 
 def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
@@ -19,15 +19,13 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
 
 
 def planted_lines(*lines: tuple[str, str, str]) -> Callable[[Patch], None]:
-    """Return a function that replaces lines of migrations: the file, the old line and the new one."""
+    """Return a function that replaces lines of functions/: the file, the old line and the new one."""
 
     def plant(patch: Patch) -> None:
-        ours = migrations()
-        texts = {one.name: one.text for one in ours}
+        texts = function_files()
         for line in lines:
             texts = rewritten(texts, *line)
-        bugged = tuple(one._replace(text=texts[one.name]) for one in ours)
-        patch.setattr(migrate, "migrations", lambda: bugged)
+        patch.setattr(migrate, "function_files", lambda: texts)
 
     return plant
 
@@ -37,115 +35,115 @@ def planted_lines(*lines: tuple[str, str, str]) -> Callable[[Patch], None]:
 LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
-        "0043_times_of_runs",
+        "claim",
         "    IF qu.paused THEN",
         "    IF false THEN",
     ),
     "sql_a_retry_keeps_its_place": (
         "seq: Retry draws a fresh one",
-        "0021_ends",
+        "ends",
         "seq = CASE WHEN back_at IS NULL THEN seq ELSE nextval('numbers') END",
         "seq = seq",
     ),
     "sql_a_dropped_range_is_not_remembered": (
         "a waiter gets the outcome of its own run",
-        "0007_keeping",
+        "fold",
         "UPDATE live SET next = NULL, dropped = latest_dropped(kept)",
         "UPDATE live SET next = NULL, dropped = NULL",
     ),
     "sql_a_completion_drops_the_progress": (
         "the last progress outlives the end",
-        "0045_last_progress",
+        "settle",
         "            NULL, CASE WHEN d.kept THEN g.progress END",
         "            NULL, NULL",
     ),
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
-        "0043_times_of_runs",
+        "claim",
         "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
         "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
     ),
     "sql_a_dropped_lease_stays_alive": (
         "leases end exactly at their expiry",
-        "0043_times_of_runs",
+        "leases",
         "UPDATE leases SET dropped = true WHERE",
         "UPDATE leases SET dropped = false WHERE",
     ),
     "sql_the_least_urgent_first": (
         "claims follow the order",
-        "0043_times_of_runs",
+        "claim",
         "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
         "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
     ),
     "sql_a_return_ignores_the_requested_times": (
         "the fold law: a run that comes back is clamped",
-        "0021_ends",
+        "ends",
         "at := least(greatest(at, s.lo), s.hi);",
         "at := at;",
     ),
     "sql_updates_never_reset_the_counts": (
         "Counts: any reset",
-        "0021_ends",
+        "ends",
         "resets boolean := folds AND s.resets;",
         "resets boolean := false;",
     ),
     "sql_a_run_being_cancelled_returns": (
         "a run being cancelled does not return",
-        "0003_ends",
+        "leases",
         "    IF j.cancel_requested THEN",
         "    IF false THEN",
     ),
     "sql_the_first_update_wins": (
         "the last update wins",
-        "0020_requests",
+        "fold",
         "        s := set_data(s, r);\n        s.replaces := true;\n",
         "        s.replaces := true;\n",
     ),
     "sql_the_fail_job_is_empty": (
         "a failure is handled once",
-        "0021_ends",
+        "settle",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), j.payload, 0,",
         "r := (lpad(to_hex(nextval('numbers')), 16, '0'), ''::bytea, 0,",
     ),
     "sql_the_origin_has_another_time": (
         "a failure is handled once",
-        "0021_ends",
+        "settle",
         "        j.run_at, j.attributes));",
         "        j.enqueued_at, j.attributes));",
     ),
     "sql_finish_takes_any_revision": (
         "finish: not in the current's range -> lost",
-        "0018_held_ids",
+        "settle",
         "ELSIF within NOT BETWEEN j.first AND j.revision THEN",
         "ELSIF within < 0 THEN",
     ),
     "sql_an_earlier_dropped_range_loses_its_end": (
         "When an enqueue is done: its revision was dropped",
-        "0007_keeping",
+        "fold",
         "kept := kept || ranges[i] || ranges[i + 1];",
         "kept := kept || ranges[i] || ranges[i + 2];",
     ),
     "sql_a_new_batch_forgets_its_request_keys": (
         "a request_key acts once",
-        "0037_new_batches",
+        "enqueue",
         "            WHERE a.key IS NOT NULL\n",
         "            WHERE false\n",
     ),
     "sql_reject_overlooks_outcomes_in_a_batch": (
         "Reject: completed, with the outcome",
-        "0037_new_batches",
+        "enqueue",
         "        IF rejects AND EXISTS (",
         "        IF false AND EXISTS (",
     ),
     "sql_a_claim_of_several_queues_ignores_pauses": (
         "a paused queue hands out no job",
-        "0043_times_of_runs",
+        "serve",
         "          AND NOT k.paused AND k.log_level",
         "          AND k.log_level",
     ),
     "sql_a_claim_of_several_queues_takes_one_priority": (
         "claims follow the order",
-        "0043_times_of_runs",
+        "serve",
         "            IF have_lower[place - 1] THEN",
         "            IF false THEN",
     ),
@@ -155,19 +153,19 @@ LINES: dict[str, tuple[str, str, str, str]] = {
 IN_LINE: dict[str, tuple[str, str, str, str]] = {
     "sql_a_job_in_the_line_is_claimed_again": (
         "a job is claimed once",
-        "0043_times_of_runs",
+        "claim",
         "AND (run_at, seq) >= (since, after) AND fence IS NULL",
         "AND (run_at, seq) >= (since, after)",
     ),
     "sql_an_expired_lease_keeps_its_jobs_in_the_line": (
         "leases end exactly at their expiry",
-        "0032_in_line",
+        "leases",
         "    PERFORM leave_line(qu, held, 0, true);\n    FOR j IN",
         "    FOR j IN",
     ),
     "sql_a_job_in_the_line_counts_as_waiting": (
         "counts agree with the jobs",
-        "0033_in_line_limits",
+        "counts",
         "in_line := (SELECT count(*) FROM line_jobs(qu.q, NULL));",
         "in_line := 0;",
     ),
@@ -177,15 +175,15 @@ IN_LINE: dict[str, tuple[str, str, str, str]] = {
 IN_SERIES: dict[str, tuple[str, str, str, str]] = {
     "sql_reject_overlooks_outcomes_beside_a_live_id": (
         "Reject: completed, with the outcome",
-        "0037_new_batches",
+        "enqueue",
         "        AND (NOT rejects OR (SELECT true",
         "        AND (true OR (SELECT true",
     ),
     "sql_a_new_id_beside_a_live_one_is_not_logged": (
         "log: a new job is queued",
-        "0037_new_batches",
-        "                    told := told || notes_of(qu, 'queued', ids[i:stop], now_ms);",
-        "                    told := told;",
+        "enqueue",
+        "                    logged := logged || notes_of(qu, 'queued', ids[i:stop], now_ms);",
+        "                    logged := logged;",
     ),
 }
 

@@ -75,7 +75,7 @@ def test_time_that_stands_still_in_redis_is_found(
 def test_time_that_stands_still_in_postgres_is_found(
     postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant = sql.planted("0012_clock", "        now_ms := now_ms + lead_ms;", "        now_ms := now_ms;")
+    plant = sql.planted("numbers", "        now_ms := now_ms + lead_ms;", "        now_ms := now_ms;")
     plant(monkeypatch)
     [why] = wrong_results(postgres_server.url)
 

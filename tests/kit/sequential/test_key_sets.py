@@ -12,7 +12,7 @@ from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.kit.mutants import lua
 from tests.kit.mutants.sql import planted
 
-#: Line of 0038_key_sets.sql -> its replacement, and a part of the message.
+#: Line of functions/ -> its replacement, and a part of the message.
 BUGS = {
     "    taken := NOT FOUND;": ("    taken := false;", "a taken number"),
     "    IF enqueue_batch.statuses IS NOT NULL THEN": ("    IF false THEN", "the members"),
@@ -77,7 +77,8 @@ async def test_a_planted_bug_is_found(
     line: str, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replacement, message = BUGS[line]
-    planted("0038_key_sets", line, replacement)(monkeypatch)
+    file = "prune" if line.startswith("SELECT ctid") else "enqueue"
+    planted(file, line, replacement)(monkeypatch)
 
     _, wrong = await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
 

@@ -1,4 +1,4 @@
-"""Limits by key and by rate on Postgres: filed jobs, freed keys, and clocks."""
+"""Limits by key and by rate on Postgres: jobs held back, freed keys, and clocks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def rows(connection: Any, query: str) -> Sequence[Any]:
 async def lease(storage: PostgresStorage, connection: Any) -> str:
     """The lease of a claim that took `a`.
 
-    The claim has filed `b` and `c`: it took them out of the line, because their key is full.
+    The claim holds back `b` and `c`: it took them out of the line, because their key is full.
     """
     await storage.configure("q", SettingsPatch(per_key=1))
     await enqueue(storage, keyed("a"), keyed("b"), keyed("c"), keyed("other", None, priority=-1))
@@ -80,7 +80,7 @@ async def lease(storage: PostgresStorage, connection: Any) -> str:
     return lease
 
 
-# -- the first filed job of a key comes back ----------------------------------------------------------
+# -- the first job that a key holds back returns ----------------------------------------------------------
 
 
 async def settle(storage: PostgresStorage, action: Any) -> None:
@@ -237,7 +237,7 @@ async def test_without_limits_filed_jobs_are_claimed_in_order(
 
     assert ["first", "b"] == await ids(storage, lease, 2)
     assert ["c", "last"] == await ids(storage, lease)
-    assert [(False,)] == await rows(connection, "SELECT has_filed FROM queues")
+    assert [(False,)] == await rows(connection, "SELECT has_held_back FROM queues")
 
 
 async def test_the_same_rate_keeps_its_clocks(storage: PostgresStorage, lease: str, connection: Any) -> None:

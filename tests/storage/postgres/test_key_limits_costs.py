@@ -36,21 +36,23 @@ async def test_a_claim_files_many_jobs_over_several_calls(storage: PostgresStora
     storage._vacuum._limit = MOST_CLAIMS  # a vacuum would set the count to 0
 
     assert ["x"] == await ids(storage, lease, 1)
-    filed = (await rows(connection, "SELECT count(*) FROM live WHERE state = 'k'"))[0][0]
-    assert 10_000 <= filed < 12_000
-    assert filed + 1 == storage._vacuum._claimed - before
+    held_back = (await rows(connection, "SELECT count(*) FROM live WHERE state = 'k'"))[0][0]
+    assert 10_000 <= held_back < 12_000
+    assert held_back + 1 == storage._vacuum._claimed - before
     assert ["y"] == await ids(storage, lease, 10)
     assert [(12_000,)] == await rows(connection, "SELECT count(*) FROM live WHERE state = 'k'")
 
 
-#: Queries of the functions in migrations/, and the only index that serves each of them.
+#: Queries of the functions, and the only index that serves each of them.
 PLANS = {
     "FROM live WHERE q + 0 = 1 AND key = 'a' AND lease IS NOT NULL LIMIT 5": "live_keyed",
     "FROM live WHERE q + 0 = 1 AND state = 'k' AND key = 'a' ORDER BY priority DESC, run_at, seq LIMIT 1": (
-        "live_filed"
+        "live_held_back"
     ),
-    "FROM live WHERE q + 0 = 1 AND state = 'k'": "live_filed",
-    "FROM live WHERE q = 1 AND state = 'k' ORDER BY priority DESC, run_at, seq LIMIT 9": "live_filed_line",
+    "FROM live WHERE q + 0 = 1 AND state = 'k'": "live_held_back",
+    "FROM live WHERE q = 1 AND state = 'k' ORDER BY priority DESC, run_at, seq LIMIT 9": (
+        "live_held_back_line"
+    ),
     "FROM live WHERE q = 1 AND state = 'w' AND priority = 0 AND run_at <= 9 AND (run_at, seq) > (1, 1) "
     "ORDER BY run_at, seq LIMIT 9": "live_line",
     "FROM clocks WHERE q = 1 AND key = 'a'": "clocks_pkey",

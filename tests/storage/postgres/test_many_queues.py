@@ -122,7 +122,7 @@ async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     calls = dict(await cursor.fetchall())
 
     assert 2 == calls.get("claim")
-    assert {"settle_steps", "settle", "ring"}.isdisjoint(calls)
+    assert {"settle_steps", "settle", "notify_waits"}.isdisjoint(calls)
 
 
 async def test_a_lock_of_another_transaction_ends_it_without_a_change(

@@ -10,7 +10,7 @@ import pytest
 
 from dibs.errors import StorageTooNew, StorageUnavailable
 from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.queries import Migration, migrations
+from dibs.storage.postgres.queries import Migration, function_files, migrations
 from tests.storage.postgres.jobs import asked, claimed
 
 Opening = Callable[..., PostgresStorage]
@@ -43,17 +43,27 @@ async def test_a_place_of_a_newer_version_is_refused(opening: Opening, connect: 
         await opening().__aenter__()
 
 
-async def test_a_later_layout_upgrades_a_place_and_keeps_its_jobs(
-    opening: Opening, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+async def test_a_later_layout_upgrades_a_place_and_keeps_its_jobs_and_grants(
+    opening: Opening, connect: Callable[[], Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A made-up next layout adds a column to the table of live jobs."""
-    known, connection = migrations(), await connect()
+    """A made-up next layout adds a column to `live`, and an argument to a function that applications call."""
+    known, functions, connection = migrations(), function_files(), await connect()
+    role = f"granted_{schema}"
     async with opening():
         await connection.execute("SELECT enqueue_job('q', 'a')")
+        await connection.execute(f"CREATE ROLE {role}")
+        await connection.execute(f"GRANT EXECUTE ON FUNCTION forget_job TO {role} WITH GRANT OPTION")
         await connection.commit()
-    change = "ALTER TABLE live ADD COLUMN tenant text NOT NULL DEFAULT 'none'"
+    column = "ALTER TABLE live ADD COLUMN tenant text NOT NULL DEFAULT 'none'"
+    change = f"{column}; DROP FUNCTION forget_job(text, text)"
     later = Migration(known[-1].number + 1, "made_up", change)
+    longer = functions["sql_calls"].replace(
+        "FUNCTION forget_job(queue text, id text)", "FUNCTION forget_job(queue text, id text, tenant text)"
+    )
     monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: (*known, later))
+    monkeypatch.setattr(
+        "dibs.storage.postgres.migrate.function_files", lambda: {**functions, "sql_calls": longer}
+    )
     async with opening() as storage:
         assert ["a"] == [job.id for job in await claimed(storage)]
     monkeypatch.undo()
@@ -62,6 +72,14 @@ async def test_a_later_layout_upgrades_a_place_and_keeps_its_jobs(
         await connection.execute("SELECT max(number) FROM migrations")
     ).fetchone()
     assert ("none",) == await (await connection.execute("SELECT tenant FROM live")).fetchone()
+    granted = await connection.execute(
+        "SELECT p.pronargs, a.grantee::regrole::text, a.is_grantable FROM pg_proc p, aclexplode(p.proacl) a "
+        "WHERE p.pronamespace = %s::regnamespace AND p.proname = 'forget_job' AND a.grantee <> p.proowner",
+        [schema],
+    )
+    assert [(3, role, True)] == await granted.fetchall()
+    await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    await connection.commit()
     with pytest.raises(StorageTooNew, match=f"layout {later.number}"):
         await opening().__aenter__()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from importlib.resources import files
 from itertools import pairwise
 
@@ -9,7 +11,13 @@ import pytest
 
 from dibs.errors import ConfigurationError
 from dibs.storage.postgres import queries
-from dibs.storage.postgres.queries import Queries, migrations, quote_identifier, read_queries
+from dibs.storage.postgres.queries import (
+    Queries,
+    function_files,
+    migrations,
+    quote_identifier,
+    read_queries,
+)
 
 
 def test_each_query_is_found_once_and_without_its_comments() -> None:
@@ -42,6 +50,7 @@ def test_every_placeholder_is_known() -> None:
     texts += [mine.page(state, ends=ends).decode() for state in (None, "failed") for ends in (False, True)]
     texts += [mine.split(state).decode() for state in (None, "failed")]
     texts += [mine.fill_in(migration.text) for migration in migrations()]
+    texts += map(mine.fill_in, function_files().values())
 
     known = (
         "{schema}",
@@ -57,17 +66,17 @@ def test_every_placeholder_is_known() -> None:
     assert [] == [word for text in texts for word in known if word in text]
 
 
-def test_every_function_says_what_it_is_before_it_is_made() -> None:
-    bare = []
-    for migration in migrations():
-        lines = migration.text.splitlines()
-        bare += [
-            line
-            for before, line in pairwise(lines)
-            if line.startswith("CREATE FUNCTION") and not before.startswith("--")
-        ]
+def test_every_function_is_in_one_file_and_says_what_it_is() -> None:
+    found, bare = Counter[str](), []
+    for text in function_files().values():
+        for before, line in pairwise(text.splitlines()):
+            if name := re.match(r"CREATE .*FUNCTION (\w+)", line):
+                found[name[1]] += 1
+                if not before.startswith("--"):
+                    bare.append(line)
 
     assert [] == bare
+    assert {1} == set(found.values())
 
 
 def test_a_name_is_quoted_as_an_identifier() -> None:

@@ -1,7 +1,7 @@
 """The Postgres storage. Each verb is one SQL statement, which calls one function of the schema.
 
-`storage.py` has the verbs, `migrations/` their SQL functions and the tables, `sql/` the statements, `codec/`
-the conversion of parameters and rows, `network/` the connections, and `wakeups/` the waits.
+`storage.py` has the verbs, `functions/` their SQL functions, `migrations/` the tables, `sql/` the statements,
+`codec/` the conversion of parameters and rows, `network/` the connections, and `wakeups/` the waits.
 """
 
 from dibs.storage.postgres.network.pool_settings import client_options

@@ -1,15 +1,26 @@
-"""The migration of a schema, by the numbered SQL files in migrations/ that it does not have yet."""
+"""The migration of a schema: the numbered files in migrations/ that it lacks, and the files in functions/.
+
+A numbered file makes or changes tables, types and indexes, and never changes after a release. The functions
+and views are replaced by those of this version as a whole, if they differ. A numbered file drops a function
+whose arguments or result change; the rights that were granted on it are granted again.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from psycopg import AsyncConnection
 from psycopg import errors as pg
 
 from dibs.errors import StorageTooNew, StorageUnavailable
-from dibs.storage.postgres.queries import Migration, Queries, migrations
+from dibs.storage.postgres.queries import (
+    Migration,
+    Queries,
+    function_files,
+    functions_hash,
+    migrations,
+)
 
 log: Final = logging.getLogger("dibs.storage.postgres")
 
@@ -20,7 +31,7 @@ CREATED_TWICE: Final = (pg.UniqueViolation, pg.DuplicateSchema, pg.DuplicateTabl
 async def migrate(
     connection: AsyncConnection[Any], queries: Queries, url: str, *, allow_others: bool = False
 ) -> None:
-    """Create the schema if it is missing, and apply the missing migrations, in one transaction.
+    """Create the schema if it is missing, and bring it to the layout of this version, in one transaction.
 
     Several processes may call this at the same time: one of them migrates, and the others wait for it. After
     an error of CREATED_TWICE, call it again. Raise StorageTooNew if the schema has a migration that this
@@ -33,9 +44,8 @@ async def migrate(
             f"{connection.info.user!r}: connect as a member of the role that owns the schema, or open "
             "the storage with allow_others=1 if you trust it"
         )
-    known = migrations()
-    if await _latest_applied(connection, queries, url, known) < known[-1].number:
-        await _apply_missing(connection, queries, url, known)
+    if await _read_checked(connection, queries, url) != _current():
+        await _bring_up(connection, queries, url)
 
 
 async def find_stranger(connection: AsyncConnection[Any], queries: Queries) -> str | None:
@@ -50,9 +60,19 @@ async def find_stranger(connection: AsyncConnection[Any], queries: Queries) -> s
     return f"{'every role' if role == 'PUBLIC' else f'the role {role!r}'} {how} {queries.plain!r}"
 
 
-async def _apply_missing(
-    connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
-) -> None:
+class _Layout(NamedTuple):
+    """The number of the latest migration in a schema, 0 for a new schema, and a hash of its functions."""
+
+    number: int
+    functions: str | None
+
+
+def _current() -> _Layout:
+    """Return the layout that this version makes."""
+    return _Layout(migrations()[-1].number, functions_hash(function_files()))
+
+
+async def _bring_up(connection: AsyncConnection[Any], queries: Queries, url: str) -> None:
     async with connection.transaction():
         await connection.execute(queries["unlimited"], {})
         has_schema, has_table = await _look(connection, queries)
@@ -60,21 +80,43 @@ async def _apply_missing(
             await connection.execute(queries["lock"], {})
         elif not has_schema:
             await connection.execute(queries["create_schema"], {})
-        latest = await _latest_applied(connection, queries, url, known)
+        before, wanted = await _read_checked(connection, queries, url), _current()
+        if before == wanted:
+            return
         await connection.execute(queries["enter"], {})
-        for migration in known:
-            if migration.number > latest:
+        grants = await _fetch(connection, queries, "grants")
+        for migration in migrations():
+            if migration.number > before.number:
                 await _apply_migration(connection, queries, migration)
-        if latest < known[-1].number:
-            log.info("%s: migrated the schema from layout %s to %s", url, latest, known[-1].number)
+        await _replace_functions(connection, queries)
+        kept = {name for (name,) in await _fetch(connection, queries, "functions")}
+        for name, grant in grants:
+            if name in kept:
+                await connection.execute(grant.encode())
+        await connection.execute(queries["functions_now"], {"hash": wanted.functions})
+        log.info("%s: migrated the schema from layout %s to %s", url, before.number, wanted.number)
+
+
+async def _replace_functions(connection: AsyncConnection[Any], queries: Queries) -> None:
+    await connection.execute(queries["unchecked"], {})
+    for text in function_files().values():
+        await connection.execute(queries.fill_in(text).encode())
+
+
+async def _fetch(connection: AsyncConnection[Any], queries: Queries, name: str) -> list[tuple[Any, ...]]:
+    return await (await connection.execute(queries[name], {"schema": queries.plain})).fetchall()
 
 
 async def read_layout(connection: AsyncConnection[Any], queries: Queries) -> int:
     """Return the number of the latest migration in the schema, 0 for a new schema."""
+    return (await _read(connection, queries)).number
+
+
+async def _read(connection: AsyncConnection[Any], queries: Queries) -> _Layout:
     if not (await _look(connection, queries))[1]:
-        return 0
+        return _Layout(0, None)
     row = await (await connection.execute(queries["applied"], {})).fetchone()
-    return (row[0] if row else None) or 0
+    return _Layout(0, None) if row is None else _Layout(*row)
 
 
 async def _look(connection: AsyncConnection[Any], queries: Queries) -> tuple[bool, bool]:
@@ -84,17 +126,15 @@ async def _look(connection: AsyncConnection[Any], queries: Queries) -> tuple[boo
     return row[0], row[1]
 
 
-async def _latest_applied(
-    connection: AsyncConnection[Any], queries: Queries, url: str, known: tuple[Migration, ...]
-) -> int:
-    """Return the number of the latest migration in the schema, 0 for a new schema. Raise StorageTooNew."""
-    number = await read_layout(connection, queries)
-    if number > known[-1].number:
+async def _read_checked(connection: AsyncConnection[Any], queries: Queries, url: str) -> _Layout:
+    """Return the layout of the schema. Raise StorageTooNew if a newer version of dibs has made it."""
+    found, known = await _read(connection, queries), migrations()[-1].number
+    if found.number > known:
         raise StorageTooNew(
-            f"{url} has layout {number}, and this version of dibs knows layouts up to {known[-1].number}: "
+            f"{url} has layout {found.number}, and this version of dibs knows layouts up to {known}: "
             "upgrade dibs here"
         )
-    return number
+    return found
 
 
 async def _apply_migration(connection: AsyncConnection[Any], queries: Queries, migration: Migration) -> None:

@@ -1,4 +1,4 @@
-"""The SQL queries and migrations, read from their files and filled in with the name of the schema.
+"""The SQL queries, migrations and functions, read from their files and filled in with the name of the schema.
 
 A file in sql/ holds sections that begin with `-- name: NAME`. The comment below that line says what the query
 returns.
@@ -7,6 +7,7 @@ returns.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -83,8 +84,21 @@ def migrations() -> tuple[Migration, ...]:
     )
 
 
+@cache
+def function_files() -> dict[str, str]:
+    """Return the text of each file in functions/ by its name, such as "claim"."""
+    folder = files(__package__) / "functions"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return {name.removesuffix(".sql"): (folder / name).read_text("utf-8") for name in names}
+
+
+def functions_hash(texts: Mapping[str, str]) -> str:
+    """Return a hash of the files in functions/. A schema remembers that of the functions that it has."""
+    return sha256("\n".join(texts.values()).encode()).hexdigest()
+
+
 class Queries:
-    """The texts of all queries and migrations, with the name of one schema filled in."""
+    """The texts of all queries, migrations and functions, with the name of one schema filled in."""
 
     def __init__(self, schema: str) -> None:
         schema_name = quote_identifier(schema)

@@ -1,6 +1,6 @@
 """The verbs of the Postgres storage: each checks its arguments, runs one statement, and decodes its rows.
 
-The SQL functions in migrations/ decide what a verb does. dibs.storage.protocol documents the verbs.
+The SQL functions in functions/ decide what a verb does. dibs.storage.protocol documents the verbs.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ TIMES = {"run_at": 0, "enqueued_at": 0, "first": 0, "revision": 0}
 BROKEN_ADMIT = """
 CREATE OR REPLACE FUNCTION admit(
     qu queues, now_ms bigint, r request,
-    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT told text[]
+    OUT status text, OUT was text, OUT first bigint, OUT revision bigint, OUT logged text[]
 ) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'admit is broken'; END $$
 """
 

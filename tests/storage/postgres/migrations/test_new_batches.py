@@ -122,7 +122,7 @@ async def test_the_new_jobs_of_a_mixed_batch_take_the_set_based_path(
     await storage.enqueue("q", [asked("b")])
     connection = await connect()
     await connection.execute(
-        BROKEN_ADMIT.replace("RAISE EXCEPTION 'admit is broken'", "status := r.id; told := '{}'")
+        BROKEN_ADMIT.replace("RAISE EXCEPTION 'admit is broken'", "status := r.id; logged := '{}'")
     )
     await connection.commit()
 

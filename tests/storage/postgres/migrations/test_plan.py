@@ -17,7 +17,7 @@ from tests.storage.postgres.jobs import asked, claimed, leased
 
 Connect = Callable[[], Any]
 
-#: The query of claim() in 0043_times_of_runs.sql, for one priority.
+#: The query of claim() in functions/claim.sql, for one priority.
 FRONT = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
 SELECT ctid FROM live
@@ -45,7 +45,7 @@ def names(plan: dict[str, Any]) -> list[str]:
     return [plan["Node Type"], *below]
 
 
-#: Queries of the functions in migrations/, and the only index that serves each of them.
+#: Queries of the functions, and the only index that serves each of them.
 PLANS = {
     "FROM ended WHERE q = 1 AND id = 'a'": "ended_pkey",
     "FROM ended WHERE q + 0 = 1 AND kind = 'completed' AND expires_at <= 1": "ended_expiry",

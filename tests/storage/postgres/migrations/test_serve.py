@@ -38,7 +38,7 @@ MANY = 100
 BROKEN = (
     """
 CREATE OR REPLACE FUNCTION claim(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
-    lost boolean, now_ms bigint, next_due bigint, holder text, filed bigint, priority smallint,
+    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
     fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[],
     seqs bigint[], tries integer[], memos bytea[], rests text[]
 ) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'claim is broken'; END $$

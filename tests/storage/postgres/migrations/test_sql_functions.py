@@ -1,4 +1,4 @@
-"""The functions of 0014_sql_functions.sql store and answer the same as the verbs from Python."""
+"""The functions of sql_calls.sql store and answer the same as the verbs from Python."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
@@ -12,8 +11,6 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 
 from dibs import Queue
-from dibs.storage.postgres import PostgresStorage
-from dibs.storage.postgres.queries import migrations
 from dibs_conformance.servers import PostgresServer
 from tests.storage.postgres.sql_programs import SqlProgram
 
@@ -80,34 +77,3 @@ async def test_no_text_of_a_caller_is_ever_code(sql: SqlProgram, queue: Queue) -
     outcome = await sql.row("SELECT queue, id, holder, error_type, error_message FROM {s}.outcomes")
     assert {text} == set(outcome.values())
     assert text == decode((await sql.row("SELECT payload_bytes FROM {s}.outcomes"))["payload_bytes"])
-
-
-async def test_a_migration_keeps_the_grants_of_a_role(
-    opening: Callable[..., PostgresStorage],
-    connect: Callable[[], Any],
-    schema: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Migration 22 creates enqueue_job() again, because its arguments change."""
-    whole = migrations()
-    monkeypatch.setattr("dibs.storage.postgres.migrate.migrations", lambda: whole[:18])
-    async with opening():
-        connection = await connect()
-        await connection.execute(f"CREATE ROLE granted_{schema}")
-        await connection.execute(
-            f"GRANT EXECUTE ON FUNCTION enqueue_job TO granted_{schema} WITH GRANT OPTION"
-        )
-        await connection.commit()
-    monkeypatch.undo()
-    async with opening():
-        found = await connection.execute(
-            "SELECT a.grantee::regrole::text, a.is_grantable FROM pg_proc p, aclexplode(p.proacl) a "
-            "WHERE p.pronamespace = %s::regnamespace AND p.proname = 'enqueue_job' "
-            "AND a.grantee <> p.proowner",
-            [schema],
-        )
-        rows = await found.fetchall()
-        await connection.execute(f"DROP OWNED BY granted_{schema}; DROP ROLE granted_{schema}")
-        await connection.commit()
-
-    assert [(f"granted_{schema}", True)] == rows

@@ -64,7 +64,7 @@ async def test_locks_of_a_stranger_delay_no_writer_and_no_reader(
 async def test_no_function_waits_for_an_advisory_lock(
     storage: PostgresStorage, connect: Callable[[], Any], schema: str
 ) -> None:
-    """Each role that may connect can hold one. See 0041_locks.sql."""
+    """Each role that may connect can hold one."""
     found = await (await connect()).execute(
         "SELECT proname FROM pg_proc WHERE pronamespace = %s::regnamespace "
         "AND prosrc ~ '\\ypg_advisory_(xact_)?lock'",

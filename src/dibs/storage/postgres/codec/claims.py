@@ -23,7 +23,7 @@ Row = Sequence[Any]
 
 
 class _Rest(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The columns of a claimed job that rest_of() in 0028_claim.sql packs into one."""
+    """The columns of a claimed job that rest_of() in functions/claim.sql packs into one."""
 
     attributes: dict[str, Raw] | None
     overrides: Overrides | None

@@ -21,13 +21,13 @@ Row = Sequence[Any]
 
 
 class _Completions(msgspec.Struct, frozen=True, gc=False):
-    """A log entry of complete_all() in 0030_drain.sql: the completed runs of one step."""
+    """A log entry of complete_all() in functions/settle.sql: the completed runs of one step."""
 
     at: int
     #: The holder of the runs with five fields.
     holder: str
     events: list[msgspec.Raw] = []
-    #: The fields from here on are those of complete_runs() in 0035_serve.sql, instead of `events`.
+    #: The fields from here on are those of complete_runs() in functions/settle.sql, instead of `events`.
     fence: int = 0
     revision: int = 0
     ids: list[str] = []

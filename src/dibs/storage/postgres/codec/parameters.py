@@ -66,7 +66,7 @@ def attributes_to_json(attributes: Mapping[str, bytes]) -> str | None:
 
 
 def encode_start(run_at: int | None, delay: int | None) -> int | None:
-    """Encode a start time for start_time() in 0004_enqueue.sql: `run_at` as it is, a delay as -1 - delay."""
+    """Encode a start time for start_time() in functions/enqueue.sql: `run_at`, or a delay as -1 - delay."""
     if run_at is not None:
         return run_at
     return None if delay is None else -1 - delay

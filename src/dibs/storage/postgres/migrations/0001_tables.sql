@@ -1,15 +1,17 @@
--- The tables: queues, live jobs, outcomes, leases, request keys and the event log.
+-- The tables: queues, live jobs, outcomes, leases, request keys, the event log, and the state of limits.
 --
 -- All tables are in one schema. An id of a queue has at most one row in `live` (its current job, with the successor
 -- in the same row) and at most one row in `ended` (its outcome). Ids and names are compared byte by byte
 -- (COLLATE "C"). Times are ms since the epoch. Only dibs writes to the tables, so they have keys and no further
--- constraints: each job would pay for checking them.
+-- constraints: each job would pay for checking them. The functions that read and write them are in functions/.
 
--- The applied migrations. Opening the storage reads this table first.
+-- The applied migrations. Opening the storage reads this table first. `functions` of the latest one is a hash of the
+-- files in functions/ that this schema has.
 CREATE TABLE migrations (
     number integer PRIMARY KEY,
     name text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    functions text
 );
 
 -- The source of the numbers of jobs: seq (order), revision (enqueue) and fence (claim). Why not a row with a counter:
@@ -18,6 +20,22 @@ CREATE SEQUENCE numbers AS bigint MINVALUE 0 START 0;
 
 -- The latest time of any step, in ms. tick() reads it, so that the clock of the storage never steps back.
 CREATE SEQUENCE seen AS bigint MINVALUE 0 START 0;
+
+-- The ms by which the time of the storage is ahead of the server's clock: 0 for a right clock. A clock that was ahead
+-- once does not stop the time. src/dibs/storage/clock.py has the same rule.
+CREATE SEQUENCE lead AS bigint MINVALUE 0 START 0;
+
+-- The incarnation that drew the latest numbers, as incarnation_now() returned it.
+CREATE SEQUENCE incarnation AS bigint MINVALUE 0 START 0;
+
+-- The us by which the first number of this incarnation was ahead of the time.
+CREATE SEQUENCE ahead AS bigint MINVALUE 0 START 0;
+
+-- Has no rows: a function that sets a sequence locks it. A role needs UPDATE or DELETE on it.
+CREATE TABLE number_lock ();
+
+-- A limit on how often runs start: `starts` in `per` ms, after a first burst of `burst` at once.
+CREATE TYPE start_rate AS (starts bigint, per bigint, burst bigint);
 
 CREATE TABLE queues (
     q integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -31,11 +49,20 @@ CREATE TABLE queues (
     request_key_age bigint NOT NULL DEFAULT 3600000,
     -- The number of the last log entry that was trimmed.
     trimmed bigint NOT NULL DEFAULT 0,
-    -- The times until which a client listens for work, for events and for ends of ids. ring() sends no
+    -- The times until which a client listens for work, for events and for ends of ids. notify_waits() sends no
     -- notification after them. A new queue starts with a minute, because a client may wait for its first job.
     work_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
     events_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
-    ids_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute'
+    ids_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
+    fail_handler boolean NOT NULL DEFAULT false,
+    log_results integer NOT NULL DEFAULT 0,
+    per_key bigint,
+    rate start_rate,
+    key_rate start_rate,
+    -- The time until which a client listens for progress.
+    progress_until timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 minute',
+    -- True from the first job that a key holds back until a claim without limits by key finds none any more.
+    has_held_back boolean NOT NULL DEFAULT false
 );
 
 -- The successor of an active job: the enqueues of its id that arrived during its run, merged into one (contract 3,
@@ -58,13 +85,37 @@ CREATE TYPE successor AS (
     seq bigint,
     first bigint,
     revision bigint,
-    enqueues integer
+    enqueues integer,
+    key text COLLATE "C",
+    -- False while all merged requests are update-only. Such a successor has run_at and seq 0, and makes no job when its
+    -- run ends.
+    creates boolean
 );
 
+-- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later,
+-- 3 earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept, and 64 marks
+-- an update-only request, which leaves an id without a live job unchanged.
+CREATE TYPE request AS (
+    id text,
+    payload bytea,
+    priority smallint,
+    attributes json,
+    overrides json,
+    retention jsonb,
+    run_at bigint,
+    how integer,
+    key text
+);
+
+-- A claim of many jobs leaves them in the line (the index live_line), so that it changes no index entry: Postgres updates
+-- a row without new index entries (HOT) if no indexed column changes and the page has room. So such a claim keeps `state`
+-- w and writes the lease into `line_lease`, a column without an index. A job with state w and a fence is active. Later
+-- claims step over these jobs. Therefore a queue has few of them, and leave_line() gives the others the state a and the
+-- indexed lease. The fill factor leaves room for the new version of each row.
 CREATE TABLE live (
     q integer NOT NULL,
     id text COLLATE "C" NOT NULL,
-    -- w: waiting, a: active under a lease, h: handed off
+    -- w: waiting (or active in the line), k: waiting, held back by its key, a: active under a lease, h: handed off
     state "char" NOT NULL,
     priority smallint NOT NULL,
     run_at bigint NOT NULL,
@@ -93,19 +144,45 @@ CREATE TABLE live (
     next successor,
     -- Revision ranges of successors that were cancelled during the life of this row: first, last, first, last, ...
     dropped bigint[],
+    key text COLLATE "C",
+    -- The bytes that a run stored for later runs of the job.
+    memo bytea,
+    -- The lease of a job with state w and a fence. Without meaning in any other row.
+    line_lease uuid,
     PRIMARY KEY (q, id)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- The order of claims. A claim reads it from the front of each priority in use.
 CREATE INDEX live_line ON live (q, priority DESC, run_at, seq) WHERE state = 'w';
 CREATE INDEX live_held ON live (q, lease) WHERE lease IS NOT NULL;
 CREATE INDEX live_handed_off ON live (q, id) WHERE state = 'h';
 CREATE INDEX live_blocked ON live (q, id) WHERE (next).seq IS NOT NULL;
+-- The jobs that each key holds back in the order of claims, and all of them of a queue in that order. Why (q + 0) in
+-- three of these indexes: see ended_expiry.
+CREATE INDEX live_held_back ON live ((q + 0), key, priority DESC, run_at, seq) WHERE state = 'k';
+CREATE INDEX live_held_back_line ON live (q, priority DESC, run_at, seq) WHERE state = 'k';
+-- The runs under leases of each key.
+CREATE INDEX live_keyed ON live ((q + 0), key) WHERE lease IS NOT NULL AND key IS NOT NULL;
+
+-- The claims that have left their jobs in the line. A claim took jobs from (first_run_at, first_seq) to (last_run_at,
+-- last_seq), and other claims may have jobs there, too. `jobs` is their number at the claim, so a row may have no job left.
+CREATE TABLE line_claims (
+    q integer NOT NULL,
+    lease uuid NOT NULL,
+    n bigint NOT NULL,
+    priority smallint NOT NULL,
+    first_run_at bigint NOT NULL,
+    first_seq bigint NOT NULL,
+    last_run_at bigint NOT NULL,
+    last_seq bigint NOT NULL,
+    jobs integer NOT NULL,
+    PRIMARY KEY (q, lease, n)
+);
 
 CREATE TABLE ended (
     q integer NOT NULL,
     id text COLLATE "C" NOT NULL,
-    -- completed, failed or cancelled; forgotten marks a removed id, see admit() in 0004_enqueue.sql
+    -- completed, failed or cancelled; forgotten marks a removed id, see begin_live()
     kind text NOT NULL,
     fence bigint NOT NULL,
     first bigint NOT NULL,
@@ -135,6 +212,10 @@ CREATE TABLE ended (
     retention jsonb,
     origin json,
     dropped bigint[],
+    key text COLLATE "C",
+    memo bytea,
+    -- The last progress that the run reported.
+    progress json,
     PRIMARY KEY (q, id)
 );
 
@@ -142,6 +223,17 @@ CREATE TABLE ended (
 -- plans while the table is empty, and the session keeps the plan. Reading 100 ids of a queue with 7,000 then took
 -- 540 ms.
 CREATE INDEX ended_expiry ON ended ((q + 0), kind, expires_at);
+
+-- Ids whose runs ended without a row of `ended`, as hashes, for enqueues that run at the same time: see begin_live().
+-- One row for each step. `n` is above the fences of these runs. prune() keeps a row while a transaction runs that ran
+-- when the jobs ended; each of these transactions has a lower id than `horizon`.
+CREATE TABLE traces (
+    q integer NOT NULL,
+    n bigint NOT NULL,
+    horizon xid8 NOT NULL,
+    hashes integer[] NOT NULL,
+    PRIMARY KEY (q, n)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TABLE leases (
     lease uuid NOT NULL,
@@ -154,6 +246,7 @@ CREATE TABLE leases (
 
 CREATE INDEX leases_expiry ON leases ((q + 0), expires_at);
 
+-- The answers to requests with a request key, and the ids of these requests.
 CREATE TABLE request_keys (
     q integer NOT NULL,
     key text COLLATE "C" NOT NULL,
@@ -162,13 +255,34 @@ CREATE TABLE request_keys (
     first bigint NOT NULL,
     revision bigint NOT NULL,
     expires_at bigint NOT NULL,
+    id text COLLATE "C",
     PRIMARY KEY (q, key)
 );
 
 CREATE INDEX request_keys_expiry ON request_keys ((q + 0), expires_at);
 
+-- The request keys of large writes are packed: one row for each batch instead of one for each key, because a row of
+-- `request_keys` with its two index entries took as much CPU time of the server as the job itself. A key set belongs to
+-- one writer, which writes one batch after the other. `n` counts the batches from 1.
+CREATE TABLE key_sets (
+    q integer NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    n integer NOT NULL,
+    -- The keys of the batch, 16 bytes each, in the order of its requests.
+    members bytea NOT NULL,
+    -- The statuses of the requests; NULL if each is `queued`.
+    statuses text[],
+    expires_at bigint NOT NULL,
+    PRIMARY KEY (q, name, n)
+);
+
+-- Hashes cannot be compressed.
+ALTER TABLE key_sets ALTER COLUMN members SET STORAGE EXTERNAL;
+
+CREATE INDEX key_sets_expiry ON key_sets ((q + 0), expires_at);
+
 -- The event log. An entry holds the events of one step as a JSON list; each event is a list of the fields of
--- dibs.model.events.LogEvent. Readers see the entries in the order of `n`, up to shown_until() (0002_place.sql).
+-- dibs.model.events.LogEvent. Readers see the entries in the order of `n`, up to shown_until().
 CREATE TABLE events (
     q integer NOT NULL,
     n bigint NOT NULL,
@@ -177,3 +291,26 @@ CREATE TABLE events (
     packed text NOT NULL,
     PRIMARY KEY (q, n)
 );
+
+-- The clock of each key, in us, and of the queue itself, which has the key ''. dibs.model.rates has the arithmetic.
+-- Only claims write it, under their lock on the row of the queue.
+CREATE TABLE clocks (
+    q integer NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    clock bigint NOT NULL,
+    -- The first ms in which the clock allows a start.
+    opens bigint NOT NULL,
+    -- True if jobs that the key holds back wait for `opens`.
+    waits boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (q, key)
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+CREATE INDEX clocks_opening ON clocks ((q + 0), waits, opens);
+
+-- Keys that the next claim looks at again. It has no unique index, so that no settle waits for another.
+CREATE TABLE freed (
+    q integer NOT NULL,
+    key text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX freed_queue ON freed (q);

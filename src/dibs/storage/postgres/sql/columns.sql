@@ -9,9 +9,9 @@ j.attempts, j.retries, j.stalls, j.timeouts, j.error::text, j.origin::text,
 j.key, j.memo
 
 -- name: claimed
--- Arrays of the jobs of a row, see start_runs() in 0032_in_line.sql. An element of `rests` has the other columns of a job,
--- see rest_of() in 0028_claim.sql.
-c.lost, c.now_ms, c.next_due, c.holder, c.filed, c.priority, c.fences, c.spots, c.ids, c.payloads, c.starts, c.enqueues,
+-- Arrays of the jobs of a row, see start_runs() in functions/claim.sql. An element of `rests` has the other columns of a job,
+-- see rest_of() in functions/claim.sql.
+c.lost, c.now_ms, c.next_due, c.holder, c.held_back, c.priority, c.fences, c.spots, c.ids, c.payloads, c.starts, c.enqueues,
 c.seqs, c.tries, c.memos, c.rests
 
 -- name: run

@@ -48,12 +48,12 @@ WHERE h.role NOT IN (SELECT role FROM mine) AND r.rolname IS DISTINCT FROM 'pg_d
 ORDER BY h.how DESC
 
 -- name: applied
--- Returns the number of the latest migration, NULL before the first.
-SELECT max(number) FROM {schema}.migrations
+-- Returns the number of the latest migration and the hash of the functions; no row before the first migration.
+SELECT number, functions FROM {schema}.migrations ORDER BY number DESC LIMIT 1
 
 -- name: identity
 -- Returns a text that identifies this schema: its database, and the time of its first migration in us. A database that
--- was made from this one as a template has another name. joined() in 0016_joined.sql compares it.
+-- was made from this one as a template has another name. joined() in functions/enqueue.sql compares it.
 SELECT current_database() || ' ' || (extract(epoch FROM min(applied_at)) * 1000000)::bigint FROM {schema}.migrations
 
 -- name: unlimited
@@ -73,8 +73,30 @@ CREATE SCHEMA {schema}
 -- Sets the search path, for this transaction only, because behind a pooler another client may get this session next.
 SET LOCAL search_path = {schema}, pg_temp
 
+-- name: unchecked
+-- Lets a function name another one that is created after it.
+SET LOCAL check_function_bodies = off
+
 -- name: applied_now
 INSERT INTO {schema}.migrations (number, name) VALUES (%(number)s, %(name)s)
+
+-- name: functions_now
+-- Writes the hash of the functions that the schema has now.
+UPDATE {schema}.migrations SET functions = %(hash)s WHERE number = (SELECT max(number) FROM {schema}.migrations)
+
+-- name: grants
+-- Returns a row for each right on a function that its owner granted to others: the name of the function, and a statement
+-- that grants it again.
+SELECT p.proname::text, format('GRANT EXECUTE ON FUNCTION %%I.%%I TO %%s%%s', n.nspname, p.proname,
+              CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
+              CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace,
+     LATERAL aclexplode(p.proacl) a
+WHERE n.nspname = %(schema)s AND a.grantee <> p.proowner
+
+-- name: functions
+SELECT proname::text FROM pg_catalog.pg_proc WHERE pronamespace = (
+    SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s)
 
 -- name: lock_holders
 -- Returns sessions of open transactions with locks on rows of `live`, the oldest first: pid, application_name, state, and

@@ -60,7 +60,7 @@ LATERAL {schema}.claim(
     %(now)s::bigint) c
 
 -- name: serve
--- Runs the steps of several queues. Returns the rows of serve() in 0035_serve.sql.
+-- Runs the steps of several queues. Returns the rows of serve() in functions/serve.sql.
 SELECT c.step, c.statuses, c.revisions, {claimed}
 FROM {schema}.serve(
     %(queues)b::text[], %(lease)s::uuid, %(now)s::bigint, %(limits)b::integer[], %(firsts)b::integer[],
@@ -116,7 +116,7 @@ SELECT {settings}
 FROM {schema}.configure(%(queue)s::text, %(patch)s::jsonb, %(now)s::bigint) k
 
 -- name: prune
-SELECT p.outcomes, p.keys, p.told FROM {schema}.prune(%(queue)s::text, %(limit)s::integer, %(now)s::bigint) p
+SELECT p.outcomes, p.keys, p.logged FROM {schema}.prune(%(queue)s::text, %(limit)s::integer, %(now)s::bigint) p
 
 -- name: import
 SELECT {schema}.import_ids(

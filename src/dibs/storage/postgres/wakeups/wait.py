@@ -27,7 +27,7 @@ HIDDEN_SECONDS: Final = 0.02
 
 
 class WatchRow(NamedTuple):
-    """The state of one queue, a row of watch() in storage/postgres/migrations/0019_columns.sql.
+    """The state of one queue, a row of watch() in storage/postgres/functions/notify.sql.
 
     Times are in ms.
     """

@@ -2,7 +2,7 @@
 
 -- expiry(kind, now, given, jobs, queues) -> the time at which an outcome of this kind expires, NULL for never. The
 -- retention of the settlement (`given`) has precedence over that of the job, then that of the queue, then the default.
-CREATE FUNCTION expiry(kind text, now_ms bigint, given jsonb, jobs jsonb, queues jsonb) RETURNS bigint
+CREATE OR REPLACE FUNCTION expiry(kind text, now_ms bigint, given jsonb, jobs jsonb, queues jsonb) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT now_ms + (CASE
         WHEN given ? kind THEN given ->> kind
@@ -13,23 +13,18 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- keeps_data(kind, ...) -> true if an outcome of this kind keeps the data (payload, attributes ...) of the job.
-CREATE FUNCTION keeps_data(kind text, given jsonb, jobs jsonb, queues jsonb) RETURNS boolean
+CREATE OR REPLACE FUNCTION keeps_data(kind text, given jsonb, jobs jsonb, queues jsonb) RETURNS boolean
 LANGUAGE sql STABLE AS $$
     SELECT coalesce(given -> 'keep_payload', jobs -> 'keep_payload', queues -> 'keep_payload', '["failed"]')
            ? kind
 $$;
 
--- latest_dropped(ranges) -> the newest eight of the ranges.
-CREATE FUNCTION latest_dropped(ranges bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN cardinality(ranges) > 16 THEN ranges[cardinality(ranges) - 15:] ELSE ranges END
-$$;
-
 -- promote(job): make the successor of an ended job the waiting job, with counts 0. Without one, delete the row.
-CREATE FUNCTION promote(j live) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION promote(j live) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     s successor := j.next;
 BEGIN
-    IF s.seq IS NULL THEN
+    IF s.revision IS NULL THEN
         DELETE FROM live WHERE q = j.q AND id = j.id;
         RETURN;
     END IF;
@@ -38,14 +33,16 @@ BEGIN
         revision = s.revision, enqueued_at = s.enqueued_at, enqueues = s.enqueues,
         attempts = 0, retries = 0, stalls = 0, timeouts = 0, payload = s.payload,
         attributes = s.attributes, overrides = s.overrides, retention = s.retention,
+        key = s.key, memo = NULL,
         error = NULL, origin = NULL, fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL,
         cancel_requested = NULL, progress = NULL, next = NULL, dropped = NULL
     WHERE q = j.q AND id = j.id;
 END $$;
 
--- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. An outcome without
--- retention keeps its fence and revision range until prune(), so that a repeated settlement gets the right answer.
-CREATE FUNCTION keep(
+-- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. A kept outcome has the progress
+-- of its run. An outcome without retention keeps its fence and revision range until prune(), so that a repeated settlement
+-- gets the right answer.
+CREATE OR REPLACE FUNCTION keep(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -60,8 +57,10 @@ BEGIN
         j.enqueues, j.enqueued_at, j.run_at, j.claimed_at, j.holder,
         j.attempts, j.retries, j.stalls, j.timeouts,
         CASE WHEN data THEN j.payload END, CASE WHEN data THEN j.priority END,
-        CASE WHEN data THEN j.attributes END, CASE WHEN data THEN j.overrides END,
-        CASE WHEN data THEN j.retention END, j.origin, j.dropped)
+        CASE WHEN kept THEN j.attributes END, CASE WHEN data THEN j.overrides END,
+        CASE WHEN data THEN j.retention END, j.origin, j.dropped,
+        CASE WHEN data THEN j.key END, CASE WHEN data AND kind = 'failed' THEN j.memo END,
+        CASE WHEN kept THEN j.progress END)
     ON CONFLICT (q, id) DO UPDATE SET
         kind = excluded.kind, fence = excluded.fence, first = excluded.first, revision = excluded.revision,
         ended_at = excluded.ended_at, expires_at = excluded.expires_at, horizon = excluded.horizon,
@@ -70,47 +69,55 @@ BEGIN
         holder = excluded.holder, attempts = excluded.attempts, retries = excluded.retries,
         stalls = excluded.stalls, timeouts = excluded.timeouts, payload = excluded.payload,
         priority = excluded.priority, attributes = excluded.attributes, overrides = excluded.overrides,
-        retention = excluded.retention, origin = excluded.origin,
+        retention = excluded.retention, origin = excluded.origin, key = excluded.key, memo = excluded.memo,
+        progress = excluded.progress,
         dropped = latest_dropped(old.dropped || excluded.dropped);
 END $$;
 
 -- end_run(queue, job, kind, now, result, error, given) -> the events to log. Writes the outcome of the current job and
 -- promotes its successor. A waiting job can only end as cancelled.
-CREATE FUNCTION end_run(
+CREATE OR REPLACE FUNCTION end_run(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    told text[] := '{}';
+    logged text[] := '{}';
     heir live;
 BEGIN
     IF kind = 'failed' AND right(qu.name, 5) = '!fail' THEN
         -- An outcome that failed in a fail queue never expires and keeps its payload, so that people can find it.
         given := '{"failed": null, "keep_payload": ["failed"]}';
     END IF;
+    j := join_range(j);
     PERFORM keep(qu, j, kind, now_ms, result, error, given);
     PERFORM promote(j);
+    IF j.key IS NOT NULL THEN
+        PERFORM free_key(j);
+    END IF;
     IF qu.log_level <> 'off' THEN
-        told := ARRAY[run_event(kind, j, now_ms, error)];
-        IF qu.log_level = 'all' AND (j.next).seq IS NOT NULL THEN
+        logged := ARRAY[run_event(kind, j, now_ms, error)];
+        IF kind = 'completed' AND qu.log_results > 0 THEN
+            logged[1] := with_result(logged[1], qu, result);
+        END IF;
+        IF qu.log_level = 'all' AND (j.next).revision IS NOT NULL THEN
             SELECT * INTO heir FROM live WHERE q = j.q AND id = j.id;
-            told := told || note_event('promoted', heir, now_ms);
+            logged := logged || note_event('promoted', heir, now_ms);
         END IF;
     END IF;
-    RETURN told;
+    RETURN logged;
 END $$;
 
--- come_back(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the enqueues
--- that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the job to its
--- state before the claim. Never called for a run whose cancellation was requested.
-CREATE FUNCTION come_back(
+-- return_to_queue(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the enqueues
+-- that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the
+-- job, with 1 attempt less. A release without `back_at` keeps the place of the job, its run_at and seq. Never called for a run whose cancellation was requested.
+CREATE OR REPLACE FUNCTION return_to_queue(
     qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     s successor := j.next;
-    folds boolean := s.seq IS NOT NULL;
+    folds boolean := s.revision IS NOT NULL;
     replaces boolean := folds AND s.replaces;
     resets boolean := folds AND s.resets;
-    at bigint := CASE WHEN cause IS NULL THEN j.run_at ELSE back_at END;
+    at bigint := coalesce(back_at, j.run_at);
 BEGIN
     IF folds THEN
         -- greatest and least ignore NULL, which stands for no limit.
@@ -118,7 +125,7 @@ BEGIN
     END IF;
     UPDATE live SET
         state = 'w', run_at = at,
-        seq = CASE WHEN cause IS NULL THEN seq ELSE nextval('numbers') END,
+        seq = CASE WHEN back_at IS NULL THEN seq ELSE nextval('numbers') END,
         revision = CASE WHEN folds THEN s.revision ELSE revision END,
         enqueues = enqueues + CASE WHEN folds THEN s.enqueues ELSE 0 END,
         attempts = CASE WHEN resets THEN 0 WHEN cause IS NULL THEN attempts - 1 ELSE attempts END,
@@ -131,9 +138,14 @@ BEGIN
         attributes = CASE WHEN replaces THEN s.attributes ELSE attributes END,
         overrides = CASE WHEN replaces THEN s.overrides ELSE overrides END,
         retention = CASE WHEN replaces THEN s.retention ELSE retention END,
+        key = CASE WHEN replaces THEN s.key ELSE key END,
+        memo = CASE WHEN replaces THEN NULL ELSE memo END,
         fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL, cancel_requested = NULL,
         progress = NULL, next = NULL
     WHERE q = j.q AND id = j.id;
+    IF j.key IS NOT NULL THEN
+        PERFORM free_key(j);
+    END IF;
     IF qu.log_level = 'off' THEN
         RETURN '{}';
     END IF;
@@ -142,20 +154,11 @@ BEGIN
         ELSE 'released' END, j, now_ms, why)];
 END $$;
 
--- give_back(queue, job, now, stalled) -> stalled, released or cancelled, and the events to log. Takes an active job
--- away from its lease, so that it waits again, or ends if its cancellation was requested.
-CREATE FUNCTION give_back(
-    qu queues, j live, now_ms bigint, stalled boolean, OUT kind text, OUT told text[]
-) LANGUAGE plpgsql AS $$
-BEGIN
-    IF j.cancel_requested THEN
-        kind := 'cancelled';
-        told := end_run(qu, j, 'cancelled', now_ms, NULL, NULL, NULL);
-    ELSIF stalled THEN
-        kind := 'stalled';
-        told := come_back(qu, j, now_ms, now_ms, 'stall', NULL);
-    ELSE
-        kind := 'released';
-        told := come_back(qu, j, now_ms, NULL, NULL, NULL);
-    END IF;
-END $$;
+-- leave_trace(queue, id, number): insert a marker for a removed id, with the highest number that it had. The marker is
+-- expired from the start and has an empty revision range, so that only begin_live() takes it into account.
+CREATE OR REPLACE FUNCTION leave_trace(qu queues, wanted text, number bigint) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO ended (q, id, kind, fence, first, revision, ended_at, expires_at, horizon, enqueues,
+                       enqueued_at, run_at, attempts, retries, stalls, timeouts)
+    VALUES (qu.q, wanted, 'forgotten', number, 0, -1, 0, 0, pg_snapshot_xmax(pg_current_snapshot()), 0,
+            0, 0, 0, 0, 0, 0)
+$$;

@@ -1,14 +1,21 @@
--- The views show the lease of a run, the limits and the retention that a job sets, and the origin of a fail job.
+-- The views for people: jobs and outcomes, with times as timestamps and JSON as jsonb.
 
--- as_time(ms) -> a timestamp, or NULL for NULL. In 0010_views.sql it returned infinity for NULL, so a waiting job had a
--- claimed_at.
+-- as_jsonb(bytes) -> the JSON value, or NULL if the bytes are not JSON; dibs accepts any bytes as a payload.
+CREATE OR REPLACE FUNCTION as_jsonb(bytes bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN convert_from(bytes, 'UTF8')::jsonb;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END $$;
+
+-- as_time(ms) -> a timestamp, or NULL for NULL.
 CREATE OR REPLACE FUNCTION as_time(ms bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN ms >= 8210266876799000 THEN 'infinity'
                 ELSE timestamptz 'epoch' + ms * interval '1 millisecond' END
 $$;
 
 -- as_origin(origin) -> the origin of a fail job as an object, or NULL. Views call it, so it names its schema.
-CREATE FUNCTION as_origin(origin json) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION as_origin(origin json) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN origin IS NOT NULL THEN jsonb_build_object(
         'queue', origin ->> 0, 'id', origin ->> 1, 'revision', origin -> 2, 'fence', origin -> 3,
         'attempts', origin -> 4, 'retries', origin -> 5, 'stalls', origin -> 6, 'timeouts', origin -> 7,
@@ -19,8 +26,9 @@ $$;
 
 CREATE OR REPLACE VIEW jobs AS
 SELECT k.name AS queue, j.id,
-    CASE j.state WHEN 'w' THEN CASE WHEN as_time(j.run_at) > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END
-                 WHEN 'a' THEN 'active' ELSE 'handed_off' END AS state,
+    CASE WHEN j.fence IS NULL
+         THEN CASE WHEN as_time(j.run_at) > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END
+         WHEN j.state = 'h' THEN 'handed_off' ELSE 'active' END AS state,
     (j.next).seq IS NOT NULL AS blocked,
     j.priority, as_time(j.run_at) AS run_at, as_time(j.enqueued_at) AS enqueued_at,
     as_time(j.claimed_at) AS claimed_at, j.holder, as_time(l.expires_at) AS lease_expires_at,
@@ -29,10 +37,12 @@ SELECT k.name AS queue, j.id,
     j.progress::jsonb AS progress, coalesce(j.cancel_requested, false) AS cancel_requested,
     j.error ->> 0 AS error_type, j.error ->> 1 AS error_message,
     as_jsonb((j.next).payload) AS next_payload, as_time((j.next).run_at) AS next_run_at,
-    j.seq, j.first, j.revision, j.fence, j.lease,
+    j.seq, j.first, j.revision, j.fence,
+    CASE WHEN j.state = 'w' AND j.fence IS NOT NULL THEN j.line_lease ELSE j.lease END AS lease,
     (j.overrides ->> 'lease')::bigint * interval '1 millisecond' AS own_lease,
-    j.overrides::jsonb AS overrides, j.retention, as_origin(j.origin) AS origin
-FROM live j JOIN queues k USING (q) LEFT JOIN leases l ON l.lease = j.lease AND l.q = j.q;
+    j.overrides::jsonb AS overrides, j.retention, as_origin(j.origin) AS origin,
+    j.key, j.memo
+FROM live j JOIN queues k USING (q) LEFT JOIN leases l ON l.q = j.q AND l.lease = CASE WHEN j.state = 'w' AND j.fence IS NOT NULL THEN j.line_lease ELSE j.lease END;
 
 CREATE OR REPLACE VIEW outcomes AS
 SELECT k.name AS queue, o.id, o.kind AS state, as_time(o.ended_at) AS ended_at,
@@ -44,7 +54,8 @@ SELECT k.name AS queue, o.id, o.kind AS state, as_time(o.ended_at) AS ended_at,
     o.priority, as_jsonb(o.payload) AS payload, o.payload AS payload_bytes,
     o.attributes::jsonb AS attributes, o.first, o.revision, o.fence,
     (o.overrides ->> 'lease')::bigint * interval '1 millisecond' AS own_lease,
-    o.overrides::jsonb AS overrides, o.retention, as_origin(o.origin) AS origin
+    o.overrides::jsonb AS overrides, o.retention, as_origin(o.origin) AS origin,
+    o.key, o.memo, o.progress::jsonb AS progress
 FROM ended o JOIN queues k USING (q)
 WHERE o.kind <> 'forgotten'
   AND (o.expires_at IS NULL OR as_time(o.expires_at) > clock_timestamp());

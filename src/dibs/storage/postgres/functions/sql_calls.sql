@@ -1,20 +1,13 @@
--- Functions for programs that use dibs by SQL alone (docs/howto/use_from_sql.md).
---
--- Each function checks its arguments as dibs.storage.checks does, with the limits of the contract, and calls the function
--- of a verb. So notifications, events and answers are the same as from Python. An argument that is refused raises the SQL
--- error 22023 (invalid_parameter_value); its message begins with the name of the argument, which is also its column name.
---
--- The functions run with the privileges of their owner (SECURITY DEFINER): a role needs USAGE on the schema and EXECUTE
--- on the function, and no privilege on a table.
+-- The functions that applications call from SQL. docs/howto/use_from_sql.md describes them.
 
 -- refuse(argument, reason): raise the error of a bad argument.
-CREATE FUNCTION refuse(argument text, reason text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION refuse(argument text, reason text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', COLUMN = argument, MESSAGE = argument || ' ' || reason;
 END $$;
 
 -- check_size(argument, value, most): refuse a text that is NULL, empty or longer than `most` bytes.
-CREATE FUNCTION check_size(argument text, value text, most integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION check_size(argument text, value text, most integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF value IS NULL THEN
         PERFORM refuse(argument, 'is NULL; pass a text');
@@ -24,7 +17,7 @@ BEGIN
 END $$;
 
 -- check_range(argument, value, low, high): refuse a number that is NULL or outside of the range.
-CREATE FUNCTION check_range(argument text, value numeric, low bigint, high bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION check_range(argument text, value numeric, low bigint, high bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF value IS NULL THEN
         PERFORM refuse(argument, 'is NULL; pass a number');
@@ -35,7 +28,7 @@ END $$;
 
 -- check_call(queue): refuse a bad name of a queue, and every isolation level but READ COMMITTED. Under a higher one, the
 -- functions of the verbs would read rows as they were before the transaction.
-CREATE FUNCTION check_call(queue text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION check_call(queue text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_transaction_state', MESSAGE = format(
@@ -47,7 +40,7 @@ END $$;
 
 -- interval_ms(argument, interval, low) -> the interval in ms, rounded up; NULL for NULL. Refuses less than `low` ms and
 -- more than 100,000 days. A month counts as 30 days, and a year as 365.25 days.
-CREATE FUNCTION interval_ms(argument text, value interval, low bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION interval_ms(argument text, value interval, low bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     -- Not numeric, which has no infinity before Postgres 14.
     seconds double precision := extract(epoch FROM value);
@@ -60,7 +53,7 @@ BEGIN
 END $$;
 
 -- time_ms(argument, time) -> the time in ms since the epoch, rounded up; NULL for NULL.
-CREATE FUNCTION time_ms(argument text, value timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION time_ms(argument text, value timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     IF value < timestamptz 'epoch' OR value >= timestamptz '9999-01-01 00:00:00+00' THEN
         PERFORM refuse(argument, format('is %s; it must be from 1970 to the end of the year 9998 in UTC', value));
@@ -68,8 +61,8 @@ BEGIN
     RETURN ceil(extract(epoch FROM value)::numeric * 1000);
 END $$;
 
--- start_of(run_at, delay) -> the time as start_time() in 0004_enqueue.sql takes it; NULL if both are NULL.
-CREATE FUNCTION start_of(run_at timestamptz, delay interval) RETURNS bigint LANGUAGE plpgsql AS $$
+-- start_of(run_at, delay) -> the time as start_time() takes it; NULL if both are NULL.
+CREATE OR REPLACE FUNCTION start_of(run_at timestamptz, delay interval) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     IF run_at IS NOT NULL AND delay IS NOT NULL THEN
         PERFORM refuse('run_at', 'and delay are both set; set at most one of them');
@@ -78,7 +71,7 @@ BEGIN
 END $$;
 
 -- json_bytes(argument, value) -> the JSON as UTF-8, `null` for NULL. Refuses more than 1 MiB and more than 64 levels.
-CREATE FUNCTION json_bytes(argument text, value jsonb) RETURNS bytea LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION json_bytes(argument text, value jsonb) RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
     bytes bytea := convert_to(coalesce(value, 'null')::text, 'UTF8');
 BEGIN
@@ -92,7 +85,7 @@ BEGIN
 END $$;
 
 -- check_attributes(attributes): refuse attributes that are no JSON object, or that break a limit. NULL passes.
-CREATE FUNCTION check_attributes(attributes jsonb) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION check_attributes(attributes jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF jsonb_typeof(attributes) <> 'object' THEN
         PERFORM refuse('attributes', format('is a JSON %s; pass an object', jsonb_typeof(attributes)));
@@ -108,37 +101,37 @@ BEGIN
     END IF;
 END $$;
 
--- failure(error, error_type, handled) -> the details of a Fail, as end_with() in 0006_settle.sql takes them. A text of
--- more than 16 KiB loses its middle. Errors are stored as arrays of the fields of dibs.model.job.Error.
-CREATE FUNCTION failure(error text, error_type text, handled boolean) RETURNS json LANGUAGE plpgsql AS $$
+-- failure(error, error_type) -> the details of a Fail, as end_with() takes them. A text of more than 16 KiB loses its
+-- middle. Errors are stored as arrays of the fields of dibs.model.job.Error.
+CREATE OR REPLACE FUNCTION failure(error text, error_type text) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM check_size('error_type', error_type, 512);
     IF octet_length(error_type) + octet_length(error) > 16384 THEN
         -- A character has at most four bytes, so the rest has at most half of the limit, as from Python.
         error := left(error, 1000) || E'\n[... cut by dibs ...]\n' || right(error, 1000);
     END IF;
-    RETURN json_build_object('error', json_build_array(error_type, coalesce(error, ''), '', NULL, 'error'),
-                             'handled', coalesce(handled, false));
+    RETURN json_build_object('error', json_build_array(error_type, coalesce(error, ''), '', NULL, 'error'));
 END $$;
 
 -- base32(number, digits) -> the lowest digits of a number in Crockford's base 32.
-CREATE FUNCTION base32(number bigint, digits integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION base32(number bigint, digits integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT string_agg(substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', (number >> 5 * i & 31)::integer + 1, 1), '' ORDER BY i DESC)
     FROM generate_series(0, digits - 1) i
 $$;
 
 -- new_id() -> a ULID: the time in ms, a number of the sequence, which makes ids of one ms grow, and 25 random bits.
-CREATE FUNCTION new_id() RETURNS text LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION new_id() RETURNS text LANGUAGE sql AS $$
     SELECT base32(tick(NULL), 10) || base32(nextval('numbers'), 11) || base32((random() * 33554431)::bigint, 5)
 $$;
 
 -- enqueue_job(queue, id, payload, ...) -> the id, the status of the verb enqueue (contract 3), whether the request_key was
 -- known, and the revision. `on_conflict` is update, reject or reject_failed.
-CREATE FUNCTION enqueue_job(
+CREATE OR REPLACE FUNCTION enqueue_job(
     queue text, INOUT id text DEFAULT NULL, payload jsonb DEFAULT 'null', priority integer DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, attributes jsonb DEFAULT NULL,
     request_key text DEFAULT NULL, on_conflict text DEFAULT 'update', lease interval DEFAULT NULL,
     timeout interval DEFAULT NULL, max_retries integer DEFAULT NULL, retention interval DEFAULT NULL,
+    key text DEFAULT NULL,
     OUT status text, OUT repeated boolean, OUT revision bigint
 ) LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 DECLARE
@@ -154,6 +147,8 @@ BEGIN
     PERFORM check_call(queue);
     IF right(queue, 5) = '!fail' THEN
         PERFORM refuse('queue', format('is %s, a fail queue: only dibs enqueues there; use another name', queue));
+    ELSIF queue = 'dibs.workers' THEN
+        PERFORM refuse('queue', 'is dibs.workers, reserved for the records of workers; use another name');
     ELSIF how IS NULL THEN
         PERFORM refuse('on_conflict', 'must be one of update, reject, reject_failed');
     END IF;
@@ -163,12 +158,15 @@ BEGIN
     IF request_key IS NOT NULL THEN
         PERFORM check_size('request_key', request_key, 128);
     END IF;
+    IF key IS NOT NULL THEN
+        PERFORM check_size('key', key, 128);
+    END IF;
     SELECT * INTO answer FROM enqueue(
         queue, NULL, how = 0 AND request_key IS NULL, ARRAY[id], ARRAY[bytes], ARRAY[priority::smallint],
         ARRAY[start], ARRAY[how], ARRAY[nullif(attributes, '{}')::text], ARRAY[nullif(limits, '{}')::text],
         ARRAY[CASE WHEN kept IS NOT NULL THEN
             jsonb_build_object('completed', kept, 'failed', kept, 'cancelled', kept)::text END],
-        ARRAY[request_key], NULL);
+        ARRAY[key], ARRAY[request_key], NULL);
     -- `statuses` is NULL if the job is new.
     status := coalesce(answer.statuses[1], 'queued');
     repeated := coalesce(answer.repeats[1], false);
@@ -179,7 +177,7 @@ END $$;
 -- claim_jobs(queue, max_jobs, ttl, holder) -> the claimed jobs, in the order of claims, with the lease that holds all of
 -- them for `ttl`, or for the longest lease that one of the jobs sets. First returns jobs of expired leases to the queue.
 -- A `payload` that is no JSON is NULL; `payload_bytes` always has it.
-CREATE FUNCTION claim_jobs(
+CREATE OR REPLACE FUNCTION claim_jobs(
     queue text, max_jobs integer DEFAULT 1, ttl interval DEFAULT '30 seconds', holder text DEFAULT NULL
 ) RETURNS TABLE (
     id text, payload jsonb, attributes jsonb, attempts integer, retries integer, stalls integer, timeouts integer,
@@ -196,6 +194,7 @@ BEGIN
     PERFORM reap(queue, 100, NULL);
     PERFORM grant_lease(ARRAY[queue], held, length, named, NULL);
     PERFORM claim(queue, held, max_jobs, NULL);
+    PERFORM leave_line(k, held, 0, true) FROM queues k WHERE k.name = queue;
     SELECT coalesce(max((j.overrides ->> 'lease')::bigint), 0) INTO own
     FROM queues k JOIN live j ON j.q = k.q AND j.lease = held WHERE k.name = queue HAVING count(*) > 0;
     IF NOT FOUND THEN
@@ -213,7 +212,7 @@ END $$;
 
 -- heartbeat(queue, lease, ttl) -> true if the lease is alive; then it ends no earlier than `ttl` from now, and
 -- `cancel_requested` has the ids of its jobs that were asked to stop.
-CREATE FUNCTION heartbeat(
+CREATE OR REPLACE FUNCTION heartbeat(
     queue text, lease uuid, ttl interval DEFAULT '30 seconds',
     OUT alive boolean, OUT expires_at timestamptz, OUT cancel_requested text[]
 ) LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
@@ -231,7 +230,7 @@ END $$;
 
 -- settle_job(queue, id, fence, kind, result, details) -> the status of the verb settle for one settlement, and the
 -- revision after a hand-off. Serves the functions below; completed has no details.
-CREATE FUNCTION settle_job(
+CREATE OR REPLACE FUNCTION settle_job(
     queue text, id text, fence bigint, kind text, result bytea, details json, OUT status text, OUT revision bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -245,48 +244,49 @@ BEGIN
 END $$;
 
 -- complete_job(queue, id, fence, result) -> done, or lost if the run with this fence has ended or come back already.
-CREATE FUNCTION complete_job(queue text, id text, fence bigint, result jsonb DEFAULT NULL) RETURNS text
+CREATE OR REPLACE FUNCTION complete_job(queue text, id text, fence bigint, result jsonb DEFAULT NULL) RETURNS text
 LANGUAGE sql SECURITY DEFINER {pinned} AS $$
     SELECT (settle_job(queue, id, fence, 'completed', json_bytes('result', result), NULL)).status
 $$;
 
--- fail_job(queue, id, fence, error, error_type, handled) -> done or lost. With `handled`, the failure handler of the queue
--- gets a fail job.
-CREATE FUNCTION fail_job(
-    queue text, id text, fence bigint, error text, error_type text DEFAULT 'Failed', handled boolean DEFAULT false
+-- fail_job(queue, id, fence, error, error_type) -> done or lost.
+CREATE OR REPLACE FUNCTION fail_job(
+    queue text, id text, fence bigint, error text, error_type text DEFAULT 'Failed'
 ) RETURNS text LANGUAGE sql SECURITY DEFINER {pinned} AS $$
-    SELECT (settle_job(queue, id, fence, 'failed', NULL, failure(error, error_type, handled))).status
+    SELECT (settle_job(queue, id, fence, 'failed', NULL, failure(error, error_type))).status
 $$;
 
 -- retry_job(queue, id, fence, delay, error, error_type) -> returned, cancelled (the run was asked to stop, and ended),
 -- lost, or refused for a handed-off run. The job waits again, with one more retry.
-CREATE FUNCTION retry_job(
+CREATE OR REPLACE FUNCTION retry_job(
     queue text, id text, fence bigint, delay interval DEFAULT '0 seconds', error text DEFAULT NULL,
     error_type text DEFAULT 'Failed'
 ) RETURNS text LANGUAGE sql SECURITY DEFINER {pinned} AS $$
     SELECT (settle_job(queue, id, fence, 'retry', NULL, json_strip_nulls(json_build_object(
         'cause', 'error', 'when', start_of(NULL, delay),
-        'error', CASE WHEN error IS NOT NULL THEN failure(error, error_type, false) -> 'error' END)))).status
+        'error', CASE WHEN error IS NOT NULL THEN failure(error, error_type) -> 'error' END)))).status
 $$;
 
--- release_job(queue, id, fence) -> the answers of retry_job(). The job waits as before its claim.
-CREATE FUNCTION release_job(queue text, id text, fence bigint) RETURNS text
+-- release_job(queue, id, fence, delay) -> the answers of retry_job(). The job waits as before its claim, or with `delay`
+-- until then.
+CREATE OR REPLACE FUNCTION release_job(queue text, id text, fence bigint, delay interval DEFAULT NULL) RETURNS text
 LANGUAGE sql SECURITY DEFINER {pinned} AS $$
-    SELECT (settle_job(queue, id, fence, 'release', NULL, NULL)).status
+    SELECT (settle_job(queue, id, fence, 'release', NULL, CASE WHEN delay IS NOT NULL THEN
+        json_build_object('when', start_of(NULL, delay)) END)).status
 $$;
 
 -- hand_off_job(queue, id, fence) -> handed_off with the revision for finish_job(), cancelled, or lost. The run leaves its
 -- lease, and never comes back by itself.
-CREATE FUNCTION hand_off_job(queue text, id text, fence bigint, OUT status text, OUT revision bigint)
+CREATE OR REPLACE FUNCTION hand_off_job(queue text, id text, fence bigint, OUT status text, OUT revision bigint)
 LANGUAGE sql SECURITY DEFINER {pinned} AS $$
     SELECT * FROM settle_job(queue, id, fence, 'hand_off', NULL, NULL)
 $$;
 
--- finish_job(queue, id, revision, result, error, error_type, handled) -> done, lost, not_found or refused. Ends a
+-- finish_job(queue, id, revision, result, error, error_type) -> done, lost, not_found or refused. Ends a
 -- handed-off run: as failed if `error` is set, else as completed.
-CREATE FUNCTION finish_job(
+CREATE OR REPLACE FUNCTION finish_job(
     queue text, id text, revision bigint, result jsonb DEFAULT NULL, error text DEFAULT NULL,
-    error_type text DEFAULT 'Failed', handled boolean DEFAULT false
+    error_type text DEFAULT 'Failed'
 ) RETURNS text LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 DECLARE
     bytes bytea := json_bytes('result', result);
@@ -297,11 +297,11 @@ BEGIN
     ELSIF result IS NOT NULL THEN
         PERFORM refuse('result', 'and error are both set; set at most one of them');
     END IF;
-    RETURN finish(queue, id, 'failed', NULL, failure(error, error_type, handled), revision, NULL);
+    RETURN finish(queue, id, 'failed', NULL, failure(error, error_type), revision, NULL);
 END $$;
 
 -- cancel_job(queue, id, running) -> the answers of the verb cancel (contract 3).
-CREATE FUNCTION cancel_job(queue text, id text, running boolean DEFAULT false) RETURNS text
+CREATE OR REPLACE FUNCTION cancel_job(queue text, id text, running boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 BEGIN
     PERFORM check_call(queue), check_size('id', id, 512);
@@ -310,7 +310,7 @@ END $$;
 
 -- amend_job(queue, id, attributes, payload, priority, run_at, delay) -> amended, active or not_found. Changes the fields
 -- that are not NULL; attributes are merged at the top level.
-CREATE FUNCTION amend_job(
+CREATE OR REPLACE FUNCTION amend_job(
     queue text, id text, attributes jsonb DEFAULT NULL, payload jsonb DEFAULT NULL, priority integer DEFAULT NULL,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
@@ -334,7 +334,7 @@ BEGIN
 END $$;
 
 -- forget_job(queue, id) -> true if the id existed. Removes its job and its outcome.
-CREATE FUNCTION forget_job(queue text, id text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
+CREATE OR REPLACE FUNCTION forget_job(queue text, id text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 BEGIN
     PERFORM check_call(queue), check_size('id', id, 512);
     RETURN (forget(queue, ARRAY[id], NULL))[1];

@@ -1,10 +1,29 @@
--- Limits, waits and counts know the active jobs that stay in the line, see 0032_in_line.sql.
+-- The verb claim in a queue with max_active, or with limits by key or rate.
+--
+-- A claim of a queue with a limit reads the line as any claim. A due job of a closed key, which has no room under
+-- per_key or no start under key_rate, is held back: its state becomes k, so it leaves the index live_line. Only claims
+-- and configure() bring such jobs back into the line, always the first of a key. A key is reopened
+--
+-- - after a run of the key left its lease. free_key() appends the key to `freed`, and the next claim reads it;
+-- - when its clock allows the next start, see `clocks`;
+-- - after one of its jobs was claimed, while the key is still open;
+-- - after its first job in the line was cancelled or moved, which appends the key to `freed`, too.
+--
+-- So the first job that an open key holds back has another job of that key before it in the line, or the key is in
+-- `freed`.
+--
+-- A settle must not bring back jobs itself. It may run at the same time as a claim: the claim still counts its run, and
+-- holds back jobs that the settle does not see.
 
--- claim_limited(queue number, lease, most, now): as in 0028_claim.sql. The jobs of earlier claims without limits leave the
--- line first, because the indexes by lease and key are faster to count.
-CREATE FUNCTION claim_limited(wanted integer, under uuid, most integer, manual bigint)
+-- claim_limited(queue number, lease, most, now) -> the rows of claim() for a queue with max_active, with limits by key
+-- or rate, or with jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
+-- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
+-- times. The last row has the number of jobs that the claim held back as its `fence`; at most 10,000 a call. The jobs of
+-- earlier claims without limits leave the line first, because the indexes by lease and key are faster to count. It is one
+-- long function, because a function that returns the rows of another one stores them all first.
+CREATE OR REPLACE FUNCTION claim_limited(wanted integer, under uuid, most integer, manual bigint)
 RETURNS TABLE (
-    lost boolean, now_ms bigint, next_due bigint, holder text, filed bigint, priority smallint, fences bigint[],
+    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
     memos bytea[], rests text[]
 ) LANGUAGE plpgsql AS $$
@@ -36,14 +55,14 @@ BEGIN
         RETURN;
     END IF;
     IF qu.log_level = 'all' THEN
-        PERFORM begin_telling();
+        PERFORM begin_log_step();
     END IF;
     PERFORM leave_line(qu, NULL, 0, false);
     room := least(most, claim_room(qu, now_ms));
     keyed := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
     IF keyed THEN
         PERFORM reopen_freed(qu, now_ms);
-    ELSIF qu.has_filed THEN
+    ELSIF qu.has_held_back THEN
         PERFORM bring_all(qu, most + 1000);
     END IF;
     size := least(2000, room + 20);
@@ -74,16 +93,16 @@ BEGIN
             room := room - cardinality(picked);
             started := started + cardinality(picked);
             IF qu.log_level = 'all' THEN
-                PERFORM tell(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
+                PERFORM append_log(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
             END IF;
         END IF;
         IF keyed THEN
             IF (qu.key_rate).starts IS NOT NULL THEN
                 PERFORM charge(qu.q, qu.key_rate, now_ms, keys);
             END IF;
-            -- If an admitted job was locked, its key is not closed, so none is filed.
+            -- If an admitted job was locked, its key is not closed, so none is held back.
             IF put_away < 10000 AND cardinality(picked) = cardinality(step.picked) THEN
-                put_away := put_away + file_jobs(qu, step.passed);
+                put_away := put_away + hold_back(qu, step.passed);
             ELSE
                 shut := (shut || step.passed_keys)[:100];
             END IF;
@@ -104,11 +123,11 @@ BEGIN
         PERFORM charge(qu.q, qu.rate, now_ms, array_fill(''::text, ARRAY[started]));
     END IF;
     next_due := (limited_ahead(qu, now_ms, false)).next_due;
-    filed := put_away;
+    held_back := put_away;
     RETURN NEXT;
 END $$;
 
--- claim_room(queue, now): as in 0025_claim.sql.
+-- claim_room(queue, now) -> the number of runs that max_active and the rate of the queue allow now; NULL for any number.
 CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT least(
         CASE WHEN qu.max_active IS NOT NULL THEN greatest(0, qu.max_active - (
@@ -118,7 +137,10 @@ CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint L
             (SELECT clock FROM clocks WHERE q = qu.q AND key = ''), qu.rate, now_ms) END)
 $$;
 
--- rooms(queue, now, keys): as in 0024_keyed_claims.sql.
+-- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key. `is_full`
+-- is true if per_key closes the key. One of per_key and key_rate is set. The order of the look at active jobs lets no other index than live_keyed serve it:
+-- with statistics of a table without active jobs, the planner reads all active jobs by `live_held` for each key. A key that
+-- equals a constant would be in any order.
 CREATE OR REPLACE FUNCTION rooms(qu queues, now_ms bigint, keys text[])
 RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     SELECT k.key, least(qu.per_key - k.runs, starts_left(c.clock, qu.key_rate, now_ms)),
@@ -126,13 +148,17 @@ RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     FROM (
         SELECT DISTINCT u.key, CASE WHEN qu.per_key IS NOT NULL THEN (
             SELECT count(*) FROM (
-                SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.key = u.key AND r.lease IS NOT NULL LIMIT qu.per_key) x
+                SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.key BETWEEN u.key AND u.key AND r.lease IS NOT NULL
+                ORDER BY r.key LIMIT qu.per_key) x
             ) + (SELECT count(*) FROM line_jobs(qu.q, NULL) a WHERE a.key = u.key) END AS runs
         FROM unnest(keys) AS u (key)) k
     LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
 $$;
 
--- pick_admitted(...): as in 0024_keyed_claims.sql.
+-- pick_admitted(queue, now, priority, at, after, room, most, shut) -> the jobs to claim and to hold back, among the next
+-- `most` due jobs of a priority in the line behind the place (at, after), and the place of the last of them. `shut` has
+-- keys to leave out. For each open key, the jobs held back up to that place are in turn, too. `picked` and `keys` have at
+-- most `room` admitted jobs and their keys, in order. `passed` has the jobs of closed keys before the last of them.
 CREATE OR REPLACE FUNCTION pick_admitted(
     qu queues, now_ms bigint, level smallint, room bigint, most integer, shut text[],
     INOUT at bigint, INOUT after bigint, OUT seen bigint, OUT picked tid[], OUT keys text[], OUT passed tid[],
@@ -149,7 +175,7 @@ BEGIN
     ), open AS MATERIALIZED (
         SELECT r.key, r.room FROM rooms(qu, now_ms, ARRAY(SELECT DISTINCT key FROM line WHERE key IS NOT NULL)) r
     ), turn AS (
-        SELECT spot, key, run_at, seq, false AS filed FROM line
+        SELECT spot, key, run_at, seq, false AS held_back FROM line
         UNION ALL
         SELECT f.spot, o.key, f.run_at, f.seq, true
         FROM edge e, open o, LATERAL (
@@ -157,7 +183,7 @@ BEGIN
             WHERE l.q + 0 = qu.q AND l.state = 'k' AND l.key = o.key AND l.priority = level AND l.run_at <= now_ms
               AND (e.seen < most OR (l.run_at, l.seq) < (e.run_at, e.seq))
             ORDER BY l.run_at, l.seq LIMIT least(o.room, pick_admitted.room)) f
-        WHERE qu.has_filed AND o.room > 0
+        WHERE qu.has_held_back AND o.room > 0
     ), judged AS (
         SELECT t.*, t.key IS NULL OR o.room >= row_number() OVER (PARTITION BY t.key ORDER BY t.run_at, t.seq) AS taken
         FROM turn t LEFT JOIN open o ON o.key = t.key
@@ -166,35 +192,42 @@ BEGIN
     )
     SELECT coalesce(array_agg(p.spot ORDER BY p.run_at, p.seq) FILTER (WHERE p.taken), '{}'),
            coalesce(array_agg(p.key ORDER BY p.run_at, p.seq) FILTER (WHERE p.taken), '{}'),
-           coalesce(array_agg(p.spot) FILTER (WHERE NOT p.taken AND NOT p.filed), '{}'),
-           coalesce(array_agg(DISTINCT p.key) FILTER (WHERE NOT p.taken AND NOT p.filed), '{}'),
+           coalesce(array_agg(p.spot) FILTER (WHERE NOT p.taken AND NOT p.held_back), '{}'),
+           coalesce(array_agg(DISTINCT p.key) FILTER (WHERE NOT p.taken AND NOT p.held_back), '{}'),
            (SELECT e.seen FROM edge e), (SELECT e.run_at FROM edge e), (SELECT e.seq FROM edge e)
     INTO picked, keys, passed, passed_keys, seen, at, after
     FROM placed p WHERE p.place <= pick_admitted.room;
 END $$;
 
--- line_ahead(queue, now): as in 0025_claim.sql.
-CREATE OR REPLACE FUNCTION line_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
-LANGUAGE plpgsql AS $$
-DECLARE
-    level smallint;
+-- lock_unchanged(picked, keys) -> those of the jobs that no other call has locked or changed, and their keys. A job that
+-- was changed since it was read has another ctid.
+CREATE OR REPLACE FUNCTION lock_unchanged(INOUT picked tid[], INOUT keys text[]) LANGUAGE plpgsql AS $$
 BEGIN
-    due := false;
-    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
-    WHILE level IS NOT NULL LOOP
-        due := due OR EXISTS (
-            SELECT 1 FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms AND fence IS NULL);
-        next_due := least(next_due, (
-            SELECT run_at FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
-            ORDER BY run_at LIMIT 1));
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
-    END LOOP;
+    SELECT coalesce(array_agg(x.spot), '{}'), coalesce(array_agg(x.key), '{}') INTO picked, keys
+    FROM (
+        SELECT l.spot, l.key
+        FROM (SELECT ctid AS spot, live.key FROM live WHERE ctid = ANY (picked) FOR UPDATE SKIP LOCKED) l
+        INTERSECT SELECT * FROM unnest(picked, keys)) x;
 END $$;
 
--- admits_in_line(queue, now): as in 0025_claim.sql.
+-- hold_back(queue, passed) -> the number of jobs that it held_back. A job that another call has locked stays in the line.
+CREATE OR REPLACE FUNCTION hold_back(qu queues, passed tid[]) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    held_back integer;
+BEGIN
+    passed := ARRAY(
+        SELECT spot FROM (SELECT ctid AS spot FROM live WHERE ctid = ANY (passed) FOR UPDATE SKIP LOCKED) l
+        INTERSECT SELECT unnest(passed));
+    UPDATE live SET state = 'k' WHERE ctid = ANY (passed);
+    GET DIAGNOSTICS held_back = ROW_COUNT;
+    IF held_back > 0 THEN
+        UPDATE queues SET has_held_back = true WHERE q = qu.q AND NOT has_held_back;
+    END IF;
+    RETURN held_back;
+END $$;
+
+-- admits_in_line(queue, now) -> true if one of the first 100 due jobs of a priority in the line is admitted, or if there
+-- are more than 100. Then a claim has not held back all of them yet.
 CREATE OR REPLACE FUNCTION admits_in_line(qu queues, now_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     level smallint;
@@ -216,86 +249,44 @@ BEGIN
     RETURN false;
 END $$;
 
--- count_all(queues, now, most): as in 0026_limits_kept.sql.
-CREATE OR REPLACE FUNCTION count_all(names text[], now_ms bigint, most bigint)
-RETURNS TABLE (
-    q integer, name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
-    completed bigint, failed bigint, cancelled bigint
-) LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    qu queues;
-    any_in_line boolean := EXISTS (SELECT 1 FROM line_claims);
-    in_line bigint := 0;
-BEGIN
-    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
-        q := qu.q;
-        name := qu.name;
-        IF any_in_line THEN
-            in_line := (SELECT count(*) FROM line_jobs(qu.q, NULL));
-        END IF;
-        waiting := (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most + in_line) x) - in_line;
-        IF qu.has_filed THEN
-            waiting := least(most, waiting + (SELECT count(*) FROM (
-                SELECT 1 FROM live l WHERE l.q + 0 = qu.q AND l.state = 'k' LIMIT most) x));
-        END IF;
-        scheduled := count_scheduled(qu, now_ms, most);
-        handed_off := (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'h' LIMIT most) x);
-        active := handed_off + in_line + (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL LIMIT most) x);
-        blocked := (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND (l.next).seq IS NOT NULL LIMIT most) x);
-        completed := count_ended(qu, 'completed', now_ms, most);
-        failed := count_ended(qu, 'failed', now_ms, most);
-        cancelled := count_ended(qu, 'cancelled', now_ms, most);
-        RETURN NEXT;
-    END LOOP;
-END $$;
+-- admits_held_back(queue, now) -> true if the next claim would bring back a job held back.
+CREATE OR REPLACE FUNCTION admits_held_back(qu queues, now_ms bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT qu.has_held_back AND EXISTS (
+        SELECT 1 FROM rooms(qu, now_ms, ARRAY(
+            SELECT key FROM freed WHERE q = qu.q
+            UNION SELECT key FROM clocks WHERE q + 0 = qu.q AND waits AND opens <= now_ms)) r
+        WHERE r.room > 0 AND EXISTS (SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = r.key OFFSET 0))
+$$;
 
--- watch(queues, kind, now): as in 0019_columns.sql.
-CREATE OR REPLACE FUNCTION watch(names text[], kind text, manual bigint)
-RETURNS TABLE (
-    name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,
-    unheard boolean
-) LANGUAGE plpgsql {pinned} AS $$
+-- limited_ahead(queue, now, exact) -> look_ahead() for a queue with limits. Without `exact`, `due` may be true because
+-- of jobs that are not admitted. `next_due` may be too early, but not too late: a claim that ended early has not noted
+-- which clocks the jobs behind its last one wait for, so while a job in the line is due, all clocks count.
+CREATE OR REPLACE FUNCTION limited_ahead(qu queues, now_ms bigint, exact boolean, OUT due boolean, OUT next_due bigint)
+LANGUAGE plpgsql AS $$
 DECLARE
-    qu queues;
-    ahead record;
-    heard timestamptz;
-    shown bigint;
-    until timestamptz := clock_timestamp() + interval '1 minute';
+    keyed boolean := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
+    queue_opens bigint;
 BEGIN
-    now_ms := tick(manual);
-    IF kind = 'events' THEN
-        shown := shown_until();
+    SELECT l.due, l.next_due INTO due, next_due FROM line_ahead(qu, now_ms) l;
+    IF (qu.key_rate).starts IS NOT NULL THEN
+        next_due := least(
+            next_due,
+            (SELECT opens FROM clocks WHERE q + 0 = qu.q AND waits AND opens > now_ms ORDER BY opens LIMIT 1),
+            CASE WHEN due THEN (SELECT min(opens) FROM (
+                SELECT opens FROM clocks WHERE q + 0 = qu.q AND NOT waits AND opens > now_ms AND key <> ''
+                ORDER BY opens LIMIT 1) x) END);
     END IF;
-    FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
-        heard := CASE kind WHEN 'work' THEN qu.work_until WHEN 'events' THEN qu.events_until
-                 WHEN 'ids' THEN qu.ids_until ELSE least(qu.progress_until, qu.ids_until) END;
-        unheard := heard < clock_timestamp();
-        IF heard < clock_timestamp() + interval '30 seconds' THEN
-            UPDATE queues k SET
-                work_until = CASE kind WHEN 'work' THEN until ELSE work_until END,
-                events_until = CASE kind WHEN 'events' THEN until ELSE events_until END,
-                ids_until = CASE WHEN kind IN ('ids', 'progress') THEN until ELSE ids_until END,
-                progress_until = CASE kind WHEN 'progress' THEN until ELSE progress_until END
-            WHERE k.q = qu.q;
+    IF keyed AND exact THEN
+        due := due AND admits_in_line(qu, now_ms) OR admits_held_back(qu, now_ms);
+    ELSIF qu.has_held_back AND NOT keyed THEN
+        due := due OR EXISTS (SELECT 1 FROM live WHERE q + 0 = qu.q AND state = 'k');
+    END IF;
+    IF (qu.rate).starts IS NOT NULL THEN
+        SELECT opens INTO queue_opens FROM clocks WHERE q = qu.q AND key = '' AND opens > now_ms;
+        IF FOUND THEN
+            next_due := CASE WHEN due THEN queue_opens
+                             WHEN next_due IS NOT NULL THEN greatest(queue_opens, next_due) END;
+            due := false;
         END IF;
-        name := qu.name;
-        q := qu.q;
-        due := false;
-        next_due := NULL;
-        IF kind = 'work' AND NOT qu.paused THEN
-            ahead := look_ahead(qu, now_ms);
-            due := ahead.due AND (qu.max_active IS NULL OR qu.max_active > (
-                SELECT count(*) FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL)
-                + (SELECT count(*) FROM line_jobs(qu.q, NULL)));
-            next_due := ahead.next_due;
-        ELSIF kind = 'events' THEN
-            ends_at := (SELECT max(e.n) FROM events e WHERE e.q = qu.q AND e.n <= shown);
-            hidden := EXISTS (SELECT 1 FROM events e WHERE e.q = qu.q AND e.n > shown);
-        END IF;
-        RETURN NEXT;
-    END LOOP;
+    END IF;
 END $$;

@@ -1,0 +1,116 @@
+-- Queues and their settings.
+
+-- queue_of(name) -> the row of the queue; inserts it if the queue is new.
+CREATE OR REPLACE FUNCTION queue_of(wanted text) RETURNS queues LANGUAGE plpgsql AS $$
+DECLARE
+    found_queue queues;
+BEGIN
+    LOOP
+        SELECT * INTO found_queue FROM queues WHERE name = wanted;
+        IF FOUND THEN
+            RETURN found_queue;
+        END IF;
+        INSERT INTO queues (name) VALUES (wanted) ON CONFLICT DO NOTHING;
+    END LOOP;
+END $$;
+
+-- know_queues(names): insert the rows of new queues. Called in a separate, short transaction: a row that a long
+-- transaction inserts would block every other first enqueue to the queue until that transaction ends.
+CREATE OR REPLACE FUNCTION know_queues(names text[]) RETURNS void LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    wanted text;
+BEGIN
+    FOR wanted IN SELECT u.name FROM unnest(names) AS u (name) ORDER BY u.name COLLATE "C" LOOP
+        PERFORM queue_of(wanted);
+    END LOOP;
+END $$;
+
+-- know_fail_queue(queue) -> the setting fail_handler of a queue. If it is true, inserts the row of the fail queue, in a
+-- separate transaction like know_queues().
+CREATE OR REPLACE FUNCTION know_fail_queue(queue text) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    handled boolean := coalesce((SELECT fail_handler FROM queues WHERE name = queue), false);
+BEGIN
+    IF handled AND right(queue, 5) <> '!fail' THEN
+        PERFORM queue_of(queue || '!fail');
+    END IF;
+    RETURN handled;
+END $$;
+
+-- configure(queue, patch, now) -> the settings after the change. The keys of `patch` are the settings to change.
+CREATE OR REPLACE FUNCTION configure(queue text, patch jsonb, manual bigint) RETURNS queues
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    before queues := queue_of(queue);
+    after queues;
+    now_ms bigint := tick(manual);
+    logged text[] := '{}';
+BEGIN
+    SELECT * INTO before FROM queues WHERE q = before.q FOR UPDATE;
+    UPDATE queues SET
+        paused = coalesce((patch ->> 'paused')::boolean, paused),
+        max_active = CASE WHEN patch ? 'max_active' THEN (patch ->> 'max_active')::bigint ELSE max_active END,
+        retention = coalesce(patch -> 'retention', retention),
+        log_level = coalesce(patch ->> 'log_level', log_level),
+        log_age = coalesce((patch ->> 'log_age')::bigint, log_age),
+        log_bytes = coalesce((patch ->> 'log_bytes')::bigint, log_bytes),
+        request_key_age = coalesce((patch ->> 'request_key_age')::bigint, request_key_age),
+        fail_handler = coalesce((patch ->> 'fail_handler')::boolean, fail_handler),
+        log_results = coalesce((patch ->> 'log_results')::integer, log_results),
+        per_key = CASE WHEN patch ? 'per_key' THEN (patch ->> 'per_key')::bigint ELSE per_key END,
+        rate = CASE WHEN patch ? 'rate' THEN rate_of(patch -> 'rate') ELSE rate END,
+        key_rate = CASE WHEN patch ? 'key_rate' THEN rate_of(patch -> 'key_rate') ELSE key_rate END
+    WHERE q = before.q RETURNING * INTO after;
+    PERFORM limits_changed(before, after);
+    IF 'all' IN (before.log_level, after.log_level) AND after IS DISTINCT FROM before THEN
+        IF before.paused <> after.paused THEN
+            logged := logged || queue_event(CASE WHEN after.paused THEN 'paused' ELSE 'resumed' END, '', now_ms);
+        END IF;
+        before.paused := after.paused;
+        IF before IS DISTINCT FROM after THEN
+            logged := logged || queue_event('configured', '', now_ms);
+        END IF;
+        PERFORM append_log(after, now_ms, logged);
+    END IF;
+    PERFORM notify_waits(after, true, cardinality(logged) > 0, NULL);
+    RETURN after;
+END $$;
+
+-- limits_changed(before, after): called by configure(), which has locked the row of the queue. The clocks of a changed
+-- rate begin again. After a change of a limit by key, the first job that it holds back of each key returns to the line, where the
+-- next claim meets it; this costs the number of keys.
+CREATE OR REPLACE FUNCTION limits_changed(before queues, after queues) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[];
+BEGIN
+    IF after.rate IS DISTINCT FROM before.rate THEN
+        DELETE FROM clocks WHERE q = after.q AND key = '';
+    END IF;
+    IF after.key_rate IS DISTINCT FROM before.key_rate THEN
+        DELETE FROM clocks WHERE q = after.q AND key <> '';
+    ELSIF after.per_key IS NOT DISTINCT FROM before.per_key THEN
+        RETURN;
+    END IF;
+    DELETE FROM freed WHERE q = after.q;
+    IF after.has_held_back THEN
+        WITH RECURSIVE held_back AS (
+            (SELECT key FROM live WHERE q + 0 = after.q AND state = 'k' ORDER BY key LIMIT 1)
+            UNION ALL
+            SELECT (SELECT l.key FROM live l WHERE l.q + 0 = after.q AND l.state = 'k' AND l.key > f.key
+                    ORDER BY l.key LIMIT 1)
+            FROM held_back f WHERE f.key IS NOT NULL)
+        SELECT array_agg(key) INTO keys FROM held_back WHERE key IS NOT NULL;
+        PERFORM bring_heads(after, keys);
+    END IF;
+END $$;
+
+-- rate_of(json) -> a rate from an object with its fields; NULL for a JSON null.
+CREATE OR REPLACE FUNCTION rate_of(given jsonb) RETURNS start_rate LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN jsonb_typeof(given) = 'object'
+        THEN ((given ->> 'starts')::bigint, (given ->> 'per')::bigint, (given ->> 'burst')::bigint)::start_rate END
+$$;
+
+-- queue_event(kind, id, now) -> an event about a queue, or about an id without a job; logged at level `all` only.
+CREATE OR REPLACE FUNCTION queue_event(kind text, id text, now_ms bigint) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(kind, id, now_ms)::text
+$$;

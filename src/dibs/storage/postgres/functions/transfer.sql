@@ -1,0 +1,64 @@
+-- The verb import.
+
+-- import_ids(queue, records, floor, now) -> imported or exists, in the order of the records. Raises the numbers above
+-- `floor`. A record is {"current", "successor", "outcome", "dropped"}, whose keys inside are the columns of live and
+-- ended.
+CREATE OR REPLACE FUNCTION import_ids(queue text, ids text[], records text[], floor bigint, manual bigint) RETURNS text[]
+LANGUAGE plpgsql {pinned} AS $$
+DECLARE
+    qu queues := queue_of(queue);
+    now_ms bigint := tick(manual);
+    statuses text[] := '{}';
+    i integer;
+BEGIN
+    PERFORM pg_current_xact_id();
+    PERFORM raise_numbers(floor);
+    FOR i IN 1 .. cardinality(ids) LOOP
+        statuses[i] := CASE WHEN import_one(qu, now_ms, ids[i], records[i]::json) THEN 'imported' ELSE 'exists' END;
+    END LOOP;
+    PERFORM notify_waits(qu, true, false, ids);
+    RETURN statuses;
+END $$;
+
+-- import_one(queue, now, id, record) -> true if the id was imported. An active run that was not handed off arrives as
+-- released, and a run whose cancellation was requested as cancelled. The import adds no log entry for either.
+-- It inserts a row of `live` before it looks for an outcome: until the end of this transaction, no other call can
+-- create the id, so the answer stays true. A record without a job gets a row that is deleted again, in the state x,
+-- which is in no index but the primary key.
+CREATE OR REPLACE FUNCTION import_one(qu queues, now_ms bigint, wanted text, record json) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    j live := json_populate_record(NULL::live, record -> 'current');
+    o ended := json_populate_record(NULL::ended, record -> 'outcome');
+BEGIN
+    qu.log_level := 'off';
+    IF j.seq IS NULL THEN
+        INSERT INTO live (q, id, state, priority, run_at, seq, first, revision, enqueued_at, payload)
+        VALUES (qu.q, wanted, 'x', 0, 0, 0, 0, 0, 0, '') ON CONFLICT (q, id) DO NOTHING;
+    ELSE
+        j.q := qu.q;
+        j.id := wanted;
+        INSERT INTO live VALUES (j.*) ON CONFLICT (q, id) DO NOTHING;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF EXISTS (SELECT 1 FROM ended WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms)) THEN
+        DELETE FROM live WHERE q = qu.q AND id = wanted;
+        RETURN false;
+    END IF;
+    IF j.seq IS NULL THEN
+        DELETE FROM live WHERE q = qu.q AND id = wanted;
+    END IF;
+    DELETE FROM ended WHERE q = qu.q AND id = wanted;
+    IF o.kind IS NOT NULL THEN
+        o.q := qu.q;
+        o.id := wanted;
+        o.horizon := pg_snapshot_xmax(pg_current_snapshot());
+        INSERT INTO ended VALUES (o.*);
+    END IF;
+    IF j.state = 'a' THEN
+        PERFORM give_back(qu, j, now_ms, false);
+    END IF;
+    RETURN true;
+END $$;
