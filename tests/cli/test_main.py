@@ -58,6 +58,7 @@ def test_help_explains_arguments_and_defaults(shell: Shell) -> None:
     assert "enqueue [OPTIONS] QUEUE JSON" in screen
     assert "Payload of the job. Use - to read it from stdin. [required]" in screen
     assert "-1000 to 1000. Higher runs first. [default: 0]" in screen
+    assert "[x" not in shell.type("amend", "--help").stdout
 
 
 def loaded(*words: str) -> set[str]:

@@ -42,6 +42,10 @@ class Seconds(click.FloatRange):
         except Refused as refused:
             self.fail(f"{value!r} is not a valid duration: {refused}.", param, ctx)
 
+    def _describe_range(self) -> str:
+        # Without bounds, click describes the range as "x<=None".
+        return "" if self.min is self.max is None else super()._describe_range()
+
     def _parse_units(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             return parse_seconds("it", text)

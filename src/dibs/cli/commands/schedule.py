@@ -66,8 +66,8 @@ def command() -> None:
     """List, make, pause, resume and remove schedules.
 
     NAME is the name of a schedule made at run time. Without it, a command is about the schedule that the task
-    of the queue declares with `every` or `cron`, which a worker stores when it starts. All
-    print JSON with --json.
+    of the queue declares with `every` or `cron`, which a worker stores when it starts. Each
+    command prints JSON with --json.
 
     Example:
         dibs schedule pause reports.tenant tenant-7 --url file:./jobs
