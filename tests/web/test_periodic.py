@@ -163,7 +163,18 @@ async def test_a_page_shows_the_next_schedules_of_many(
         await app.get_task("clean").schedule(str(number), every=HOUR_MS / 1000)
     page = await writer.text("/periodic")
 
-    assert (
-        "4 schedules, of which the next 2 are shown; a queue with many scheduled jobs was read in part"
-        in page
-    )
+    assert "4 schedules, of which the next 2 are shown; a queue with many jobs was read in part" in page
+
+
+async def test_a_schedule_whose_run_is_late_or_active_is_shown(writer: Browser, app: Dibs) -> None:
+    """Without a worker, its job is due and not scheduled any more."""
+    task = app.get_task("clean")
+    for name in ("late", "running"):
+        await task.schedule(name, every=HOUR_MS / 1000)
+        await app.queue("clean").amend(f"schedule:{name}", delay=0)
+    async with app.queue("clean").receive(max_jobs=1) as claims:
+        await anext(aiter(claims))
+        page = await writer.text("/periodic")
+
+    assert "schedule:late" in page
+    assert "schedule:running" in page

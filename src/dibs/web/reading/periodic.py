@@ -11,6 +11,7 @@ from dibs.client.stored_schedules import has_schedule, readable_schedule, schedu
 from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
+from dibs.model.results import State
 from dibs.model.schedule import TICK_ID, Every, Schedule, is_tick_id
 from dibs.storage.protocol import Storage
 from dibs.web.reading.jobs.story import Stories
@@ -21,6 +22,9 @@ MAX_QUEUES: Final = 500
 #: Most scheduled jobs of each queue among which the page looks for schedules, and most rows of the page.
 MAX_SCHEDULED: Final = 500
 MAX_ROWS: Final = 200
+#: Most due and most active jobs of each queue among which the page looks: a schedule whose run is late, for
+#: example because no worker runs, is no scheduled job any more.
+MAX_DUE: Final = 50
 #: The numbers of further ticks and of latest runs that a row lists.
 MAX_TICKS: Final = 2
 MAX_RUNS: Final = 5
@@ -100,11 +104,18 @@ async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, st
     async def read_one(name: str) -> tuple[str, dict[str, Slot], bool]:
         [slot] = await storage.get(name, [TICK_ID])
         slots = {TICK_ID: slot} if name in declared or slot.current is not None else {}
-        if not counts[name].scheduled:
-            return name, slots, False
-        page = await storage.list(name, "scheduled", limit=MAX_SCHEDULED)
-        slots.update((id, slot) for id, slot in page.items if is_tick_id(id) and has_schedule(slot))
-        return name, slots, page.after is not None
+        count, more = counts[name], False
+        looks: list[tuple[State, int, int]] = [
+            ("scheduled", MAX_SCHEDULED, count.scheduled),
+            ("waiting", MAX_DUE, count.waiting - count.scheduled),
+            ("active", MAX_DUE, count.active),
+        ]
+        for state, limit, exists in looks:
+            if exists:
+                page = await storage.list(name, state, limit=limit)
+                slots.update((id, slot) for id, slot in page.items if is_tick_id(id) and has_schedule(slot))
+                more = more or page.after is not None
+        return name, slots, more
 
     found = await gather(names, read_one)
     rows = [
