@@ -18,7 +18,7 @@ SHOWN = re.compile(r"^--> (.*)$", re.MULTILINE)
 #: A statement, which ends with a semicolon at the end of a line, and the rows after it.
 STATEMENT = re.compile(r"\S.*?;$(?:\n--> [^\n]*)*", re.DOTALL | re.MULTILINE)
 #: Roles that the pages name.
-ROLES = ("app", "billing", "reports")
+ROLES = ("app", "billing", "migrator", "reports")
 
 
 def sql_blocks(name: str) -> list[Block]:

@@ -57,12 +57,13 @@ class Program(NamedTuple):
 
     @property
     def expected(self) -> list[re.Pattern[str]]:
-        """Patterns of the lines that the program must print: its own port, and any token."""
+        """Patterns of the lines that the program must print: its own port, any token and any folder."""
         texts: Iterator[str] = map(re.escape, self.shown)
         if (usual := usual_port(self.words)) is not None:
             texts = (text.replace(f":{usual}/", f":{self.port}/") for text in texts)
         tokens = (re.sub(r"token=.*", r"token=\\S{20,}", text) for text in texts)
-        lines = [re.compile(f"^{text}$", re.MULTILINE) for text in tokens]
+        folders = (text.replace("/srv/shop/", r"/\S*/") for text in tokens)
+        lines = [re.compile(f"^{text}$", re.MULTILINE) for text in folders]
         return lines or [WORKER_STARTS] * (self.port is None)
 
 

@@ -67,9 +67,9 @@ class GrantTimes(FaultyStorage):
 async def test_a_worker_asks_for_a_lease_of_15_s(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """By default a worker renews its lease every 5 s, polls every second, and has a grace of 30 s."""
+    """A worker renews its lease three times in its length, polls every second, and has a grace of 30 s."""
     parameters = inspect.signature(Dibs.work).parameters
-    assert (15, 5, 1, 30) == tuple(
+    assert (15, None, 1, 30) == tuple(
         parameters[name].default for name in ("lease", "heartbeat", "poll", "grace")
     )
 

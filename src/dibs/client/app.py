@@ -267,6 +267,8 @@ class Dibs(FlowCalls):
           they start. Default of each: the setting of `queue.configure`.
         - `exact_arguments`: True refuses an enqueue whose arguments would arrive changed, for example without
           a field that a model excludes; False sends them. Default True.
+        - `strict_results`: True fails a run whose result cannot be stored; False completes it, and keeps the
+          `repr` of the result. Default False.
         - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".
           It runs at the multiples of the interval since 1970 in UTC. Default: not periodic.
         - `cron`: times of a periodic task: minute, hour, day of month, month, day of week, as in

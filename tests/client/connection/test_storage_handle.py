@@ -190,8 +190,14 @@ async def test_work_runs_the_worker_and_closes_the_storage_that_it_opened(
     monkeypatch.setattr(module, "WORKER_FUNCTION", f"{__name__}:pretend_to_work")
 
     report: Any = await app.work(["q"], until="empty", lease=20.0)
-    options = {"processes": 0, "until": "empty", "grace": 30.0, "lease": 20.0, "heartbeat": 5.0, "poll": 1.0}
-    options |= {"name": None, "handle_signals": True, "stop_requests": ANY}
+    options = {"processes": 0, "until": "empty", "grace": 30.0, "lease": 20.0, "heartbeat": None, "poll": 1.0}
+    options |= {
+        "max_runs": None,
+        "max_memory": None,
+        "name": None,
+        "handle_signals": True,
+        "stop_requests": ANY,
+    }
     assert report == (app, ["q"], options, ANY)
     with pytest.raises(NotRunning, match="not open yet"):
         _ = app.storage

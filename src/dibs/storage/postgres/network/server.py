@@ -22,6 +22,7 @@ from dibs.storage.postgres.network.errors import (
     CONFLICTS,
     OTHER_VERSION,
     ROLLED_BACK,
+    STATEMENT_MODE,
     DriverErrors,
     ReadLost,
     first_line,
@@ -63,6 +64,8 @@ class PostgresDatabase:
         self.identity = ""
         #: True if a statement found that the schema was removed. The next statement creates it again.
         self._removed = False
+        #: False behind PgBouncer in statement mode, where no transaction can pin the plan of a page.
+        self._orders_pages = True
         self._connections: ConnectionPool | None = None
         #: The connections for threads; None if the storage is not open, or behind a pooler.
         self.for_threads: ThreadConnections | None = None
@@ -190,11 +193,15 @@ class PostgresDatabase:
     async def _fetch(self, query: bytes, params: dict[str, Any], *, writes: bool, ordered: bool) -> list[Any]:
         async with self.check_open().borrow() as connection:
             connection.finish_when_cancelled = True
-            run = run_statement if writes else partial(run_read, ordered=ordered)
+            run = run_statement if writes else partial(run_read, ordered=ordered and self._orders_pages)
             try:
                 await self._create_if_removed(connection)
                 return await retry_conflicts(lambda: run(connection, query, params))
             except psycopg.Error as error:
+                if ordered and STATEMENT_MODE in first_line(error):
+                    # PgBouncer has closed the connection. The settings of a page only make it fast.
+                    self._orders_pages = False
+                    raise ReadLost(first_line(error)) from None
                 raise await self._to_error(connection, error, writes=writes) from None
 
     async def write_lock_limited(self, name: str, params: dict[str, Any]) -> list[Any]:
