@@ -23,7 +23,8 @@ ROLES = ("app", "billing", "migrator", "reports")
 
 def sql_blocks(name: str) -> list[Block]:
     """Return the blocks for Postgres; a block with a title is a file for another program."""
-    return [block for block in Page(name).blocks if block.language == "sql" and not block.title]
+    blocks = [block for block in Page(name).blocks if block.language == "sql" and not block.title]
+    return [block for block in blocks if not block.has_mark("no-run")]
 
 
 PAGES = sorted(
@@ -44,7 +45,8 @@ def database(postgres_server: PostgresServer) -> str:
 
 
 async def create_storage(url: str) -> None:
-    async with Dibs(url) as app:
+    # A page may give the schema to another role before.
+    async with Dibs(f"{url}?allow_others=1") as app:
         await app.queue("emails").counts()
 
 

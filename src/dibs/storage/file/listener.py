@@ -64,7 +64,7 @@ class CommitWatch(FileSystemEventHandler):
         return True
 
     def stop(self) -> None:
-        if self._observer is not None:
+        if self._observer is not None and self._observer.is_alive():
             self._observer.stop()
             self._observer.join()
 
