@@ -40,6 +40,13 @@ class CommitWatch(FileSystemEventHandler):
         self._directory = directory
         self._on_commit = on_commit
         self._observer: BaseObserver | None = None
+        self._refusal: OSError | None = None
+        # Here and not in start(): gevent may patch threads in between, and the thread of the storage then
+        # prints an exception at the exit of the program. Each call may open an inotify instance.
+        try:
+            self._observer = Observer()
+        except OSError as error:
+            self._refusal = error
 
     def start(self) -> bool:
         """Start watching. Return False if the system refuses; inotify limits the watches of each user.
@@ -48,20 +55,20 @@ class CommitWatch(FileSystemEventHandler):
         """
         if gevent_has_patched():
             return False
-        try:
-            # Each of these calls may be the one that opens an inotify instance.
-            observer = Observer()
-            observer.schedule(self, self._directory.path_of(COMMITS))
-            observer.start()
-        except OSError as error:
-            log.warning(
-                "cannot watch %s for changes (%s): waits poll instead",
-                self._directory.path,
-                summarize_exception(error),
-            )
-            return False
-        self._observer = observer
-        return True
+        if self._observer is not None:
+            try:
+                self._observer.schedule(self, self._directory.path_of(COMMITS))
+                self._observer.start()
+            except OSError as error:
+                self._refusal = error
+        if self._refusal is None:
+            return True
+        log.warning(
+            "cannot watch %s for changes (%s): waits poll instead",
+            self._directory.path,
+            summarize_exception(self._refusal),
+        )
+        return False
 
     def stop(self) -> None:
         if self._observer is not None and self._observer.is_alive():

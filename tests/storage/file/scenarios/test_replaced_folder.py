@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,20 @@ from tests.storage.file.doubling_app import app, double
 from tests.storage.file.folder import commit, commits, fill, ids_in, opened, request
 
 
+def remove_tree(folder: Path) -> None:
+    """Remove a folder into which a live worker may write a file meanwhile."""
+    while folder.exists():
+        with suppress(OSError):
+            shutil.rmtree(folder)
+
+
 def remove(root: Path, _: Path) -> None:
-    shutil.rmtree(root)
+    remove_tree(root)
 
 
 def empty(root: Path, _: Path) -> None:
     for path in root.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove_tree(path) if path.is_dir() else path.unlink()
 
 
 def replace_by_copy(root: Path, backup: Path) -> None:
