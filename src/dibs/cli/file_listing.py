@@ -17,7 +17,7 @@ ENTRY_MEANINGS = {
     "lock": "locked by the writer during a commit",
     "commits": "a file for each commit since the checkpoint",
     "checkpoint": "all jobs up to a commit; older ones are gone",
-    "reserve": "space for the next checkpoint, for a full disk",
+    "reserve": "space that is kept for a full disk",
     "tmp": "files being written; never committed if left",
 }
 

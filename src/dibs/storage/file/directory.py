@@ -5,7 +5,7 @@
       lock          locked by a process while it writes one commit
       commits/      one file for each commit: 000000000000002a is the 42nd
       checkpoint    the index up to some commit; the commits before that one are removed
-      reserve       space for the next checkpoint, for a full disk
+      reserve       space that is kept for a full disk
       tmp/          files that are being written, before they are renamed into place
 
 `commits` is never empty: it begins with the commit 0, which has no content, and the commit of a checkpoint
