@@ -166,7 +166,7 @@ class Schedules:
         return await self._pause(name, paused=True)
 
     async def resume(self, name: str) -> bool:
-        """Let a paused schedule go on at its next time. Return False if there is none with this name."""
+        """Resume a paused schedule at its next time. Return False if no schedule has this name."""
         return await self._pause(name, paused=False)
 
     async def _pause(self, name: str, *, paused: bool) -> bool:

@@ -69,7 +69,8 @@ class Transaction:
     def draw(self) -> int:
         """Draw a number above every earlier one, for a seq, revision, fence or offset.
 
-        The number is at least the time in us. So numbers also grow after an old copy of the file is restored.
+        The number is at least the time in us. So numbers also grow after an old copy of the file is restored,
+        if the clock is right.
         """
         self.number = max(self.number + 1, self.now * 1000)
         return self.number

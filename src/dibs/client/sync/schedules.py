@@ -78,7 +78,7 @@ class BlockingSchedules:
         return run(self._storage_handle, "await queue.schedules.pause(...)", self._source.pause(name))
 
     def resume(self, name: str) -> bool:
-        """Let a paused schedule go on at its next time. Return False if there is none with this name."""
+        """Resume a paused schedule at its next time. Return False if no schedule has this name."""
         return run(self._storage_handle, "await queue.schedules.resume(...)", self._source.resume(name))
 
     def remove(self, name: str) -> bool:

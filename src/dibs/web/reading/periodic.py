@@ -11,7 +11,7 @@ from dibs.client.stored_schedules import has_schedule, readable_schedule, schedu
 from dibs.errors import Refused
 from dibs.model.job import Slot
 from dibs.model.requests import Settings
-from dibs.model.results import State
+from dibs.model.results import Counts, State
 from dibs.model.schedule import TICK_ID, Every, Schedule, is_tick_id
 from dibs.storage.protocol import Storage
 from dibs.web.reading.jobs.story import Stories
@@ -104,17 +104,8 @@ async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, st
     async def read_one(name: str) -> tuple[str, dict[str, Slot], bool]:
         [slot] = await storage.get(name, [TICK_ID])
         slots = {TICK_ID: slot} if name in declared or slot.current is not None else {}
-        count, more = counts[name], False
-        looks: list[tuple[State, int, int]] = [
-            ("scheduled", MAX_SCHEDULED, count.scheduled),
-            ("waiting", MAX_DUE, count.waiting - count.scheduled),
-            ("active", MAX_DUE, count.active),
-        ]
-        for state, limit, exists in looks:
-            if exists:
-                page = await storage.list(name, state, limit=limit)
-                slots.update((id, slot) for id, slot in page.items if is_tick_id(id) and has_schedule(slot))
-                more = more or page.after is not None
+        stored, more = await _stored_schedules(storage, name, counts[name])
+        slots.update(stored)
         return name, slots, more
 
     found = await gather(names, read_one)
@@ -132,6 +123,23 @@ async def read_periodic(source: Source, ticks: Stories, _params: Mapping[str, st
 
     shown = [*await gather(rows[:MAX_LOGS], add_runs), *rows[MAX_LOGS:]]
     return PeriodicPage(tuple(shown), total, may_miss, len(names), len({*names, *queues}))
+
+
+async def _stored_schedules(storage: Storage, queue: str, count: Counts) -> tuple[dict[str, Slot], bool]:
+    """Return the jobs of schedules by id, and True if a part of the queue was not read."""
+    found: dict[str, Slot] = {}
+    more = False
+    looks: list[tuple[State, int, int]] = [
+        ("scheduled", MAX_SCHEDULED, count.scheduled),
+        ("waiting", MAX_DUE, count.waiting - count.scheduled),
+        ("active", MAX_DUE, count.active),
+    ]
+    for state, limit, exists in looks:
+        if exists:
+            page = await storage.list(queue, state, limit=limit)
+            found.update((id, slot) for id, slot in page.items if is_tick_id(id) and has_schedule(slot))
+            more = more or page.after is not None
+    return found, more
 
 
 async def _with_runs(source: Source, storage: Storage, ticks: Stories, row: PeriodicRow) -> PeriodicRow:

@@ -30,7 +30,7 @@ NO_LIMITS: Final = ProcessLimits()
 def memory_of(pid: int) -> int | None:
     """Return the resident memory of a process in bytes; None if it has ended, or there is no /proc.
 
-    A read takes 10 us. `resource.getrusage` would return the peak, which never falls again.
+    `resource.getrusage` would return the peak, which never falls again.
     """
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
@@ -47,7 +47,7 @@ def most_descriptors() -> int:
 def next_descriptor() -> int | None:
     """Return the number of the next file descriptor, or None if this process or system has no more.
 
-    The kernel gives out the lowest free number, so all numbers below are in use. It takes 2 us.
+    The kernel gives out the lowest free number, so all numbers below are in use.
     """
     try:
         number = os.open(os.devnull, os.O_RDONLY)
