@@ -67,7 +67,7 @@ async def test_each_page_of_each_storage_opens_and_lives(tasks: Tasks, tmp_path:
             "failures": "shop.Broken",
             "flows?state=failed": flow,
             f"flow?id={flow}": "Why it failed",
-            "periodic": "No queue has a periodic task",
+            "periodic": "There is no schedule",
             "workers": "worker-7",
             "place": "Accepted jobs survive",
             "history": "order-666",
