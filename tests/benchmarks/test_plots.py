@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-from benchmarks.peers.systems import PEERS as PEERS_OF_RACE
-from benchmarks.plots import main
+from benchmarks.peers.publish.rows import rows
+from benchmarks.peers.results import Results
+from benchmarks.peers.systems import PEERS
+from benchmarks.plots import charts, save
+
+FIGURES = {
+    "drain_jobs": 100, "drain_seconds": 100 / 4321.0, "worker_us": 10.0,
+    "enqueue_jobs": 4, "enqueue_seconds": 10.0,
+    "drain_server": {"cpu_us": 5.0},
+}  # fmt: skip
+SYSTEMS = {peer.key: FIGURES for peer in PEERS if peer.name in ("dibs", "dibs, 1 h")}
+NO_BULLMQ = {"redis: bullmq": {"not_run": "needs Node"}}
 
 
-def figures(kind: str, drain: float) -> dict[str, object]:
-    """Return figures as benchmarks.peers writes them. In memory only the drain is measured."""
-    drained: dict[str, object] = {"drain_jobs": 100, "drain_seconds": 100 / drain, "worker_us": 10.0}
-    if kind == "memory":
-        return drained
-    return drained | {
-        "enqueue_jobs": 4, "enqueue_seconds": 10.0, "pickup_ms": [0.4, 0.4],
-        "drain_server": {"cpu_us": 5.0} if kind == "redis" else None,
-    }  # fmt: skip
-
-
-MEASURED = [peer for peer in PEERS_OF_RACE if peer.name in ("dibs", "dibs, 1 h")]
-SYSTEMS = {peer.key: figures(peer.kind, 4321.0) for peer in MEASURED}
-PEERS = {
-    "about": {},
-    "rounds": [{"baselines": {}, "systems": {**SYSTEMS, "redis: bullmq": {"not_run": "needs Node"}}}],
-}
-CONDITIONS = {
-    "far": [{"kind": "redis", "added_ms": ms, "enqueue": 10.0, "drain": 10.0 - ms} for ms in (0, 1, 2)],
-    "line": [{"kind": "file", "waiting": n, "scheduled": 0, "per_second": n} for n in (1000, 10_000)],
-}
-
-
-def test_each_chart_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system without a measurement has no bar, and a column without figures has no panel.
-
-    The same data gives the same file.
-    """
-    peers, conditions = tmp_path / "peers.json", tmp_path / "conditions.json"
-    peers.write_text(json.dumps(PEERS))
-    conditions.write_text(json.dumps(CONDITIONS))
+def test_each_chart_shows_its_figures(tmp_path: Path) -> None:
+    """A system without a measurement has no bar. The same data gives the same file."""
+    measured = Results({}, [{"baselines": {}, "systems": SYSTEMS | NO_BULLMQ}])
     for folder in ("one", "two"):
-        arguments = [
-            "plots",
-            "--peers",
-            str(peers),
-            "--conditions",
-            str(conditions),
-            "--into",
-            str(tmp_path / folder),
-        ]
-        monkeypatch.setattr("sys.argv", arguments)
-        main()
+        save(charts(rows(measured)), tmp_path / folder)
 
     drawn = {path.stem: path.read_text() for path in (tmp_path / "one").iterdir()}
-    assert {"throughput-redis", "throughput-memory", "pickup-postgresql", "cpu", "distance", "line"} <= set(
-        drawn
-    )
+    assert set(drawn) == {"throughput-redis", "throughput-postgresql", "cpu"}
     assert "4,321" in drawn["throughput-redis"]
     assert "bullmq" not in drawn["throughput-redis"]
-    assert "enqueued" in drawn["throughput-file"]
-    assert "enqueued" not in drawn["throughput-memory"]
     assert drawn == {path.stem: path.read_text() for path in (tmp_path / "two").iterdir()}

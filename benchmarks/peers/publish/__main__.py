@@ -113,8 +113,7 @@ def draw(results: Results) -> None:
         print("the pictures are not drawn: matplotlib is not installed", file=sys.stderr)
         return
     shown = [row for row in rows(results) if not row["behind"]]
-    figures = {f"throughput-{kind}": plots.throughput(shown, kind) for kind in ("redis", "postgresql")}
-    plots.save(figures | {"cpu": plots.cpu(shown)}, PICTURES)
+    plots.save(plots.charts(shown), PICTURES)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The screenshots of the documentation: `python -m tests.web.browser.screenshots [FOLDER]` takes them again.
 
 A worker runs the jobs of a small shop in memory for some seconds, so that the pages have something to show.
-Each page has a picture in each theme, and some pages have one as on a phone. With a FOLDER, each page has
+With a FOLDER, each page has
 four pictures in it, at both widths in both themes, to look at.
 """
 
@@ -50,22 +50,10 @@ PAGES: Final = {
     "search": "search?text=picture-1",
     "enqueue": "enqueue?queue=thumbnails",
 }
-#: Pictures of the documentation: pages in both themes, and pages as on a phone.
-SHOWN: Final = (
-    "overview",
-    "queue",
-    "job",
-    "failures",
-    "flow",
-    "flows",
-    "batch",
-    "periodic",
-    "workers",
-    "place",
-)
 #: Width and theme -> names of pages.
 Plan = dict[tuple[str, str], list[str]]
-ON_PHONE: Final = ("overview", "job", "flow")
+#: Pictures of the documentation.
+SHOWN: Final[Plan] = {("desk", "light"): ["overview", "flow"], ("desk", "dark"): ["job"]}
 
 
 async def take(viewer: Viewer, path: str, file: Path, *, whole: bool = False) -> None:
@@ -116,7 +104,7 @@ async def collect_rates(dashboard: Dashboard) -> None:
 async def main(folder: Path | None, warehouse: Path) -> None:
     plan: Plan
     if folder is None:
-        plan = {("desk", theme): list(SHOWN) for theme in THEMES} | {("phone", "light"): list(ON_PHONE)}
+        plan = SHOWN
     else:
         folder.mkdir(parents=True, exist_ok=True)
         plan = {(width, theme): list(PAGES) for width in WIDTHS for theme in THEMES}
