@@ -17,7 +17,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("calls",),
         ("connection",),
         (
-            *("app", "claim", "feed", "listing", "queue", "receiver", "schedules", "stored_schedules"),
+            *("claim", "feed", "listing", "queue", "receiver", "schedules", "stored_schedules"),
             *("status", "stored_queue", "task", "ticket", "work_report", "work_stop", "worker_info"),
         ),
         ("sync",),
@@ -59,20 +59,20 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
 # A handle makes its blocking twin when `.sync` is asked for, and the twin wraps the handle: the one circle
 # that is allowed, because each of the two is the other half of one class.
 TWINS = {
-    "dibs.client.app": "dibs.client.sync.app",
-    "dibs.client.listing": "dibs.client.sync.listing",
+    "dibs.app": "dibs.client.sync.app",
+    "dibs.client.listing": "dibs.client.sync.queue",
     "dibs.client.queue": "dibs.client.sync.queue",
     "dibs.client.task": "dibs.client.sync.task",
-    "dibs.client.ticket": "dibs.client.sync.ticket",
+    "dibs.client.ticket": "dibs.client.sync.queue",
     "dibs.client.claim": "dibs.client.sync.claim",
-    "dibs.client.feed": "dibs.client.sync.feed",
-    "dibs.client.receiver": "dibs.client.sync.receiver",
-    "dibs.client.schedules": "dibs.client.sync.schedules",
-    "dibs.flow.builder": "dibs.client.sync.flow_builder",
-    "dibs.flow.chain": "dibs.client.sync.flow_chain",
-    "dibs.flow.stored_flow": "dibs.client.sync.stored_flow",
-    "dibs.flow.batch.batch": "dibs.client.sync.batch",
-    "dibs.flow.batch.stored_batch": "dibs.client.sync.stored_batch",
+    "dibs.client.feed": "dibs.client.sync.claim",
+    "dibs.client.receiver": "dibs.client.sync.claim",
+    "dibs.client.schedules": "dibs.client.sync.queue",
+    "dibs.flow.builder": "dibs.client.sync.flow",
+    "dibs.flow.chain": "dibs.client.sync.flow",
+    "dibs.flow.stored_flow": "dibs.client.sync.flow",
+    "dibs.flow.batch.batch": "dibs.client.sync.flow",
+    "dibs.flow.batch.stored_batch": "dibs.client.sync.flow",
 }
 
 

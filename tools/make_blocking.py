@@ -1,12 +1,11 @@
-"""Writes the blocking handles of src/dibs/client/sync from the async handles in src/dibs/client.
+"""Writes the blocking handles of src/dibs/client/sync from the async handles.
 
     python tools/make_blocking.py           writes all files
     python tools/make_blocking.py --check   exits with 1 if a file is not current
 
-Each async module has one blocking module of the same name: client/queue.py has client/sync/queue.py. A
-blocking handle has the methods, signatures and docstrings of its async handle. It runs each call on the event
-loop where the storage is open and waits for the result. Methods that declare handlers exist only on the async
-handle.
+HANDLES names the blocking modules, and the async modules that each of them covers. A blocking handle has the
+methods, signatures and docstrings of its async handle. It runs each call on the event loop where the storage
+is open and waits for the result. Methods that declare handlers exist only on the async handle.
 """
 
 # ruff: noqa: INP001 - a script, imported by its test alone
@@ -17,46 +16,47 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 
-CLIENT = Path(__file__).parent.parent / "src" / "dibs" / "client"
+SOURCE = Path(__file__).parent.parent / "src"
 #: The folder of the generated files.
-TARGET = CLIENT / "sync"
+TARGET = SOURCE / "dibs" / "client" / "sync"
 
-#: Module -> its handles in the order in which they are written, each with its type parameters.
-HANDLES = {
-    "flow_calls": {"FlowCalls": ""},
-    "flow_builder": {"Flow": ""},
-    "flow_chain": {"Chain": ""},
-    "stored_flow": {"StoredFlow": ""},
-    "batch": {"Batch": ""},
-    "stored_batch": {"StoredBatch": ""},
-    "app": {"Dibs": ""},
-    "listing": {"Listing": ""},
-    "schedules": {"Schedules": ""},
-    "stored_queue": {"StoredQueue": ""},
-    "queue": {"Queue": ""},
-    "task": {"TaskEnqueuer": "[P, R]", "Task": "[P, R]"},
-    "ticket": {"Ticket": "[R]"},
-    "receiver": {"Receiver": ""},
-    "claim": {"Claim": ""},
-    "feed": {"Feed": ""},
+#: Blocking module -> async module -> its handles in the order in which they are written, each
+#: with its type parameters.
+HANDLES: dict[str, dict[str, dict[str, str]]] = {
+    "app": {"dibs.app": {"Dibs": ""}},
+    "flow": {
+        "dibs.flow.builder": {"Flow": ""},
+        "dibs.flow.chain": {"Chain": ""},
+        "dibs.flow.stored_flow": {"StoredFlow": ""},
+        "dibs.flow.batch.batch": {"Batch": ""},
+        "dibs.flow.batch.stored_batch": {"StoredBatch": ""},
+    },
+    "task": {"dibs.client.task": {"TaskEnqueuer": "[P, R]", "Task": "[P, R]"}},
+    "queue": {
+        "dibs.client.listing": {"Listing": ""},
+        "dibs.client.schedules": {"Schedules": ""},
+        "dibs.client.ticket": {"Ticket": "[R]"},
+        "dibs.client.stored_queue": {"StoredQueue": ""},
+        "dibs.client.queue": {"Queue": ""},
+    },
+    "claim": {
+        "dibs.client.receiver": {"Receiver": ""},
+        "dibs.client.claim": {"Claim": ""},
+        "dibs.client.feed": {"Feed": ""},
+    },
 }
-#: The async modules outside dibs.client, by the names of their blocking modules.
-SOURCES = {
-    "flow_calls": "dibs.flow.app_calls",
-    "flow_builder": "dibs.flow.builder",
-    "flow_chain": "dibs.flow.chain",
-    "stored_flow": "dibs.flow.stored_flow",
-    "batch": "dibs.flow.batch.batch",
-    "stored_batch": "dibs.flow.batch.stored_batch",
+PARAMETERS = {
+    name: parameters
+    for sources in HANDLES.values()
+    for handles in sources.values()
+    for name, parameters in handles.items()
 }
-PARAMETERS = {name: parameters for handles in HANDLES.values() for name, parameters in handles.items()}
 #: Handle -> the variable that stands for it in error messages, where it is not the class name in lower case.
 VARIABLES = {
-    "FlowCalls": "app",
     "StoredFlow": "flow",
     "StoredBatch": "batch",
     "Dibs": "app",
@@ -89,9 +89,9 @@ RUNNERS = ("iterate", "next_item", "run", "run_on_this_thread", "run_with_connec
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
-HEADER = '''"""Blocking form of {module}.
+HEADER = '''"""Blocking forms of async handles, whose modules are {modules}.
 
-Written by tools/make_blocking.py from the async module: change that one.
+Written by tools/make_blocking.py from the async modules: change those.
 """
 
 {lint}from __future__ import annotations
@@ -120,24 +120,26 @@ def main(arguments: list[str]) -> int:
 
 def generated(module: str) -> str:
     """Return the source of a blocking module before it is formatted."""
-    tree = ast.parse(source_path(module).read_text("utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in HANDLES[module]]
+    trees = {source: ast.parse(source_path(source).read_text("utf-8")) for source in HANDLES[module]}
+    classes = [
+        node
+        for source, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name in HANDLES[module][source]
+    ]
     body = "\n\n".join(map(blocking_class, classes))
     types = [text for name, text in TYPE_VARIABLES.items() if re.search(rf"\b{name}\b", body)]
-    imports = [*needed_imports(module, tree, body), *other_handles(module, body)]
+    imports = [*needed_imports(trees, body), *other_handles(module, body)]
     lint = LINT if re.search(r"\bsource\._", body.replace("self._source._", "")) else ""
-    return HEADER.format(module=source_module(module), lint=lint) + "\n".join(
-        [*imports, "", *types, "", body]
-    )
+    return HEADER.format(modules=joined(trees), lint=lint) + "\n".join([*imports, "", *types, "", body])
 
 
-def source_module(module: str) -> str:
-    """Return the name of the async module of a blocking module."""
-    return SOURCES.get(module, f"dibs.client.{module}")
+def joined(modules: Iterable[str]) -> str:
+    return fill(", ".join(modules), 108, initial_indent=" " * 54).strip()
 
 
-def source_path(module: str) -> Path:
-    return CLIENT.parent.parent.joinpath(*source_module(module).split(".")).with_suffix(".py")
+def source_path(source: str) -> Path:
+    return SOURCE.joinpath(*source.split(".")).with_suffix(".py")
 
 
 def formatted(text: str) -> str:
@@ -148,7 +150,7 @@ def formatted(text: str) -> str:
             "ruff",
             *command,
             "--stdin-filename",
-            str(CLIENT / "sync" / "queue.py"),
+            str(SOURCE / "dibs" / "client" / "sync" / "queue.py"),
             "-",
         ]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603
@@ -158,15 +160,16 @@ def formatted(text: str) -> str:
 # -- imports -------------------------------------------------------------------------------------------------
 
 
-def needed_imports(module: str, tree: ast.Module, body: str) -> Iterator[str]:
-    """Yield an import for each name of the body that the async module imports or defines."""
+def needed_imports(trees: dict[str, ast.Module], body: str) -> Iterator[str]:
+    """Yield an import for each name of the body that an async module imports or defines."""
     words = set(re.findall(r"\w+", body)) - {*TYPE_VARIABLES}
     yield from (f"from dibs.client.sync.background_loop import {name}" for name in RUNNERS)
     yield "from dibs.client.sync.thread_calls import run_enqueue"
-    for node in statements(tree):
-        for source, name in names_in(node, source_module(module)):
-            if name in words and source != f"dibs.client.sync.{module}":
-                yield f"from {source} import {name}"
+    for async_module, tree in trees.items():
+        for node in statements(tree):
+            for source, name in names_in(node, async_module):
+                if name in words and not source.startswith("dibs.client.sync."):
+                    yield f"from {source} import {name}"
 
 
 def statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -192,8 +195,8 @@ def names_in(node: ast.stmt, module: str) -> Iterator[tuple[str, str]]:
 
 def other_handles(module: str, body: str) -> Iterator[str]:
     """Yield an import for each blocking handle of another module."""
-    for other, handles in HANDLES.items():
-        for name in handles:
+    for other, sources in HANDLES.items():
+        for name in (name for handles in sources.values() for name in handles):
             if other != module and re.search(rf"\bBlocking{name}\b", body):
                 yield f"from dibs.client.sync.{other} import Blocking{name}"
 
@@ -210,7 +213,7 @@ def blocking_class(node: ast.ClassDef) -> str:
     lines += ["        super().__init__(source)"] if base else []
     lines += [f"        self._source{f': {name}{parameters}' if base else ''} = source"]
     if not base:
-        handle = "source._storage_handle" if name == "FlowCalls" else "source._client.storage_handle"
+        handle = "source._storage_handle" if name == "Dibs" else "source._client.storage_handle"
         lines += [f"        self._storage_handle = {handle}", ""]
         lines += ["    def __repr__(self) -> str:", '        return f"<Blocking{repr(self._source)[1:]}"']
     return "\n".join([*lines, "", *members(node), ""])

@@ -36,7 +36,7 @@ def report() -> list[dict[str, Any]]:
     if not output.stdout.startswith("{"):
         raise SystemExit(f"pyright failed: {output.stdout}{output.stderr}")
     symbols: list[dict[str, Any]] = json.loads(output.stdout)["typeCompleteness"]["symbols"]
-    if not any(symbol["name"] == "dibs.client.app.Dibs" for symbol in symbols):
+    if not any(symbol["name"] == "dibs.app.Dibs" for symbol in symbols):
         raise SystemExit("pyright did not find the package dibs; install it with `pip install -e .`")
     return symbols
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.client.calls.failure import Failure
@@ -68,19 +68,16 @@ from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
-    from dibs.client.sync.batch import BlockingBatch
-    from dibs.client.sync.claim import BlockingClaim
-    from dibs.client.sync.feed import BlockingFeed
-    from dibs.client.sync.flow_builder import BlockingFlow
-    from dibs.client.sync.flow_chain import BlockingChain
-    from dibs.client.sync.listing import BlockingListing
-    from dibs.client.sync.queue import BlockingQueue
-    from dibs.client.sync.receiver import BlockingReceiver
-    from dibs.client.sync.schedules import BlockingSchedules
-    from dibs.client.sync.stored_batch import BlockingStoredBatch
-    from dibs.client.sync.stored_flow import BlockingStoredFlow
+    from dibs.client.sync.claim import BlockingClaim, BlockingFeed, BlockingReceiver
+    from dibs.client.sync.flow import (
+        BlockingBatch,
+        BlockingChain,
+        BlockingFlow,
+        BlockingStoredBatch,
+        BlockingStoredFlow,
+    )
+    from dibs.client.sync.queue import BlockingListing, BlockingQueue, BlockingSchedules, BlockingTicket
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
-    from dibs.client.sync.ticket import BlockingTicket
     from dibs.flow.batch.batch import Batch
     from dibs.flow.batch.results import MemberResult
     from dibs.flow.batch.stored_batch import StoredBatch

@@ -34,8 +34,7 @@ from dibs import (
     current_job,
 )
 from dibs.client.sync.claim import BlockingClaim
-from dibs.client.sync.queue import BlockingQueue
-from dibs.client.sync.ticket import BlockingTicket
+from dibs.client.sync.queue import BlockingQueue, BlockingTicket
 
 app = Dibs("memory:")
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.doctor import Finding, Report, examination, examine, examine_open, queues, workers
 from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
 from dibs.model.requests import EnqueueRequest, SettingsPatch

@@ -14,9 +14,9 @@ from attrs import define, field, frozen
 
 from dibs import Dibs, Error, Snooze, Storage, open_storage
 from dibs.flow.running.evaluation import Evaluator
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request, with_wake_up
 from dibs.model.job import Job
 from dibs.model.requests import Complete, Fail, HandOff, Release, SettleAction, Settlement
+from dibs.model.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request, with_wake_up
 
 #: The verbs of a storage that an evaluation calls.
 CALLS = ("get", "enqueue", "report", "settle", "finish", "amend", "cancel", "retry_failed")

@@ -20,8 +20,8 @@ from dibs import (
 )
 from dibs.flow.batch import evaluation
 from dibs.flow.batch.producer import PRODUCERS
-from dibs.flow.wakeup import FLOWS
 from dibs.model.requests import JobPatch
+from dibs.model.wakeup import FLOWS
 from tests.flow.batch_tasks import GATES, BatchTasks
 from tests.flow.tasks import FAILING
 

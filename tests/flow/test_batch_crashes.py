@@ -14,8 +14,8 @@ from dibs import Batch, BatchSummary, Bound
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob, RunEnvironment
 from dibs.flow.batch import evaluation, segments
 from dibs.flow.batch.producer import PRODUCERS
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Job
+from dibs.model.wakeup import FLOWS
 from tests.flow.driver import Crashed, Driver, Stop
 
 ON_SUCCESS, ON_FINISH, ON_FIRST_FAILURE = 100, 101, 102

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dibs import Batch, BatchSummary, Dibs
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 from dibs.worker import run
 from tests.flow.kill_app import add_up, double, fail
 from tests.flow.test_kills import TIMEOUT, Killer, app, count_ends

@@ -10,7 +10,7 @@ import pytest
 from dibs import Refused
 from dibs.flow.running import evaluation
 from dibs.flow.running.evaluation import EvaluationError
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 from tests.flow.driver import Driver, Graph, Stop
 
 DIAMOND = Graph([[], [0], [0], [1, 2], []], [[], [], [], [], [3]], [[], [], [], [], []])

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs import ConfigurationError, Dibs, JobFailed
-from dibs.flow.wakeup import EVALUATIONS
+from dibs.model.wakeup import EVALUATIONS
 from tests.flow.tasks import FAILING, Tasks
 
 

@@ -14,7 +14,7 @@ import pytest
 from attrs import define, field
 
 from dibs import Dibs
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 from dibs.worker import WorkReport, run
 from dibs.worker.supervisor import workers
 from tests.flow import kill_app

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.maintenance import evaluations
 from dibs.maintenance.evaluations import enqueue_missing_evaluations
 from dibs.model.requests import Complete
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Storage
 from tests.flow.tasks import Tasks
 from tests.flow.test_stored_flow import status_when

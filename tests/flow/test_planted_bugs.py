@@ -14,9 +14,10 @@ import pytest
 from attrs import frozen
 from hypothesis import settings
 
-from dibs.flow import arguments, wakeup
+from dibs.flow import arguments
 from dibs.flow.running import decide, ending, live_flow, node_reads, restarting
 from dibs.maintenance import evaluations
+from dibs.model import wakeup
 from dibs.storage.registry import open_storage
 from tests.flow.machine.laws import BrokenLaw
 from tests.flow.machine.machine import run_machine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs.flow.running import evaluation
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
 from dibs.storage.redis.many_queues import RedisManyQueues

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs import FlowStatus, JobCancelled, JobFailed, Refused
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from tests.flow.tasks import FAILING, Tasks
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
-from dibs.flow.wakeup import (
+from dibs.model.job import ActiveRun, Error, Job, JobData
+from dibs.model.requests import Cancelled, Complete, Fail
+from dibs.model.wakeup import (
     EVALUATIONS,
     FLOW_ATTRIBUTE,
     Hint,
@@ -15,8 +17,6 @@ from dibs.flow.wakeup import (
     node_number,
     with_wake_up,
 )
-from dibs.model.job import ActiveRun, Error, Job, JobData
-from dibs.model.requests import Cancelled, Complete, Fail
 from dibs.worker.dispatch.flow_wakeups import fold_wake_ups
 from dibs.worker.execution.invocation import Invocation
 

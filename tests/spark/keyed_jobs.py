@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Complete,
@@ -16,6 +15,7 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
+from dibs.model.wakeup import FLOW_ATTRIBUTE
 from dibs.storage.protocol import Storage
 
 IN_FLOW: Final = {FLOW_ATTRIBUTE: b'"flow 1"'}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.wakeup import FLOW_ATTRIBUTE
 from dibs.spark.history import increments
 from dibs.spark.history.engines import EngineName
 from dibs.spark.history.reading import table_dataset

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Ending
 from dibs.errors import LeaseLost, PermanentError, Snooze

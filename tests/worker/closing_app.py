@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 
 app = Dibs()
 

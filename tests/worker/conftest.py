@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from tests.conftest import is_installed
 from tests.worker import apps
 from tests.worker.gate import Gate

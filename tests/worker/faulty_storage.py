@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.storage.protocol import Storage
 
 

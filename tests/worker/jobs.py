@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.model.job import Job, JobData, NewJob, Outcome

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from tests.worker.apps import held
 from tests.worker.jobs import add
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import WorkReport, run
 from tests.source import PROJECT
 

@@ -15,7 +15,7 @@ from dibs.cli.options import Format
 from dibs.cli.output import echo, escape, print_json, print_lines
 from dibs.cli.tables import fold, print_tab_separated
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 
 #: The most failed nodes that are listed below the drawing.
 MAX_FAILED: Final = 10

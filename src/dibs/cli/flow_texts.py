@@ -8,7 +8,7 @@ from typing import Final
 
 from dibs.flow.groups import Group
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 
 #: The states of nodes in the order in which a text counts them.
 NODE_STATES: Final = (

@@ -19,11 +19,11 @@ from dibs.client.options.retention import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.client.status import decode_attributes
 from dibs.errors import JobCancelled, LeaseLost, Refused
-from dibs.flow.wakeup import FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import requests as model
 from dibs.model.job import Error, Job
 from dibs.model.results import SettleResult, SettleStatus
 from dibs.model.schedule import NAME_PREFIX, read_schedule, refuse_hand_off, with_next_tick
+from dibs.model.wakeup import FLOW_ATTRIBUTE, with_wake_up
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from dibs.model.results import EventPage, WaitResult
 from dibs.storage.protocol import LATEST, Storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.feed import BlockingFeed
+    from dibs.client.sync.claim import BlockingFeed
 
 #: Most events that one read of the log returns.
 PAGE_SIZE = 500
@@ -144,7 +144,7 @@ class Feed:
     @property
     def sync(self) -> BlockingFeed:
         """This feed with blocking methods, for code without an event loop."""
-        from dibs.client.sync.feed import BlockingFeed  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.claim import BlockingFeed  # noqa: PLC0415 - async programs never load it
 
         return BlockingFeed(self)
 

@@ -11,7 +11,7 @@ from dibs.model.check_values import check_optional_number
 from dibs.model.results import State
 
 if TYPE_CHECKING:
-    from dibs.client.sync.listing import BlockingListing
+    from dibs.client.sync.queue import BlockingListing
 
 #: Most ids that one call of the storage returns.
 PAGE_SIZE: Final = 500
@@ -42,7 +42,7 @@ class Listing:
     @property
     def sync(self) -> BlockingListing:
         """This listing for code without an event loop."""
-        from dibs.client.sync.listing import BlockingListing  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.queue import BlockingListing  # noqa: PLC0415 - async programs never load it
 
         return BlockingListing(self)
 

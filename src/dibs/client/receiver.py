@@ -28,7 +28,7 @@ from dibs.model.schedule import UNREADABLE_PAUSE, refuse_tick
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from dibs.client.sync.receiver import BlockingReceiver
+    from dibs.client.sync.claim import BlockingReceiver
 
 #: Renewals during the length of a lease: a lease of 30 s is renewed every 10 s.
 RENEWALS_PER_LEASE: Final = 3
@@ -113,7 +113,7 @@ class Receiver:
     @property
     def sync(self) -> BlockingReceiver:
         """This receiver with blocking methods, for code without an event loop."""
-        from dibs.client.sync.receiver import BlockingReceiver  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.claim import BlockingReceiver  # noqa: PLC0415 - async programs never load it
 
         return BlockingReceiver(self)
 

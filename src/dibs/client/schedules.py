@@ -30,7 +30,7 @@ from dibs.model.requests import DEFAULT_UPDATE
 from dibs.model.schedule import PAUSED_UNTIL, Every, Schedule
 
 if TYPE_CHECKING:
-    from dibs.client.sync.schedules import BlockingSchedules
+    from dibs.client.sync.queue import BlockingSchedules
 
 _DECIDED: Final = "the schedule decides when its jobs run; leave {} out of the options of the call"
 
@@ -75,7 +75,7 @@ class Schedules:
     @property
     def sync(self) -> BlockingSchedules:
         """These schedules with blocking methods, for code without an event loop."""
-        from dibs.client.sync.schedules import BlockingSchedules  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.queue import BlockingSchedules  # noqa: PLC0415 - async programs never load it
 
         return BlockingSchedules(self)
 

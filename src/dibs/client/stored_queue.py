@@ -20,8 +20,8 @@ from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.options.retention import Retention, build_retention
 from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
-from dibs.flow.wakeup import EVALUATIONS, wake_flows_of
 from dibs.model.job import Slot
+from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, End, Fail, JobPatch
 from dibs.model.results import (
     AmendStatus,
@@ -32,6 +32,8 @@ from dibs.model.results import (
     RetryFailedStatus,
     State,
 )
+from dibs.model.wakeup import CANCELLED_HINT, EVALUATIONS, FLOWS, flow_of, wake_up_request
+from dibs.storage.protocol import Storage
 
 #: Most records that one step of `StoredQueue.prune` removes, so that other calls can run between two steps.
 PRUNE_BATCH = 1000
@@ -250,3 +252,18 @@ class StoredQueue:
             request_keys=sum(step.request_keys for step in steps),
             events=sum(step.events for step in steps),
         )
+
+
+async def wake_flows_of(storage: Storage, queue: str, ids: Sequence[str]) -> None:
+    """Wake the flows of jobs that have ended without a follow-up, by `finish` or `cancel`.
+
+    The attributes are read from the outcomes, which nodes keep for days.
+    """
+    slots = await storage.get(queue, ids)
+    outcomes = [slot.outcome for slot in slots if slot.outcome is not None]
+    flows = dict.fromkeys(filter(None, (flow_of(outcome.kept_attributes) for outcome in outcomes)))
+    requests = [wake_up_request(id) for id in flows]
+    if queue == FLOWS:
+        requests += [wake_up_request(id, CANCELLED_HINT) for id in ids]
+    for begin in range(0, len(requests), LIMITS.batch):
+        await storage.enqueue(EVALUATIONS, requests[begin : begin + LIMITS.batch])

@@ -27,7 +27,7 @@ from dibs.model.rules import ABSENT
 from dibs.model.ticket_state import TicketState
 
 if TYPE_CHECKING:
-    from dibs.client.sync.ticket import BlockingTicket
+    from dibs.client.sync.queue import BlockingTicket
 
 R = TypeVar("R")
 #: Returns an encoded result as the return type of the function of a task. Raises ValueError.
@@ -113,7 +113,7 @@ class Ticket(Generic[R]):
     @property
     def sync(self) -> BlockingTicket[R]:
         """This ticket with blocking methods, for code without an event loop."""
-        from dibs.client.sync.ticket import BlockingTicket  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.queue import BlockingTicket  # noqa: PLC0415 - async programs never load it
 
         return BlockingTicket(self)
 

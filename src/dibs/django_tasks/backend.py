@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.options.ids import new_id
 from dibs.client.options.job_settings import JobSettings
 from dibs.client.options.retention import Retention

@@ -12,7 +12,7 @@ import django
 from django.apps import apps
 from django.utils.module_loading import autodiscover_modules
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import ConfigurationError
 
 if not apps.ready:

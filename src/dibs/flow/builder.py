@@ -32,17 +32,17 @@ from dibs.flow.plan import (
     PlannedNode,
     encode_plan,
 )
-from dibs.flow.wakeup import FLOWS
 from dibs.model.check_jobs import check_request
 from dibs.model.check_values import check_text
 from dibs.model.limits import LIMITS
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject
+from dibs.model.wakeup import FLOWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from dibs.client.sync.flow_builder import BlockingFlow
+    from dibs.client.sync.flow import BlockingFlow
 
 R = TypeVar("R")
 #: "stop": the node is skipped if a parent does not complete. "ignore": it runs then, too.
@@ -100,7 +100,7 @@ class Flow:
     @property
     def sync(self) -> BlockingFlow:
         """This flow with blocking methods, for code without an event loop."""
-        from dibs.client.sync.flow_builder import BlockingFlow  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.flow import BlockingFlow  # noqa: PLC0415 - async programs never load it
 
         return BlockingFlow(self)
 

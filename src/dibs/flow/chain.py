@@ -12,7 +12,7 @@ from dibs.errors import Refused
 from dibs.flow.builder import Flow
 
 if TYPE_CHECKING:
-    from dibs.client.sync.flow_chain import BlockingChain
+    from dibs.client.sync.flow import BlockingChain
 
 
 class Chain:
@@ -41,7 +41,7 @@ class Chain:
     @property
     def sync(self) -> BlockingChain:
         """This chain with blocking methods, for code without an event loop."""
-        from dibs.client.sync.flow_chain import BlockingChain  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.flow import BlockingChain  # noqa: PLC0415 - async programs never load it
 
         return BlockingChain(self)
 

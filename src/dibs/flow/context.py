@@ -11,7 +11,7 @@ from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 
 R_co = TypeVar("R_co", covariant=True)
 #: Returns an encoded result as the return type of the function of a task. Raises ValueError.

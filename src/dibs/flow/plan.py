@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dibs.errors import Refused
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import OutcomeRetention, Overrides
 from dibs.model.limits import LIMITS
+from dibs.model.wakeup import FLOWS
 
 #: The most nodes of one plan.
 MAX_NODES: Final = 10_000

@@ -16,15 +16,15 @@ from dibs.flow.context import FlowContext
 from dibs.flow.notes import COMPLETED, WAITING, Memo, decode_memo, is_open, revision_of, state_name
 from dibs.flow.plan import Plan, decode_plan, node_id
 from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE, STAMP_ATTRIBUTE, wake_up
-from dibs.flow.wakeup import FLOWS, Hint
 from dibs.model.job import Error, JobData, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import JobPatch
 from dibs.model.results import CancelStatus, RetryFailedStatus
 from dibs.model.ticket_state import ticket_state
+from dibs.model.wakeup import FLOWS, Hint
 
 if TYPE_CHECKING:
-    from dibs.client.sync.stored_flow import BlockingStoredFlow
+    from dibs.client.sync.flow import BlockingStoredFlow
 
 NodeState = Literal[
     "waiting",
@@ -101,7 +101,7 @@ class StoredFlow:
     @property
     def sync(self) -> BlockingStoredFlow:
         """This flow with blocking methods, for code without an event loop."""
-        from dibs.client.sync.stored_flow import BlockingStoredFlow  # noqa: PLC0415 - see StoredQueue.sync
+        from dibs.client.sync.flow import BlockingStoredFlow  # noqa: PLC0415 - see StoredQueue.sync
 
         return BlockingStoredFlow(self)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define, field
 
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_up_request
+from dibs.model.wakeup import EVALUATIONS, FLOWS, wake_up_request
 from dibs.storage.protocol import Storage
 
 #: Seconds between two checks. A flow without an evaluation stands still for up to this time, as a rule.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from dibs.client.app import Until
+from dibs.app import Until
 from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
@@ -29,7 +29,7 @@ from dibs.storage.addresses import redact_url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dibs.client.app import Dibs
+    from dibs.app import Dibs
 
 
 class ExecutorReport(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ except ImportError as _error:
         "dibs.telemetry.metrics needs prometheus-client: pip install 'dibs[metrics]'"
     ) from _error
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.sync import background_loop
 from dibs.host_names import is_allowed_host, is_loopback
 from dibs.model.events import AttemptKind, LogEvent

@@ -21,7 +21,7 @@ except ImportError as _error:
         "dibs.telemetry.storage_metrics needs prometheus-client: pip install 'dibs[metrics]'"
     ) from _error
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.worker_info import WorkerInfo
 from dibs.doctor import Report, examine_open
 from dibs.errors import StorageError

@@ -20,7 +20,7 @@ try:
 except ImportError as _error:
     raise ImportError("dibs.telemetry.tracing needs OpenTelemetry: pip install 'dibs[otel]'") from _error
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob
 from dibs.errors import Snooze
 from dibs.model.requests import EnqueueRequest, FollowUp

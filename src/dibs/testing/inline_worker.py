@@ -16,14 +16,13 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.connection.handler_thread import HandlerThread
 from dibs.client.connection.step_transactions import StepTransactions
 from dibs.client.connection.thread_callbacks import CALLER_THREAD
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
-from dibs.flow.wakeup import FLOWS, with_wake_up
 from dibs.maintenance.declared_settings import apply_declared_settings
 from dibs.maintenance.evaluations import enqueue_missing_evaluations
 from dibs.maintenance.reap import reap
@@ -31,6 +30,7 @@ from dibs.model import run_outcome
 from dibs.model.job import Job
 from dibs.model.requests import End, SettleAction
 from dibs.model.results import ClaimResult
+from dibs.model.wakeup import FLOWS, with_wake_up
 from dibs.testing.clock import ManualClock
 from dibs.worker.dispatch.round_trip import settle_singly
 from dibs.worker.execution.executor import Executor

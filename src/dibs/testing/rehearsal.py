@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 
 from attrs import define, field, frozen
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.connection.handler_thread import HANDLER_THREAD, HandlerThread
 from dibs.client.options.durations import Seconds, duration_ms

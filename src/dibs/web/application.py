@@ -11,7 +11,7 @@ from attrs import define, field
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import ConfigurationError, DibsError
 from dibs.web.live import Live
 from dibs.web.pages import Pages

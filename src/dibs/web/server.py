@@ -12,7 +12,7 @@ from secrets import token_urlsafe
 import uvicorn
 from attrs import frozen
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.host_names import is_loopback
 from dibs.web.application import dibs_web
 from dibs.web.gate import TokenGate

@@ -18,8 +18,8 @@ from dibs.flow.batch.plan import is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
 from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.stored_flow import StoredFlow
-from dibs.flow.wakeup import FLOWS
 from dibs.model.requests import Settings
+from dibs.model.wakeup import FLOWS
 from dibs.web.reading.jobs.form import FormField, task_fields
 from dibs.web.reading.queues.settings import form_values
 from dibs.web.reading.source import Source

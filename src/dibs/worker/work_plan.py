@@ -10,7 +10,7 @@ from typing import Final, get_args
 
 from attrs import evolve, field, frozen
 
-from dibs.client.app import Dibs, Until
+from dibs.app import Dibs, Until
 from dibs.client.options.durations import Seconds, duration_seconds
 from dibs.errors import ConfigurationError, Refused, UnknownTask
 from dibs.model.check_arguments import check_choice, check_not_one_text

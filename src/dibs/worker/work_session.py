@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
-from dibs.client.app import Dibs, Until
+from dibs.app import Dibs, Until
 from dibs.client.options.durations import DEFAULT_LEASE, Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests

@@ -184,7 +184,7 @@ def in_child(function: Any) -> str:
 async def test_work_runs_the_worker_and_closes_the_storage_that_it_opened(
     storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dibs.client import app as module
+    from dibs import app as module
 
     app = Dibs(storage_url)
     monkeypatch.setattr(module, "WORKER_FUNCTION", f"{__name__}:pretend_to_work")

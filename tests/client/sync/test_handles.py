@@ -45,7 +45,7 @@ def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(make_blocking, "TARGET", tmp_path)
     assert make_blocking.main(["--check"]) == 0
 
-    stale = tmp_path / "stored_queue.py"
+    stale = tmp_path / "queue.py"
     stale.write_text(stale.read_text("utf-8").replace("def counts", "def count"), "utf-8")
     assert make_blocking.main(["--check"]) == 1
     stale.unlink()
@@ -199,7 +199,7 @@ def test_a_loop_that_ends_leaves_no_thread_waiting(storage_url: str) -> None:
 
 def test_work_runs_on_the_callers_own_thread(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signals arrive only on the main thread."""
-    from dibs.client import app as module
+    from dibs import app as module
 
     monkeypatch.setattr(module, "WORKER_FUNCTION", f"{__name__}:tell_thread")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define
 
 from dibs.flow.stored_flow import FlowStatus
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 from tests.flow.machine.graphs import FlowSpec, label_of
 from tests.flow.machine.laws import check_planned_ends, require
 from tests.flow.machine.naive import Reading, read

@@ -11,8 +11,8 @@ import msgspec
 from attrs import define, field, frozen
 from msgspec.structs import replace
 
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.requests import Cancelled, Complete, Fail, SettleAction, Settlement
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.testing.clock import ManualClock
 
 _KINDS: Final[dict[Any, str]] = {Complete: "completed", Fail: "failed", Cancelled: "cancelled"}

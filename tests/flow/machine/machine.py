@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from dibs.flow.running import evaluation
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from tests.flow.machine.ending import check_end
 from tests.flow.machine.graphs import QUEUES, FlowSpec, flow_specs
 from tests.flow.machine.process import FAULT_KINDS, Fault

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.registry import open_storage
 from tests.flow.machine.ending import check_end
 from tests.flow.machine.graphs import QUEUES, FlowSpec, NodeSpec

@@ -11,10 +11,11 @@ from typing import Final
 import pytest
 from attrs import frozen
 
-from dibs.flow import arguments, wakeup
+from dibs.flow import arguments
 from dibs.flow.running import decide, ending, evaluation, live_flow, node_enqueues, node_reads, restarting
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.maintenance import evaluations
+from dibs.model import wakeup
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.registry import open_storage
 from tests.flow.machine.ending import check_end
 from tests.flow.machine.graphs import QUEUES, FlowSpec, NodeSpec

@@ -11,11 +11,11 @@ import msgspec
 from attrs import define, field
 
 from dibs.cli.commands.move import move
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.maintenance import evaluations
 from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, End, Fail
 from dibs.model.run_outcome import HandedOff, Raised, Returned, Verdict
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Storage
 from dibs.testing.clock import ManualClock
 from tests.flow.machine.graphs import QUEUES, Fate, FlowSpec, label_of

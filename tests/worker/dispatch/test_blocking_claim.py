@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageUnavailable
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest

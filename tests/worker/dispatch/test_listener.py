@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.results import WaitResult
 from dibs.worker.dispatch.listener import RESTART_DELAY, Listener
 from dibs.worker.dispatch.queue_state import QueueState

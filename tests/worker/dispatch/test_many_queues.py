@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import OutcomeUnknown, StorageBusy, StorageDamaged, StorageUnavailable
 from dibs.worker import run
 from dibs.worker.dispatch import blocking_claim

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.worker import WorkReport, run
 from dibs.worker.dispatch import queue_state

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.errors import Refused, StorageUnavailable
 from dibs.worker import WorkReport, run

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.errors import ConfigurationError, UnknownTask
 from dibs.model.job import JobData, NewJob

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.calls.handler import Ending
 from dibs.testing import using

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.handler import Ending
 from dibs.client.options.retention import Retention
 from dibs.errors import PermanentError

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.options.serde import JSON
 from dibs.worker import run
 from dibs.worker.execution.threads import HandlerThreads

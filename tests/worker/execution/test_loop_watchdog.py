@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.handler import Ending
 from dibs.worker import run
 from dibs.worker.execution import loop_watchdog

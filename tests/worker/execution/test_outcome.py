@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import PermanentError, Retry
 from dibs.model.retry import Fixed
 from dibs.worker import run

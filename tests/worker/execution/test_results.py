@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import run
 from tests.worker.jobs import add, outcome, put
 

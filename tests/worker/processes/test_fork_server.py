@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import messages
 from dibs.worker.processes import fork_server as fork_server_module
 from dibs.worker.processes.child_main import ProcessSpec

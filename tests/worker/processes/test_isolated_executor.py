@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import Overrides
 from dibs.worker import run
 from dibs.worker.processes import isolated_executor

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import JobCancelled
 from tests.worker.gate import Gate
 from tests.worker.jobs import current, outcome, put

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import WorkReport, run
 from tests.worker.jobs import ids, put, request
 

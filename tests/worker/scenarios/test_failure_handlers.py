@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.events import LogEvent
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, SettingsPatch, Settlement

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import OutcomeUnknown, Refused, StorageDamaged, StorageUnavailable
 from dibs.model.results import SettleResult
 from dibs.worker import run

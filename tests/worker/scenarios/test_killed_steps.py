@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.steps import decode_memo, encode_memo
 from dibs.worker.supervisor import workers
 from tests.worker.gate import Gate

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import run
 from tests.worker import closing_app
 from tests.worker.closing_app import events

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import Overrides
 from dibs.model.retry import Immediate
 from tests.worker.gate import Gate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import ConfigurationError
 from dibs.worker import run
 from tests.worker import apps

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from tests.worker.jobs import current
 from tests.worker.supervisors import TIMEOUT, on_all_storages, script, wait_for_log
 

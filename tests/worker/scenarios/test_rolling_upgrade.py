@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, JobPatch
 from dibs.model.run_outcome import MAX_MISMATCHES, MISMATCH_PAUSE

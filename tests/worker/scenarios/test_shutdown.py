@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.results import Counts
 from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import current, event_kinds, ids, outcome, put, request

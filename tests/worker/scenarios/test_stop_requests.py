@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import WorkReport
 from tests.worker.jobs import add, current, outcome, put
 

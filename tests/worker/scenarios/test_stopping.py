@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.errors import StorageUnavailable
 from dibs.worker import WorkReport, run

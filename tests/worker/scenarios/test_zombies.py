@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import Job
 from dibs.model.requests import Complete, Settlement
 from tests.worker.gate import Gate, wait_for_exit

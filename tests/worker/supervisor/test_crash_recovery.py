@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.client.work_report import WorkReport
 from dibs.errors import StorageUnavailable
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.job import Error, Overrides
 from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.worker import messages
 from dibs.worker.supervisor import crash_recovery
 from dibs.worker.supervisor.crash_recovery import Crash, CrashRecovery, recovery_action

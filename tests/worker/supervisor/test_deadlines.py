@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import Overrides
 from tests.worker.apps import CHILD_PROGRAM
 from tests.worker.gate import Gate, wait_for_exit

@@ -19,7 +19,7 @@ import pytest
 from attrs import evolve
 from msgspec.structs import replace
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import PermanentError
 from dibs.model.events import LogEvent
 from dibs.model.requests import EnqueueRequest

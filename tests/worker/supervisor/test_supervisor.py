@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.model.job import Overrides
 from dibs.model.results import Counts
 from dibs.worker import run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.worker_info import WorkerInfo, read_records
 from dibs.errors import Refused, StorageReadOnly
 from dibs.model.requests import SettingsPatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker.supervisor.workers import MAX_FAILED_STARTS, RESTART_PAUSE, STABLE_LIFETIME, Workers
 from dibs.worker.work_plan import WorkPlan
 

@@ -11,7 +11,7 @@ import rich_click as click
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.storage_access import connect
-from dibs.flow.wakeup import wake_flows_of
+from dibs.client.stored_queue import wake_flows_of
 
 MEANINGS: Final = {
     "requested": "its run is asked to stop",

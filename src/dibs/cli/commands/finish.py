@@ -13,7 +13,7 @@ from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.parsing import parse_json
 from dibs.cli.storage_access import connect
 from dibs.client.options.serde import JSON
-from dibs.flow.wakeup import wake_flows_of
+from dibs.client.stored_queue import wake_flows_of
 from dibs.model.error_text import to_storable_error
 from dibs.model.job import Error
 from dibs.model.requests import Cancelled, Complete, End, Fail

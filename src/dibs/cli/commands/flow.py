@@ -9,6 +9,7 @@ from typing import Final
 
 import rich_click as click
 
+from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.commands.cancel import MEANINGS as CANCEL_MEANINGS
 from dibs.cli.commands.retry import MEANINGS as RETRY_MEANINGS
@@ -22,12 +23,11 @@ from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_answers, print_lines, print_warning
 from dibs.cli.pages import read_page
 from dibs.cli.storage_access import connect, find_storage
-from dibs.client.app import Dibs
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused
 from dibs.flow.batch.summary import BatchStatus, find_batch
 from dibs.flow.stored_flow import FlowStatus
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 
 #: Seconds between two reads of --watch.
 WATCH_INTERVAL: Final = 1.0

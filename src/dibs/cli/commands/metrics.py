@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.storage_access import find_storage
-from dibs.client.app import Dibs
 from dibs.client.connection.url import resolve_url
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import Final
 
 import rich_click as click
 
+from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.progress import Advance, check_can_confirm, confirm, progress_bar
 from dibs.cli.queue_names import complete_queue
 from dibs.cli.storage_access import connect, select_queues
-from dibs.client.app import Dibs
 from dibs.client.queue import Queue
 from dibs.model.results import Counts
 

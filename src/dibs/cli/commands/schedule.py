@@ -39,7 +39,7 @@ from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage
 
 if TYPE_CHECKING:
-    from dibs.client.app import Dibs
+    from dibs.app import Dibs
 
 COLUMNS: Final = ("queue", "name", "schedule", "=next run", "=in", "state")
 MEANINGS: Final = {"not_found": "the queue has no schedule with this name"}

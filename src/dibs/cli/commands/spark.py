@@ -26,7 +26,7 @@ from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import is_submitted, require_pyarrow, session
 
 if TYPE_CHECKING:
-    from dibs.client.app import Dibs
+    from dibs.app import Dibs
     from dibs.spark.history.increments import Increment
 
 

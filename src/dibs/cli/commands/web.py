@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
+from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.storage_access import check_outlives_command
-from dibs.client.app import Dibs
 from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.errors import StorageUnavailable
 from dibs.storage.registry import open_storage, parse_scheme

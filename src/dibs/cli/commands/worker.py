@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import rich_click as click
 
+from dibs.app import Until
 from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.output import ExitCode, print_json, print_lines
@@ -20,14 +21,13 @@ from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
-from dibs.client.app import Until
 from dibs.client.connection.url import URL_VARIABLE, resolve_url
 from dibs.client.options.durations import DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:
-    from dibs.client.app import Dibs
+    from dibs.app import Dibs
     from dibs.client.calls.handler import Handler
     from dibs.storage.protocol import Storage
     from dibs.worker.processes.fork_server import ForkServer

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import define
 
 from dibs.cli.mcp.errors import tool_errors
-from dibs.flow.wakeup import wake_flows_of
+from dibs.client.stored_queue import wake_flows_of
 from dibs.model.requests import JobPatch, SettingsPatch
 from dibs.storage.protocol import Storage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -44,6 +44,16 @@ class RunStorage(Protocol):
     ) -> ReportStatus: ...
 
 
+class FlowWorker(Protocol):
+    """The part of a worker process that the evaluations of flows use."""
+
+    def claim_soon(self, queue: str) -> None:
+        """Claim from a queue without waiting for the storage, because a job was enqueued there."""
+
+    def take_ends(self, flow_id: str) -> Mapping[str, bytes | None]:
+        """Return the results of nodes that this process has completed since the last call, by job id."""
+
+
 @frozen(eq=False)
 class RunEnvironment:
     """The values that all runs of a queue in one process share."""
@@ -60,6 +70,8 @@ class RunEnvironment:
     join: Callable[[RunStorage, str, str, int], Transactions] | None = None
     #: Called with the new value of `CurrentJob.waits`, in a child process of the executor "process".
     report_waits: Callable[[int], None] | None = None
+    #: The worker of this process; None in tests and in a child process of the executor "process".
+    worker: FlowWorker | None = None
 
 
 class CurrentJob:
@@ -347,6 +359,12 @@ def current_job() -> CurrentJob:
         raise NotRunning(
             "no job is running here: call current_job() inside a handler that a worker runs"
         ) from None
+
+
+def flow_worker() -> FlowWorker | None:
+    """Return the worker that runs this handler; None outside a worker process."""
+    job = CURRENT_JOB.get(None)
+    return None if job is None else job._environment.worker  # noqa: SLF001 - no part of the public face
 
 
 @contextmanager

@@ -22,21 +22,21 @@ FLOW_MODULES: Final = {
 }
 #: Blocking class -> its module in this package.
 MODULES: Final = {
-    "BlockingBatch": "batch",
-    "BlockingChain": "flow_chain",
+    "BlockingBatch": "flow",
+    "BlockingChain": "flow",
     "BlockingClaim": "claim",
     "BlockingDibs": "app",
-    "BlockingFeed": "feed",
-    "BlockingFlow": "flow_builder",
-    "BlockingListing": "listing",
+    "BlockingFeed": "claim",
+    "BlockingFlow": "flow",
+    "BlockingListing": "queue",
     "BlockingQueue": "queue",
-    "BlockingReceiver": "receiver",
-    "BlockingSchedules": "schedules",
-    "BlockingStoredBatch": "stored_batch",
-    "BlockingStoredFlow": "stored_flow",
+    "BlockingReceiver": "claim",
+    "BlockingSchedules": "queue",
+    "BlockingStoredBatch": "flow",
+    "BlockingStoredFlow": "flow",
     "BlockingTask": "task",
     "BlockingTaskEnqueuer": "task",
-    "BlockingTicket": "ticket",
+    "BlockingTicket": "queue",
 }
 
 

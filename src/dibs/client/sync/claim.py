@@ -1,6 +1,7 @@
-"""Blocking form of dibs.client.claim.
+"""Blocking forms of async handles, whose modules are dibs.client.receiver, dibs.client.claim,
+dibs.client.feed.
 
-Written by tools/make_blocking.py from the async module: change that one.
+Written by tools/make_blocking.py from the async modules: change those.
 """
 
 # ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
@@ -9,14 +10,52 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.claim import Claim
+from dibs.client.feed import Event, Feed
 from dibs.client.options.durations import Seconds
 from dibs.client.options.retention import Retention
-from dibs.client.sync.background_loop import run, run_with_connection
+from dibs.client.receiver import Receiver
+from dibs.client.sync.background_loop import next_item, run, run_with_connection
 from dibs.model.results import SettleStatus
+
+
+class BlockingReceiver:
+    """Blocking form of Receiver, returned by its property `sync`.
+
+    The claims of one queue: `with queue.receive() as claims: for claim in claims:`.
+
+    It holds at most `max_jobs` claims: the iteration waits until one of them is settled. The lease of the
+    claims is renewed in the background. Jobs under expired leases of other holders return to the queue at
+    each renewal, before the first wait for a job, and before the end of the iteration. The end of the block
+    releases all claims that are not settled.
+    """
+
+    def __init__(self, source: Receiver) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    def __enter__(self) -> Self:
+        run(self._storage_handle, "async with", self._source.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> BlockingClaim:
+        """Return the next claim. The iteration ends after `wait` seconds without a job."""
+        return BlockingClaim(next_item(self._storage_handle, "async for", self._source))
 
 
 class BlockingClaim:
@@ -177,3 +216,41 @@ class BlockingClaim:
         Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
         """
         return run(self._storage_handle, "await claim.progress(...)", self._source.progress(value))
+
+
+class BlockingFeed:
+    """Blocking form of Feed, returned by its property `sync`.
+
+    The events of one queue in order: `with queue.events() as events: for event in events:`.
+
+    The iteration waits for new events and never ends.
+    """
+
+    def __init__(self, source: Feed) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    @property
+    def offset(self) -> str:
+        """Offset of the latest event that the iteration returned: pass it to `queue.events` to continue."""
+        return self._source.offset
+
+    def __enter__(self) -> Self:
+        """Start the feed. Raises Refused for kinds that the queue's `log_level` leaves out."""
+        run(self._storage_handle, "async with", self._source.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return run(self._storage_handle, "async with", self._source.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """Wait for the next event and return it."""
+        return next_item(self._storage_handle, "async for", self._source)

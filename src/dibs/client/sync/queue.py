@@ -1,27 +1,407 @@
-"""Blocking form of dibs.client.queue.
+"""Blocking forms of async handles, whose modules are dibs.client.listing, dibs.client.schedules,
+dibs.client.ticket, dibs.client.stored_queue, dibs.client.queue.
 
-Written by tools/make_blocking.py from the async module: change that one.
+Written by tools/make_blocking.py from the async modules: change those.
 """
+
+# ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar, Unpack
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.feed import FeedKind
+from dibs.client.listing import Listing
 from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import JobSettings
+from dibs.client.options.queue_settings import QueueSettings
+from dibs.client.options.retention import Retention
 from dibs.client.queue import Queue
-from dibs.client.sync.background_loop import run, run_with_connection
-from dibs.client.sync.feed import BlockingFeed
-from dibs.client.sync.receiver import BlockingReceiver
-from dibs.client.sync.stored_queue import BlockingStoredQueue
+from dibs.client.schedules import Schedules, ScheduleStatus
+from dibs.client.status import Status
+from dibs.client.stored_queue import StoredQueue
+from dibs.client.sync.background_loop import iterate, next_item, run, run_with_connection
+from dibs.client.sync.claim import BlockingFeed, BlockingReceiver
 from dibs.client.sync.thread_calls import run_enqueue
-from dibs.client.sync.ticket import BlockingTicket
-from dibs.client.ticket import DEFAULT_WAIT
+from dibs.client.ticket import DEFAULT_WAIT, Ticket
+from dibs.model.results import (
+    AmendStatus,
+    CancelStatus,
+    Counts,
+    EnqueueStatus,
+    FinishStatus,
+    PruneResult,
+    RetryFailedStatus,
+    State,
+)
+
+R = TypeVar("R")
+
+
+class BlockingListing:
+    """Blocking form of Listing, returned by its property `sync`.
+
+    The jobs of a queue in one state: `for status in queue.list("failed"):`.
+    """
+
+    def __init__(self, source: Listing) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    @property
+    def cursor(self) -> str | None:
+        """Cursor after the statuses that were yielded; pass it as `after` to a later `queue.list`.
+
+        None if no status is left. After a `break` it may lie some statuses before the last one.
+        """
+        return self._source.cursor
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Status:
+        """Return the next status. Raises Refused for an unknown state or cursor."""
+        return next_item(self._storage_handle, "async for", self._source)
+
+
+class BlockingSchedules:
+    """Blocking form of Schedules, returned by its property `sync`.
+
+    The schedules of a queue, each with a name: `report.queue.schedules.pause("tenant-7")`.
+
+    A schedule is stored in the job of its next run, whose id is "schedule:" and the name. The end of each run
+    enqueues the next one in the same atomic step. Schedules cost a worker nothing at its start, however many.
+    """
+
+    def __init__(self, source: Schedules) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    def set(
+        self,
+        name: str,
+        call: Bound[Any],
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        tz: str | None = None,
+        catch_up: bool = True,
+    ) -> ScheduleStatus:
+        """Make a schedule, or change the one with this name in place. It may be repeated.
+
+        - `name`: 1 to 503 bytes.
+        - `call`: the job of each run, made with `task.bind(...)` or `queue.bind(...)` of this queue. It may
+          have options such as `priority` and `timeout`, but no id, time, `on_conflict` and `start_by`.
+        - `cron` and `tz`, or `every`, and `catch_up`: as in `app.task(...)`.
+
+        New times apply from now on; a run that is due already still comes. A change of the call alone keeps
+        the time of the next run. An active run ends with its own arguments. A paused schedule stays paused.
+        Returns the schedule. Raises Refused naming the argument at fault, StorageError, OutcomeUnknown.
+        """
+        return run(
+            self._storage_handle,
+            "await queue.schedules.set(...)",
+            self._source.set(name, call, cron=cron, every=every, tz=tz, catch_up=catch_up),
+        )
+
+    def get(self, name: str) -> ScheduleStatus | None:
+        """Return the schedule with this name; None if there is none."""
+        return run(self._storage_handle, "await queue.schedules.get(...)", self._source.get(name))
+
+    def list(self, *, limit: int | None = None) -> Sequence[ScheduleStatus]:
+        """Return the schedules of the queue, in any order, with the one that the task declares.
+
+        It reads all waiting and active jobs of the queue. `limit`: most schedules to return; None for all.
+        """
+        return run(self._storage_handle, "await queue.schedules.list(...)", self._source.list(limit=limit))
+
+    def pause(self, name: str) -> bool:
+        """Stop a schedule until `resume`. Return False if there is none with this name.
+
+        An active run goes on. A retry of it waits for `resume`, too.
+        """
+        return run(self._storage_handle, "await queue.schedules.pause(...)", self._source.pause(name))
+
+    def resume(self, name: str) -> bool:
+        """Resume a paused schedule at its next time. Return False if no schedule has this name."""
+        return run(self._storage_handle, "await queue.schedules.resume(...)", self._source.resume(name))
+
+    def remove(self, name: str) -> bool:
+        """End a schedule. Return False if there is none with this name.
+
+        An active run goes on; no retry of it and no further run comes.
+        """
+        return run(self._storage_handle, "await queue.schedules.remove(...)", self._source.remove(name))
+
+
+class BlockingTicket(Generic[R]):
+    """Blocking form of Ticket, returned by its property `sync`.
+
+    One enqueue of a job: its id and revision, its state, its result.
+    """
+
+    def __init__(self, source: Ticket[R]) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self._source.queue
+
+    @property
+    def id(self) -> str:
+        """Id of the job. If `repeated`, the id of the first enqueue with that request_key."""
+        return self._source.id
+
+    @property
+    def revision(self) -> int:
+        """Number of this enqueue. `queue.ticket(id, revision)` returns this ticket again, in any process.
+
+        0 for a request that is "absent".
+        """
+        return self._source.revision
+
+    @property
+    def verdict(self) -> EnqueueStatus | None:
+        """Effect of the enqueue: "queued", "updated" or "blocked".
+
+        With Reject also "duplicate", "completed" or "failed", with Update(create=False) also "absent". None
+        for a ticket of `queue.ticket(...)`.
+        """
+        return self._source.verdict
+
+    @property
+    def repeated(self) -> bool:
+        """True if the request_key was known.
+
+        The enqueue changed no job then, and this ticket has the answer of the first enqueue with that key.
+        """
+        return self._source.repeated
+
+    def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
+        """Wait for the end of this enqueue and return the result of its job.
+
+        `wait` is in seconds; None waits until the job ends. Only the run of this enqueue counts, or the run
+        of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
+        one minute.
+
+        Raises JobFailed, JobCancelled, OutcomeNotKept if the outcome is no longer kept, JobAbsent at once for
+        an Update(create=False) that found no live job, and WaitTimeout; after WaitTimeout the job stays in
+        the queue.
+        """
+        return run(self._storage_handle, "await ticket.result(...)", self._source.result(wait))
+
+    def progress(self) -> Iterator[Any]:
+        """Yield each value that the job reports with `progress`, until this enqueue has ended.
+
+        Use it as `for value in ticket.progress():`. A value that was reported before comes first. Of
+        several reports in a row, only the latest may come. The last value of the run that ended comes last,
+        if its outcome is kept. A retried run goes on with the values of its next run. Afterwards
+        `ticket.result()` returns at once.
+
+        Raises JobAbsent, StorageError.
+        """
+        return iterate(self._storage_handle, "async for ... in ticket.progress(...)", self._source.progress())
+
+    def status(self) -> Status:
+        """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
+        return run(self._storage_handle, "await ticket.status(...)", self._source.status())
+
+    def cancel(self, *, running: bool = False) -> CancelStatus:
+        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""
+        return run(self._storage_handle, "await ticket.cancel(...)", self._source.cancel(running=running))
+
+
+class BlockingStoredQueue:
+    """Blocking form of StoredQueue, returned by its property `sync`.
+
+    The base class of Queue: everything but enqueue, handlers, claims and events.
+    """
+
+    def __init__(self, source: StoredQueue) -> None:
+        self._source = source
+        self._storage_handle = source._client.storage_handle
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._source)[1:]}"
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self._source.name
+
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """The schedules of the queue: list, get, set, pause, resume and remove them by name."""
+        return BlockingSchedules(self._source.schedules)
+
+    def get(self, id: str) -> Status | None:
+        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
+        return run(self._storage_handle, "await queue.get(...)", self._source.get(id))
+
+    def list(self, state: State, *, limit: int | None = None, after: str | None = None) -> BlockingListing:
+        """Return the jobs in a state, in any order: `for status in queue.list("failed"):`.
+
+        - `limit`: most statuses to yield. Default None: all of them.
+        - `after`: `Listing.cursor` of an earlier listing of this state, which continues there. Default None:
+          from the beginning.
+
+        A job that stays in the state during the listing, over all pages, is yielded exactly once.
+        """
+        return BlockingListing(self._source.list(state, limit=limit, after=after))
+
+    def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
+        """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
+
+        Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
+        `running` is False; "completed" or "failed" if it ended before; "not_found".
+        """
+        return run(self._storage_handle, "await queue.cancel(...)", self._source.cancel(id, running=running))
+
+    def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
+        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
+        return run(
+            self._storage_handle,
+            "await queue.cancel_many(...)",
+            self._source.cancel_many(ids, running=running),
+        )
+
+    def amend(
+        self,
+        id: str,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        data: Any = UNSET,
+        run_at: datetime | None = None,
+        delay: Seconds | None = None,
+        priority: int | UnsetType = UNSET,
+        retention: Retention | Seconds | UnsetType | None = UNSET,
+    ) -> AmendStatus:
+        """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
+
+        - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
+        - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
+        - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
+
+        Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
+        """
+        return run(
+            self._storage_handle,
+            "await queue.amend(...)",
+            self._source.amend(
+                id,
+                attributes=attributes,
+                data=data,
+                run_at=run_at,
+                delay=delay,
+                priority=priority,
+                retention=retention,
+            ),
+        )
+
+    def finish(
+        self, id: str, revision: int, result: Any = None, *, error: BaseException | None = None
+    ) -> FinishStatus:
+        """End a job that was handed off: complete it with `result`, or fail it with `error`.
+
+        A failure gets a job of the failure handler, if a worker has one (setting `fail_handler`).
+        `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
+        "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
+        job waits or has a lease; "not_found".
+        """
+        return run(
+            self._storage_handle,
+            "await queue.finish(...)",
+            self._source.finish(id, revision, result, error=error),
+        )
+
+    def retry_failed(self, id: str) -> RetryFailedStatus:
+        """Return a failed job to the queue, with its counts of attempts and retries at 0.
+
+        Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
+        "completed" or "cancelled" if it did not fail; "not_found".
+        """
+        return run(self._storage_handle, "await queue.retry_failed(...)", self._source.retry_failed(id))
+
+    def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
+        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
+        return run(
+            self._storage_handle, "await queue.retry_failed_many(...)", self._source.retry_failed_many(ids)
+        )
+
+    def forget(self, id: str) -> bool:
+        """Remove the job and the outcome of an id in any state; return whether there were any."""
+        return run(self._storage_handle, "await queue.forget(...)", self._source.forget(id))
+
+    def pause(self) -> None:
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
+        return run(self._storage_handle, "await queue.pause(...)", self._source.pause())
+
+    def resume(self) -> None:
+        """Allow claims of this queue again."""
+        return run(self._storage_handle, "await queue.resume(...)", self._source.resume())
+
+    def counts(self) -> Counts:
+        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
+        return run(self._storage_handle, "await queue.counts(...)", self._source.counts())
+
+    def clear(self, *, running: bool = False) -> int:
+        """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
+
+        Active jobs continue, and their outcomes are kept. With `running=True` they are removed, too: their
+        holders get LeaseLost. Waiters of a removed job get JobCancelled or OutcomeNotKept. A job that is
+        enqueued during the call may stay, or may be removed.
+        """
+        return run(self._storage_handle, "await queue.clear(...)", self._source.clear(running=running))
+
+    def configure(self, **changes: Unpack[QueueSettings]) -> None:
+        """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
+
+        - `paused`: whether claims are stopped. Default False.
+        - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
+          Default None.
+        - `per_key`: number of jobs of one key that may be active at once over all workers; None is no limit.
+          Default None.
+        - `rate`: how often runs may start over all workers, as in Rate(5, per=1); None is no limit.
+          Default None.
+        - `key_rate`: how often runs of one key may start, as in Rate(10, per=60); None is no limit.
+          Default None.
+        - `retention`: how long outcomes are kept if the job has no retention: seconds, None for ever, or a
+          Retention. Default: completed and cancelled 1 hour, failed 7 days.
+        - `log_level`: events that are logged: "off", "runs" (ends of runs) or "all". Default "runs".
+        - `log_age`: seconds that events are kept. Default 86,400.
+        - `log_bytes`: size of the log in bytes. Default 64 MiB.
+        - `log_results`: longest result that the log keeps, in bytes, at most 4,096; 0 is none. Default 0.
+        - `request_key_age`: seconds that a request_key is remembered. Default 3,600.
+        - `fail_handler`: whether each job that fails gets a job of the failure handler, whoever ends it.
+          Workers with a failure handler set it. Default False.
+
+        Raises Refused naming the setting at fault, and for `per_key`, `rate` or `key_rate` on a storage
+        without the capability `limits`.
+        """
+        return run(self._storage_handle, "await queue.configure(...)", self._source.configure(**changes))
+
+    def prune(self) -> PruneResult:
+        """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
+
+        Returns the number of removed records of each kind.
+        """
+        return run(self._storage_handle, "await queue.prune(...)", self._source.prune())
 
 
 class BlockingQueue(BlockingStoredQueue):

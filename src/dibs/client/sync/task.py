@@ -1,6 +1,6 @@
-"""Blocking form of dibs.client.task.
+"""Blocking forms of async handles, whose modules are dibs.client.task.
 
-Written by tools/make_blocking.py from the async module: change that one.
+Written by tools/make_blocking.py from the async modules: change those.
 """
 
 # ruff: noqa: SLF001 - a blocking handle uses the private attributes of its async handle
@@ -15,9 +15,8 @@ from dibs.client.options.durations import Seconds
 from dibs.client.options.job_settings import CallSettings
 from dibs.client.schedules import ScheduleStatus
 from dibs.client.sync.background_loop import run, run_with_connection
-from dibs.client.sync.queue import BlockingQueue
+from dibs.client.sync.queue import BlockingQueue, BlockingTicket
 from dibs.client.sync.thread_calls import run_enqueue
-from dibs.client.sync.ticket import BlockingTicket
 from dibs.client.task import Task, TaskEnqueuer
 
 P = ParamSpec("P")

@@ -29,16 +29,16 @@ from dibs.flow.batch.summary import BatchSummary, decode_summary
 from dibs.flow.builder import check_attributes, keep_ms
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan
-from dibs.flow.wakeup import FLOWS
 from dibs.model.check_jobs import check_request
 from dibs.model.check_values import check_text
 from dibs.model.job import JobData, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.model.results import CancelStatus, EnqueueResult
+from dibs.model.wakeup import FLOWS
 
 if TYPE_CHECKING:
-    from dibs.client.sync.batch import BlockingBatch
+    from dibs.client.sync.flow import BlockingBatch
 
 #: The most bytes of the attributes that the caller sets.
 MAX_ATTRIBUTES: Final = LIMITS.attributes // 4
@@ -82,7 +82,7 @@ class Batch:
     @property
     def sync(self) -> BlockingBatch:
         """This batch with blocking methods, for code without an event loop."""
-        from dibs.client.sync.batch import BlockingBatch  # noqa: PLC0415 - async programs never load it
+        from dibs.client.sync.flow import BlockingBatch  # noqa: PLC0415 - async programs never load it
 
         return BlockingBatch(self)
 

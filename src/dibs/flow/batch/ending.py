@@ -22,9 +22,9 @@ from dibs.flow.batch.segments import KEPT
 from dibs.flow.batch.summary import BatchSummary
 from dibs.flow.context import FlowContext
 from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE, wake_up
-from dibs.flow.wakeup import FLOWS, Hint
 from dibs.model.job import Error, Outcome
 from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
+from dibs.model.wakeup import FLOWS, Hint
 from dibs.storage.protocol import Storage
 
 

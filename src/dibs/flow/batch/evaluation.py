@@ -33,9 +33,9 @@ from dibs.flow.batch.plan import (
 )
 from dibs.flow.batch.segments import build_empty_segment
 from dibs.flow.context import FlowContext
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Error, Job
 from dibs.model.requests import Fail, JobPatch
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 
 #: The most segments of one read: each has up to 512 KiB.

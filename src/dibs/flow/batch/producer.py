@@ -31,8 +31,8 @@ from dibs.flow.batch.plan import (
 )
 from dibs.flow.batch.segments import build_segment, encode_segment
 from dibs.flow.plan import Plan
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_up_request
 from dibs.model.requests import JobPatch
+from dibs.model.wakeup import EVALUATIONS, FLOWS, wake_up_request
 
 T = TypeVar("T")
 #: Seconds before each repeat of a call whose reply was lost.

@@ -14,8 +14,8 @@ from dibs.client.ticket import Ticket
 from dibs.flow.batch.plan import find_reservations, segment_id
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan, decode_plan, node_id
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Error, Outcome, Slot
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 
 #: The members of one read. Each result may have 1 MiB.

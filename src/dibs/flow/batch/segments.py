@@ -17,9 +17,9 @@ from dibs.errors import Refused
 from dibs.flow.builder import Flow
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan, encode_plan
-from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.wakeup import FLOW_ATTRIBUTE
 
 #: The most members of a segment.
 MAX_MEMBERS: Final = 1000

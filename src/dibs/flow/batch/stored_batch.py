@@ -19,12 +19,12 @@ from dibs.flow.batch.summary import BatchSummary, decode_summary
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan
 from dibs.flow.running.ending import CANCEL_ATTRIBUTE, wake_up
-from dibs.flow.wakeup import FLOW_ATTRIBUTE, FLOWS, Hint
 from dibs.model.requests import JobPatch
 from dibs.model.results import CancelStatus
+from dibs.model.wakeup import FLOW_ATTRIBUTE, FLOWS, Hint
 
 if TYPE_CHECKING:
-    from dibs.client.sync.stored_batch import BlockingStoredBatch
+    from dibs.client.sync.flow import BlockingStoredBatch
 
 
 class StoredBatch:
@@ -42,7 +42,7 @@ class StoredBatch:
     @property
     def sync(self) -> BlockingStoredBatch:
         """This batch with blocking methods, for code without an event loop."""
-        from dibs.client.sync.stored_batch import BlockingStoredBatch  # noqa: PLC0415 - see StoredQueue.sync
+        from dibs.client.sync.flow import BlockingStoredBatch  # noqa: PLC0415 - see StoredQueue.sync
 
         return BlockingStoredBatch(self)
 

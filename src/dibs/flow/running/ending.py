@@ -24,7 +24,11 @@ from dibs.flow.plan import Plan, decode_plan, node_id
 from dibs.flow.running.live_flow import FlowChanged, LiveFlow
 from dibs.flow.running.node_reads import find_result, read_slots
 from dibs.flow.running.shared_requests import SharedRequests
-from dibs.flow.wakeup import (
+from dibs.model.job import Error, JobData, Outcome
+from dibs.model.limits import LIMITS
+from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
+from dibs.model.results import CancelStatus
+from dibs.model.wakeup import (
     CANCELLED_HINT,
     EVALUATIONS,
     FLOWS,
@@ -33,10 +37,6 @@ from dibs.flow.wakeup import (
     wake_up_request,
     with_wake_up,
 )
-from dibs.model.job import Error, JobData, Outcome
-from dibs.model.limits import LIMITS
-from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
-from dibs.model.results import CancelStatus
 from dibs.storage.protocol import Storage
 
 #: The attribute of a flow that asks its evaluation to cancel it.

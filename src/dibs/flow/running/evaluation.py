@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
+from dibs.client.calls.current_job import flow_worker
 from dibs.errors import PermanentError, Refused, Snooze
 from dibs.flow.batch.ending import clean_up_batch
 from dibs.flow.batch.evaluation import BatchEvaluator
@@ -33,10 +34,10 @@ from dibs.flow.running.node_enqueues import enqueue_nodes
 from dibs.flow.running.node_reads import apply_ends, apply_slots, read_slots
 from dibs.flow.running.restarting import restart_nodes
 from dibs.flow.running.shared_requests import SharedRequests
-from dibs.flow.wakeup import EVALUATIONS, FLOW_WORKER, FLOWS, Hint, wake_up_request
 from dibs.model.job import Error, Job, Slot
 from dibs.model.limits import Limits
 from dibs.model.requests import Fail
+from dibs.model.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request
 from dibs.storage.protocol import Storage
 
 #: Seconds until the next evaluation, if no node wakes it.
@@ -123,7 +124,7 @@ class Evaluator:
         # After an error the flow is not put back: its state in memory may be ahead of the storage.
         flow = self._cache.take(id)
         slots: dict[int, Slot] = {}
-        worker = FLOW_WORKER.get()
+        worker = flow_worker()
         ends = worker.take_ends(id) if worker is not None else {}
         if flow is not None and not _is_full_read_due(flow, hint):
             # The plan may have 1 MiB, so the flow is not read. A stale state does no harm: an enqueue that

@@ -11,10 +11,10 @@ from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.flow.context import FlowContext
 from dibs.flow.running.evaluation import Evaluator
-from dibs.flow.wakeup import EVALUATIONS, FLOWS
 from dibs.model.job import Job
 from dibs.model.requests import SettingsPatch
 from dibs.model.retry import Exponential
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 
 #: A flow never fails because its start or its evaluation did: they are retried until they succeed.
 _LIMITS: Final = HandlerLimits(

@@ -14,8 +14,8 @@ from attrs import define, field
 from dibs.flow.notes import WAITING, Memo, decode_memo, encode_memo, is_open
 from dibs.flow.plan import Plan, decode_plan, id_prefix
 from dibs.flow.running.decide import FlowState
-from dibs.flow.wakeup import FLOW_ATTRIBUTE, NO_HINT
 from dibs.model.job import Job, OutcomeRetention
+from dibs.model.wakeup import FLOW_ATTRIBUTE, NO_HINT
 
 #: The most flows that a process keeps decoded.
 CACHED_FLOWS: Final = 64

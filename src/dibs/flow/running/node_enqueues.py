@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
+from dibs.client.calls.current_job import flow_worker
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import ConfigurationError, PermanentError, Refused
@@ -18,7 +19,6 @@ from dibs.flow.plan import PlannedNode
 from dibs.flow.running.live_flow import LiveFlow
 from dibs.flow.running.node_reads import END_NOTES, apply_slots, find_result, read_slots
 from dibs.flow.running.shared_requests import MOST_SHARED
-from dibs.flow.wakeup import FLOW_WORKER
 from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import Limits
@@ -88,7 +88,7 @@ async def _send(
         answers = await storage.enqueue(client.name, requests)
     else:
         answers = await client.enqueue_requests(CheckedBatch.of(requests, limits, plain=False))
-    if (worker := FLOW_WORKER.get()) is not None:
+    if (worker := flow_worker()) is not None:
         worker.claim_soon(client.name)
     for (number, _), answer in zip(items, answers, strict=True):
         _apply_answer(flow, number, answer)

@@ -15,10 +15,10 @@ from dibs.flow.notes import (
     revision_of,
 )
 from dibs.flow.running.live_flow import LiveFlow
-from dibs.flow.wakeup import node_number
 from dibs.model.job import Outcome, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.ticket_state import ticket_state
+from dibs.model.wakeup import node_number
 from dibs.storage.protocol import Storage
 
 #: The note of a node by the end of its job.

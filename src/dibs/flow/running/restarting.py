@@ -9,9 +9,9 @@ from dibs.flow.running.decide import FlowState
 from dibs.flow.running.ending import STAMP_ATTRIBUTE
 from dibs.flow.running.live_flow import LiveFlow
 from dibs.flow.running.node_reads import read_slots
-from dibs.flow.wakeup import FLOWS
 from dibs.model.limits import LIMITS
 from dibs.model.requests import JobPatch
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 
 

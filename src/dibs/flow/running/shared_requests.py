@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from dibs.client.connection.open_storage import OpenStorage
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Slot
 from dibs.model.requests import End, EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 
 #: The most jobs of a call that joins the requests of other calls. A call with more is a request of its own.

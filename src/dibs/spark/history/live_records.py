@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from dibs.flow.wakeup import flow_of
 from dibs.model.job import Job, JobData, Successor
 from dibs.model.results import ExportRecord, State
+from dibs.model.wakeup import flow_of
 from dibs.spark.connection import StorageConnection
 from dibs.spark.source.pages import QueuePart, log_pages, record_pages
 

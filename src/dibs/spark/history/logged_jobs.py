@@ -16,9 +16,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from dibs.flow.wakeup import flow_of
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
+from dibs.model.wakeup import flow_of
 from dibs.spark.connection import StorageConnection
 from dibs.spark.history.log_plan import LogRange
 from dibs.spark.history.tables import JOB_COLUMNS

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from dibs.errors import StorageError
-from dibs.flow.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error as JobError
+from dibs.model.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.spark.arrow_types import ARROW_TYPES
 from dibs.spark.source.masks import passing_mask
 from dibs.spark.source.packed_numbers import unpack_numbers

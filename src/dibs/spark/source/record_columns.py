@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import msgspec
 import pyarrow as pa
 
-from dibs.flow.wakeup import flow_of
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import ActiveRun, Job, JobData, Outcome, Successor
 from dibs.model.results import ExportRecord
+from dibs.model.wakeup import flow_of
 from dibs.spark.arrow_types import ARROW_TYPES
 from dibs.spark.source.masks import passing_mask
 

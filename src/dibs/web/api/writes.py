@@ -17,7 +17,7 @@ from dibs.flow.batch.plan import is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
 from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.stored_flow import StoredFlow
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 from dibs.web.reading.source import Source
 
 #: Fields of `enqueue` that are settings of the job. Those whose values JSON cannot express are left out.

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import msgspec
 from attrs import define, field, frozen
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import Task

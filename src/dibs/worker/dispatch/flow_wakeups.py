@@ -11,8 +11,8 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from dibs.errors import DibsError
-from dibs.flow.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, WAKE, flow_of, wake_up_request
 from dibs.model.requests import Complete, Fail
+from dibs.model.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, WAKE, flow_of, wake_up_request
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.dispatch.round_trip import Reply

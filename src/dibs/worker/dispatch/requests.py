@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from attrs import define, field
 
-from dibs.flow.wakeup import EVALUATIONS
 from dibs.model.results import SettleAndClaimResult
+from dibs.model.wakeup import EVALUATIONS
 from dibs.storage.checks import MOST_QUEUES
 from dibs.storage.direct_settle import DirectSettle, with_direct_settle
 from dibs.storage.protocol import Storage

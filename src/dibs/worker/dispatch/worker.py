@@ -16,7 +16,6 @@ from typing import Any
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.handler import Handler
 from dibs.client.connection.step_transactions import StepTransactions
-from dibs.flow.wakeup import FLOW_WORKER
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
@@ -75,8 +74,17 @@ class Worker:
             )
             for handler in handlers
         }
+        self._evaluation_claims = EvaluationClaims(self._queues, storage, self._step_soon)
         self._environments = {
-            name: RunEnvironment(storage, name, self._loop, resources, queue.handler.serde, StepTransactions)
+            name: RunEnvironment(
+                storage,
+                name,
+                self._loop,
+                resources,
+                queue.handler.serde,
+                StepTransactions,
+                worker=self._evaluation_claims,
+            )
             for name, queue in self._queues.items()
         }
         self._capacity = Capacity(units)
@@ -101,8 +109,6 @@ class Worker:
             overran=self._report_overrun,
             killable=killable,
         )
-        self._evaluation_claims = EvaluationClaims(self._queues, storage, self._step_soon)
-        self._executor.context.run(FLOW_WORKER.set, self._evaluation_claims)
         self._executor.watch_loop(lambda: bool(self._in_flight))
         self._lease: str | None = None
         #: The lease that was last confirmed to the supervisor.

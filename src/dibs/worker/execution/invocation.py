@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob
 from dibs.client.calls.handler import Handler, HandlerLimits
-from dibs.flow.wakeup import FLOW_ATTRIBUTE
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import SettleAction
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
+from dibs.model.wakeup import FLOW_ATTRIBUTE
 from dibs.worker.execution import exception_info, forks
 
 logger = logging.getLogger("dibs.worker")

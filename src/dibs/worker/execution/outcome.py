@@ -11,10 +11,10 @@ from contextvars import Context, copy_context
 
 from attrs import define, field
 
-from dibs.flow.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, with_wake_up
 from dibs.model import run_outcome
 from dibs.model.requests import Cancelled, Complete, End, Fail, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
+from dibs.model.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, with_wake_up
 from dibs.worker.execution.exception_info import verdict_on_error
 from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation

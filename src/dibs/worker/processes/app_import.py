@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.error_text import summarize_exception
 from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 from msgspec import Struct
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import messages
 from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits
 from dibs.worker.processes import signals

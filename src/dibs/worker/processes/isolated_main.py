@@ -18,7 +18,7 @@ from typing import Any, Final, Self, cast
 
 from attrs import define, field
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.errors import NotRunning, StorageUnavailable
 from dibs.model.results import ReportStatus

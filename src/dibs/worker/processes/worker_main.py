@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from msgspec.structs import replace
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.errors import StorageUnavailable
 from dibs.worker import messages
 from dibs.worker.dispatch.worker import Worker

@@ -15,15 +15,16 @@ from typing import Any, Final
 from attrs import define, frozen
 
 from dibs.client.calls.handler import Handler
+from dibs.client.stored_queue import wake_flows_of
 from dibs.client.work_report import WorkReport
 from dibs.errors import DibsError, Refused
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, wake_flows_of
 from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error, Job
 from dibs.model.requests import Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.model.results import SettleResult
 from dibs.model.retry import is_exhausted
 from dibs.model.schedule import is_tick_id
+from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Storage
 from dibs.worker.execution.invocation import timeout_error
 from dibs.worker.execution.outcome import counter_name

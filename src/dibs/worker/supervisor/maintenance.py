@@ -13,12 +13,12 @@ from typing import Any, Final
 from attrs import define, field
 
 from dibs.client.work_report import WorkReport
-from dibs.flow.wakeup import FLOWS
 from dibs.maintenance import evaluations
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
 from dibs.maintenance.rotation import Rotation
 from dibs.model.error_text import summarize_exception
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 
 logger = logging.getLogger("dibs.worker")

@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError
 from dibs.model.results import RenewResult

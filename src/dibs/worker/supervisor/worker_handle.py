@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 from attrs import define, field
 from msgspec.structs import replace
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker import messages
 from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.dispatch.worker import Worker

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from dibs.client.app import Dibs
+from dibs.app import Dibs
 from dibs.worker.processes.child_main import ProcessSpec
 from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.supervisor.worker_handle import (

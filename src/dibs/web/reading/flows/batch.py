@@ -15,8 +15,8 @@ from dibs.flow.batch.plan import (
     segment_id,
 )
 from dibs.flow.batch.summary import BatchStatus, flow_attributes
-from dibs.flow.wakeup import FLOWS
 from dibs.model.job import Slot
+from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage
 from dibs.web.reading.flows.listing import Numbers, flow_numbers, member_numbers
 from dibs.web.reading.jobs.job import slot_state

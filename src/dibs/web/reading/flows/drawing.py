@@ -21,7 +21,7 @@ from dibs.flow.groups import (
     join_chains,
 )
 from dibs.flow.stored_flow import NodeStatus
-from dibs.flow.wakeup import FLOWS
+from dibs.model.wakeup import FLOWS
 
 #: A flow with at most this many nodes has a box for each node.
 FEW_NODES: Final = 24

@@ -12,8 +12,8 @@ from dibs.errors import Refused
 from dibs.flow.batch.summary import find_batch, flow_attributes
 from dibs.flow.groups import Group
 from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow
-from dibs.flow.wakeup import FLOWS, flow_of
 from dibs.model.job import Slot
+from dibs.model.wakeup import FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view, hidden_text
 from dibs.web.reading.flows.batch import BatchView, read_batch
 from dibs.web.reading.flows.drawing import TONES, Drawing, choose_groups, draw, node_name

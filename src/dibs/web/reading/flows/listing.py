@@ -12,9 +12,9 @@ from dibs.flow.batch.plan import is_batch
 from dibs.flow.batch.summary import BatchSummary, find_batch, flow_attributes
 from dibs.flow.notes import COMPLETED, SKIPPED, WAITING, Memo, decode_memo, is_open
 from dibs.flow.running.ending import NODES_ATTRIBUTE
-from dibs.flow.wakeup import FLOWS, flow_of
 from dibs.model.job import Slot
 from dibs.model.results import State
+from dibs.model.wakeup import FLOWS, flow_of
 from dibs.web.reading.errors import hidden_message
 from dibs.web.reading.source import Source
 

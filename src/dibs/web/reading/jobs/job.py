@@ -14,8 +14,8 @@ from dibs.client.calls.steps import decode_memo
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment
 from dibs.flow.batch.summary import flow_attributes
-from dibs.flow.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.model.job import Job, JobData, Outcome, Overrides, Slot, Successor
+from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.jobs.story import Stories, Story
 from dibs.web.reading.source import Shown, Source, share, to_shown

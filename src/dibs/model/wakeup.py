@@ -1,14 +1,12 @@
 """Wake-ups: the end of a node makes the evaluation of its flow due at once.
 
 A wake-up is a hint. An evaluation also runs by its own timer, so a lost wake-up costs time and no result.
-This module is imported by each worker and client, so it imports only dibs.model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
-from typing import Final, Protocol, TypeVar, cast
+from collections.abc import Mapping
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -16,7 +14,6 @@ from dibs.model.check_values import check_text
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, SettleAction, Update
-from dibs.storage.protocol import Storage
 
 A = TypeVar("A", bound=SettleAction)
 
@@ -35,20 +32,6 @@ NO_HINT: Final = b"null"
 WAKE: Final = Update(data=False, run_at="earlier")
 #: A wake-up with a hint replaces the hint of a waiting evaluation.
 WAKE_WITH_HINT: Final = Update(data=True, run_at="earlier")
-
-
-class FlowWorker(Protocol):
-    """The part of a worker process that its evaluations use."""
-
-    def claim_soon(self, queue: str) -> None:
-        """Claim from a queue without waiting for the storage, because a job was enqueued there."""
-
-    def take_ends(self, flow_id: str) -> Mapping[str, bytes | None]:
-        """Return the results of nodes that this process has completed since the last call, by job id."""
-
-
-#: The worker process of the running evaluation; None outside a worker.
-FLOW_WORKER: Final[ContextVar[FlowWorker | None]] = ContextVar("dibs_flow_worker", default=None)
 
 
 class Hint(msgspec.Struct, omit_defaults=True):
@@ -112,21 +95,6 @@ def with_wake_up(action: A, id: str, attributes: Mapping[str, bytes]) -> A:
         follow_up = FollowUp(queue=EVALUATIONS, job=job, on_conflict=WAKE_WITH_HINT)
     end = cast("Complete | Fail", action)
     return cast("A", msgspec.structs.replace(end, then=(*end.then, follow_up)))
-
-
-async def wake_flows_of(storage: Storage, queue: str, ids: Sequence[str]) -> None:
-    """Wake the flows of jobs that have ended without a follow-up, by `finish` or `cancel`.
-
-    The attributes are read from the outcomes, which nodes keep for days.
-    """
-    slots = await storage.get(queue, ids)
-    outcomes = [slot.outcome for slot in slots if slot.outcome is not None]
-    flows = dict.fromkeys(filter(None, (flow_of(outcome.kept_attributes) for outcome in outcomes)))
-    requests = [wake_up_request(id) for id in flows]
-    if queue == FLOWS:
-        requests += [wake_up_request(id, CANCELLED_HINT) for id in ids]
-    for begin in range(0, len(requests), LIMITS.batch):
-        await storage.enqueue(EVALUATIONS, requests[begin : begin + LIMITS.batch])
 
 
 def node_number(flow_id: str, id: str) -> int | None:
