@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.client.sync.loop_call import LoopCall
+from dibs.client.sync.background_loop import LoopCall
 from dibs.storage.registry import BUILT_IN
 from tests.storage_urls import new_url
 

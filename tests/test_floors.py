@@ -157,7 +157,7 @@ def test_every_exception_for_a_twin_is_still_needed() -> None:
 
 
 HOUSE = {
-    "dibs/client/options/ids.py": "",
+    "dibs/client/options/arguments.py": "",
     "dibs/client/queue.py": "def f():\n    from dibs.client.sync.queue import BlockingQueue",
     "dibs/client/sync/queue.py": "from dibs.client.queue import Queue",
     "dibs_conformance/a.py": "from dibs_conformance import b",
@@ -165,9 +165,9 @@ HOUSE = {
 }
 
 PLANTED = {
-    "a higher floor": ("dibs/client/options/ids.py", "from dibs.client import queue", upward),
+    "a higher floor": ("dibs/client/options/arguments.py", "from dibs.client import queue", upward),
     "a higher floor, for types": (
-        "dibs/client/options/ids.py",
+        "dibs/client/options/arguments.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dibs.client.queue import Queue",
         upward,
     ),

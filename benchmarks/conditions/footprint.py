@@ -11,7 +11,7 @@ import psycopg
 from redis import Redis
 
 from benchmarks.scenarios import PAYLOAD
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage

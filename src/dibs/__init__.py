@@ -7,18 +7,14 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.client.calls.failure import Failure
 from dibs.client.calls.handler import Ending
-from dibs.client.calls.handler_registry import HandlerSettings
-from dibs.client.calls.task_settings import TaskSettings
+from dibs.client.calls.handler_registry import HandlerSettings, TaskSettings
 from dibs.client.claim import Claim
 from dibs.client.feed import Event, Feed
 from dibs.client.listing import Listing
-from dibs.client.options.ids import content_id
-from dibs.client.options.job_settings import CallSettings, JobSettings
-from dibs.client.options.protected_serdes import EncryptedSerde, SignedSerde
-from dibs.client.options.queue_settings import QueueSettings
-from dibs.client.options.rate import Rate
-from dibs.client.options.retention import Retention
-from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
+from dibs.client.options.arguments import content_id
+from dibs.client.options.job_settings import CallSettings, JobSettings, Retention
+from dibs.client.options.queue_settings import QueueSettings, Rate
+from dibs.client.options.serde import EncryptedSerde, JsonSerde, MessagePackSerde, Serde, SignedSerde
 from dibs.client.queue import Queue
 from dibs.client.receiver import Receiver
 from dibs.client.schedules import Schedules, ScheduleStatus

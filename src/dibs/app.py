@@ -8,15 +8,18 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from dibs.client.calls.functions import check_function, default_queue_name
-from dibs.client.calls.handler_registry import HandlerRegistry
-from dibs.client.calls.middleware import EnqueueMiddleware, RunMiddleware, compose_enqueue
-from dibs.client.calls.task_settings import TaskSettings
+from dibs.client.calls.handler import EnqueueMiddleware, RunMiddleware, compose_enqueue
+from dibs.client.calls.handler_registry import (
+    HandlerRegistry,
+    TaskSettings,
+    check_function,
+    default_queue_name,
+)
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
 from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
-from dibs.client.options.durations import DEFAULT_LEASE, Seconds, duration_seconds
+from dibs.client.options.arguments import DEFAULT_LEASE, Seconds, duration_seconds
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task

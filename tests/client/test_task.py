@@ -19,7 +19,7 @@ from dibs import (
     UnknownTask,
     WaitTimeout,
 )
-from dibs.client.options.retention import WAIT_SLACK_MS
+from dibs.client.options.job_settings import WAIT_SLACK_MS
 from tests.client import handlers
 from tests.client.handlers import Crop
 from tests.client.manual_claims import arguments, claimed, enqueue_unchecked

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs
-from dibs.client.options.durations import duration_seconds
+from dibs.client.options.arguments import duration_seconds
 from dibs.model.duration_text import parse_seconds
 from dibs.storage.registry import open_storage
 from tests.deploy.files import DEPLOY, parse_command, read_yaml

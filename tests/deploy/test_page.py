@@ -9,7 +9,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # the package has no types
 
 from dibs import Dibs
-from dibs.client.options.durations import duration_seconds
+from dibs.client.options.arguments import duration_seconds
 from tests.deploy.files import DEPLOY, parse_command, read_yaml
 from tests.deploy.test_compose import WORKER_ENTRYPOINT
 from tests.docs.pages import Page

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.client.calls.steps import encode_memo
+from dibs.client.calls.run_steps import encode_memo
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, RetryLater, SettingsPatch, Settlement
 from dibs.web import dibs_web

@@ -9,7 +9,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from dibs.cli.queue_names import complete_queue
-from dibs.client.options.durations import duration_seconds
+from dibs.client.options.arguments import duration_seconds
 from dibs.errors import Refused
 from dibs.model.duration_text import parse_seconds
 

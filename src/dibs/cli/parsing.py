@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dibs.cli.errors import UsageError
-from dibs.client.options.durations import duration_ms, epoch_ms
+from dibs.client.options.arguments import duration_ms, epoch_ms
 
 
 def parse_json(text: str, name: str) -> Any:

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from dibs.client.options.rate import format_rate
-from dibs.client.options.retention import ENDS
+from dibs.client.options.job_settings import ENDS
+from dibs.client.options.queue_settings import format_rate
 from dibs.model.duration_text import format_duration
 from dibs.model.job import DEFAULT_RETENTION, OutcomeRetention
 from dibs.model.requests import Settings

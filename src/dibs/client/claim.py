@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.failure import error_from_exception
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.arguments import check_error, check_list
-from dibs.client.options.durations import Seconds, duration_ms, epoch_ms
-from dibs.client.options.retention import Retention, build_retention
+from dibs.client.options.arguments import Seconds, check_error, check_list, duration_ms, epoch_ms
+from dibs.client.options.job_settings import Retention, build_retention
 from dibs.client.options.serde import JSON
 from dibs.client.status import decode_attributes
 from dibs.errors import JobCancelled, LeaseLost, Refused

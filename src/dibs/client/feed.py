@@ -19,8 +19,7 @@ from msgspec import Struct
 from dibs.client.connection.outcome_wait import abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.wakeups import Wakeups, find_report
-from dibs.client.options.arguments import check_list
-from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
+from dibs.client.options.arguments import check_list, utc_datetime, utc_datetime_or_none
 from dibs.client.status import decode_or_raw
 from dibs.errors import Refused
 from dibs.model.events import AttemptKind, EventKind, LogEvent, NoteKind

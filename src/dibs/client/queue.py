@@ -9,7 +9,6 @@ from attrs import evolve
 from msgspec import UNSET
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.functions import check_function
 from dibs.client.calls.handler import Ending
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
@@ -17,6 +16,7 @@ from dibs.client.calls.handler_registry import (
     build_handler,
     check_exact_arguments,
     check_failure_settings,
+    check_function,
     failure_argument_decoder,
     queue_argument_decoder,
     queue_converters,
@@ -25,8 +25,7 @@ from dibs.client.calls.handler_registry import (
 from dibs.client.calls.signature import CallSignature
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.feed import Feed, FeedKind
-from dibs.client.options.arguments import check_list
-from dibs.client.options.durations import Seconds
+from dibs.client.options.arguments import Seconds, check_list
 from dibs.client.options.job_settings import (
     JOB_SETTINGS,
     JobSettings,

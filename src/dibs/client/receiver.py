@@ -16,8 +16,7 @@ from attrs import define, field
 from dibs.client.claim import Claim, to_lease_ms
 from dibs.client.connection.outcome_wait import SLOW_POLL_SECONDS
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.arguments import wait_ms
-from dibs.client.options.durations import Seconds
+from dibs.client.options.arguments import Seconds, wait_ms
 from dibs.errors import NotRunning, OutcomeUnknown, Refused, StorageError
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import Job

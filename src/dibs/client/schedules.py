@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.task_settings import build_times
+from dibs.client.calls.handler_registry import build_times
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import Seconds, utc_datetime
+from dibs.client.options.arguments import Seconds, utc_datetime
 from dibs.client.status import Status, slot_status
 from dibs.client.stored_schedules import (
     find_schedules,

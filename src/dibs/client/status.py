@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.durations import utc_datetime, utc_datetime_or_none
-from dibs.client.options.retention import Retention
+from dibs.client.options.arguments import utc_datetime, utc_datetime_or_none
+from dibs.client.options.job_settings import Retention
 from dibs.model.job import Error, Job, JobData, Outcome, Overrides, Slot, Successor
 from dibs.model.results import State
 from dibs.model.ticket_state import ticket_state

@@ -9,15 +9,13 @@ from typing import Any, Unpack
 from msgspec import UNSET, UnsetType
 
 from dibs.client.calls.arrival import check_untyped_data
-from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.failure import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient, split_ids
 from dibs.client.listing import PAGE_SIZE, Listing
-from dibs.client.options.arguments import check_error
-from dibs.client.options.durations import Seconds
-from dibs.client.options.job_settings import due_fields, encode_attributes
+from dibs.client.options.arguments import Seconds, check_error
+from dibs.client.options.job_settings import Retention, build_retention, due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
-from dibs.client.options.retention import Retention, build_retention
 from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
 from dibs.model.job import Slot

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from attrs import define, evolve, frozen
 
-from dibs.client.calls.bound_job import Bound, KeptCall
-from dibs.client.calls.functions import check_parameter_names
+from dibs.client.calls.bound_job import Bound, KeptCall, TaskKey, build_task_key
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
+    SCHEDULE_SETTINGS,
     HandlerRegistry,
     HandlerSettings,
+    TaskSettings,
     build_handler,
+    build_schedule,
     check_exact_arguments,
+    check_parameter_names,
     task_argument_decoder,
     task_converters,
     task_data_check,
 )
 from dibs.client.calls.signature import CallSignature
-from dibs.client.calls.task_key import TaskKey, build_task_key
-from dibs.client.calls.task_settings import SCHEDULE_SETTINGS, TaskSettings, build_schedule
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.options.arguments import check_list
-from dibs.client.options.durations import Seconds
+from dibs.client.options.arguments import Seconds, check_list
 from dibs.client.options.job_settings import (
     CALL_SETTINGS,
     CallSettings,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from dibs.client.options.durations import utc_datetime
+from dibs.client.options.arguments import utc_datetime
 from dibs.model.job import ActiveRun, Job, Outcome
 from dibs.model.worker_record import (
     WORKERS_QUEUE,

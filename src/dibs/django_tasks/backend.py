@@ -11,9 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from dibs.app import Dibs
-from dibs.client.options.ids import new_id
-from dibs.client.options.job_settings import JobSettings
-from dibs.client.options.retention import Retention
+from dibs.client.options.arguments import new_id
+from dibs.client.options.job_settings import JobSettings, Retention
 from dibs.django import DEFAULT_ALIAS
 from dibs.django_tasks import api
 from dibs.django_tasks.results import enqueued_result, result_id, split_result_id, stored_result

@@ -10,15 +10,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dibs.client.calls.bound_job import Bound, KeptCall
-from dibs.client.options.arguments import check_list
-from dibs.client.options.durations import Seconds, duration_ms
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import Seconds, check_list, duration_ms, new_id
 from dibs.client.options.job_settings import (
     JobSettings,
+    Retention,
     build_request,
     check_setting_names,
 )
-from dibs.client.options.retention import Retention
 from dibs.client.options.serde import JSON
 from dibs.client.ticket import Ticket
 from dibs.errors import Refused

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.client.status import Status, slot_status
 from dibs.client.ticket import Ticket
 from dibs.errors import JobAbsent

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from dibs.client.options.rate import Rate
-from dibs.client.options.retention import Retention
+from dibs.client.options.job_settings import Retention
+from dibs.client.options.queue_settings import Rate
 from dibs.errors import ConfigurationError
 from dibs.model.job import OutcomeRetention
 from dibs.model.requests import Settings, SettingsPatch, StartRate

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dibs.client.connection.url import resolve_url
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.errors import Refused
 from dibs.model.requests import OnConflict
 from dibs.spark.connection import absolute_location, is_shared, run_in_thread, shared_url

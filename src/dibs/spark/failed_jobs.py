@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dibs.client.connection.url import resolve_url
-from dibs.client.options.durations import Seconds, duration_ms
+from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.errors import Refused
 from dibs.model.requests import Reject, SettingsPatch
 from dibs.spark.connection import StorageConnection, run_in_thread, shared_url

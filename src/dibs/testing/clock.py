@@ -11,7 +11,7 @@ from typing import Any, Final, Self, cast
 
 from attrs import field, frozen
 
-from dibs.client.options.durations import epoch_ms, utc_datetime
+from dibs.client.options.arguments import epoch_ms, utc_datetime
 from dibs.errors import ConfigurationError
 from dibs.storage.protocol import Storage
 

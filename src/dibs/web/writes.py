@@ -11,7 +11,7 @@ from attrs import frozen
 
 from dibs.client import stored_schedules
 from dibs.client.options.job_settings import JobSettings
-from dibs.client.options.rate import Rate, parse_rate
+from dibs.client.options.queue_settings import Rate, parse_rate
 from dibs.client.queue import Queue
 from dibs.errors import Refused
 from dibs.flow.batch.plan import is_batch

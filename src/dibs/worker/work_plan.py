@@ -11,7 +11,7 @@ from typing import Final, get_args
 from attrs import evolve, field, frozen
 
 from dibs.app import Dibs, Until
-from dibs.client.options.durations import Seconds, duration_seconds
+from dibs.client.options.arguments import Seconds, duration_seconds
 from dibs.errors import ConfigurationError, Refused, UnknownTask
 from dibs.model.check_arguments import check_choice, check_not_one_text
 from dibs.model.check_values import check_text, check_whole_number

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.app import Dibs, Until
-from dibs.client.options.durations import DEFAULT_LEASE, Seconds
+from dibs.client.options.arguments import DEFAULT_LEASE, Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings

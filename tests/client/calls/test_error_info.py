@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs.client.calls.error_info import MAX_DEPTH, error_from_exception
+from dibs.client.calls.failure import MAX_DEPTH, error_from_exception
 from dibs.client.task import TaskDecorator
 from dibs.model.error_text import _error_size
 from dibs.model.job import Error

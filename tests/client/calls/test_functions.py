@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs import BadHandler
-from dibs.client.calls.functions import check_function, default_queue_name
+from dibs.client.calls.handler_registry import check_function, default_queue_name
 from tests.client import handlers
 from tests.client.handlers import Crop
 

@@ -14,7 +14,7 @@ from attrs import define
 
 from dibs import Dibs, LeaseLost, PermanentError, Refused, StorageUnavailable
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
-from dibs.client.calls.steps import decode_memo, encode_memo, step_key
+from dibs.client.calls.run_steps import decode_memo, encode_memo, step_key
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.claim import Claim
 from dibs.model.job import Job, JobData

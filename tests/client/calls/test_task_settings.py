@@ -10,7 +10,7 @@ import pytest
 
 from dibs import BadHandler, Dibs, Refused
 from dibs.client.calls.handler import Handler
-from dibs.client.calls.task_settings import interval_ms
+from dibs.client.calls.handler_registry import interval_ms
 from dibs.model.cron import Cron
 from dibs.model.retry import Exponential, Fixed
 from dibs.model.schedule import Every, Schedule

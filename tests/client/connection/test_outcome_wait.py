@@ -16,7 +16,7 @@ from dibs import (
     WaitTimeout,
 )
 from dibs.client.connection import outcome_wait
-from dibs.client.options.retention import WAIT_SLACK_MS
+from dibs.client.options.job_settings import WAIT_SLACK_MS
 from dibs.model.results import WaitResult
 from tests.client.manual_claims import claimed
 from tests.client.verb_counts import counted

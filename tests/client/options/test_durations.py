@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Refused
-from dibs.client.options.durations import duration_ms, epoch_ms, utc_datetime
+from dibs.client.options.arguments import duration_ms, epoch_ms, utc_datetime
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dibs.client.options import ids
-from dibs.client.options.ids import content_id, new_id
+from dibs.client.options import arguments
+from dibs.client.options.arguments import content_id, new_id
 
 
 def test_generated_ids_grow() -> None:
@@ -21,19 +21,20 @@ def test_generated_ids_grow() -> None:
 
 
 def test_a_burst_borrows_from_the_next_ms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: 5_000_000_000)
-    generator = ids.IdGenerator()
+    monkeypatch.setattr("dibs.client.options.arguments.time.time_ns", lambda: 5_000_000_000)
+    generator = arguments.IdGenerator()
 
-    made = [generator.next() for _ in range(2 * ids.MAX_IDS_PER_MS + 1)]
+    made = [generator.next() for _ in range(2 * arguments.MAX_IDS_PER_MS + 1)]
 
     assert sorted(set(made)) == made
-    assert [ids.MAX_IDS_PER_MS, ids.MAX_IDS_PER_MS, 1] == [*Counter(id[:10] for id in made).values()]
+    most = arguments.MAX_IDS_PER_MS
+    assert [most, most, 1] == [*Counter(id[:10] for id in made).values()]
 
 
 def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = ids.IdGenerator()
+    generator = arguments.IdGenerator()
     times = iter([5_000_000_000, 5_000_000_000, 4_000_000_000, 6_000_000_000])
-    monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: next(times))
+    monkeypatch.setattr("dibs.client.options.arguments.time.time_ns", lambda: next(times))
 
     made = [generator.next() for _ in range(4)]
 
@@ -42,13 +43,13 @@ def test_generated_ids_grow_while_the_clock_stands_or_steps_back(monkeypatch: py
 
 def test_generated_ids_are_ulids(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ULID has 26 characters; the first ten encode ms since 1970 (example of the ULID specification)."""
-    monkeypatch.setattr("dibs.client.options.ids.time.time_ns", lambda: 1_469_918_176_385 * 10**6)
+    monkeypatch.setattr("dibs.client.options.arguments.time.time_ns", lambda: 1_469_918_176_385 * 10**6)
 
-    made = ids.IdGenerator().next()
+    made = arguments.IdGenerator().next()
 
     assert made.startswith("01ARYZ6S41")
     assert len(made) == 26
-    assert set(made) <= {*ids.BASE32_DIGITS}
+    assert set(made) <= {*arguments.BASE32_DIGITS}
 
 
 def test_threads_never_get_the_same_id() -> None:
@@ -63,7 +64,7 @@ def test_a_forked_process_draws_its_own_random_bits() -> None:
     """Parent and child generate an id in the same ms. A new process forks: pytest has other threads."""
     code = (
         "import os, time; time.time_ns = lambda: 5 * 10**9;"
-        "from dibs.client.options.ids import new_id; new_id(); child = os.fork();"
+        "from dibs.client.options.arguments import new_id; new_id(); child = os.fork();"
         "os.write(1, new_id()[12:].encode() + b' '); child and os.wait()"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dibs import Rate, Refused
-from dibs.client.options.job_keys import build_key
-from dibs.client.options.rate import build_rate
+from dibs.client.options.arguments import build_key
+from dibs.client.options.queue_settings import build_rate
 from dibs.model.requests import StartRate
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Refused, Retention
-from dibs.client.options.retention import WAIT_SLACK_MS, build_retention, extend_retention
+from dibs.client.options.job_settings import WAIT_SLACK_MS, build_retention, extend_retention
 from dibs.model import job as model
 
 HOUR = 3_600_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Exponential, Fixed, Queue, Refused, Retention, Retry, WaitTimeout
-from dibs.client.options.durations import duration_ms, duration_seconds
+from dibs.client.options.arguments import duration_ms, duration_seconds
 
 
 def handle(data: Any) -> Any:

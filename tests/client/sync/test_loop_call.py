@@ -11,7 +11,7 @@ import pytest
 
 from dibs import Dibs, DibsError, NotRunning, OutcomeUnknown
 from dibs.client.sync import background_loop
-from dibs.client.sync.loop_call import LoopCall
+from dibs.client.sync.background_loop import LoopCall
 
 
 def in_thread(function: Callable[[], Any]) -> Callable[[], Any]:

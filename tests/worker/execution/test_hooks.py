@@ -12,7 +12,7 @@ import pytest
 
 from dibs.app import Dibs
 from dibs.client.calls.handler import Ending
-from dibs.client.options.retention import Retention
+from dibs.client.options.job_settings import Retention
 from dibs.errors import PermanentError
 from dibs.model.requests import Complete
 from dibs.worker import run

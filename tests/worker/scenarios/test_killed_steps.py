@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dibs.app import Dibs
-from dibs.client.calls.steps import decode_memo, encode_memo
+from dibs.client.calls.run_steps import decode_memo, encode_memo
 from dibs.worker.supervisor import workers
 from tests.worker.gate import Gate
 from tests.worker.jobs import current, event_kinds, outcome, put

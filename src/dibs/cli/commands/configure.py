@@ -16,9 +16,8 @@ from dibs.cli.rate_text import parse_rate
 from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
 from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import print_in_format
-from dibs.client.options.queue_settings import build_patch
-from dibs.client.options.rate import Rate
-from dibs.client.options.retention import ENDS, Retention
+from dibs.client.options.job_settings import ENDS, Retention
+from dibs.client.options.queue_settings import Rate, build_patch
 from dibs.errors import Refused
 from dibs.model.check_settings import MOST_LOG_RESULTS
 from dibs.model.requests import LogLevel, Settings, SettingsPatch

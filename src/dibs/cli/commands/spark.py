@@ -20,7 +20,7 @@ from dibs.cli.errors import UsageError, error_message
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
 from dibs.cli.queue_names import complete_queue
-from dibs.client.options.durations import utc_datetime
+from dibs.client.options.arguments import utc_datetime
 from dibs.errors import ConfigurationError, DibsError, Refused, StorageTooNew
 from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import is_submitted, require_pyarrow, session

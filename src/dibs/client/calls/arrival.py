@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
-from dibs.client.calls.field_values import (
+from dibs.client.calls.hint_traits import (
+    HintTraits,
     encoded_names,
     field_reader,
     is_pydantic_imported,
     model_origin,
 )
-from dibs.client.calls.hint_traits import HintTraits
 from dibs.client.options.serde import Serde
 from dibs.client.options.value_hooks import dec_hook, has_pydantic_schema
 from dibs.errors import Refused

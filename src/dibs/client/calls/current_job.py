@@ -15,8 +15,8 @@ from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.run_steps import Steps, Transactions, call_blocking, call_function
-from dibs.client.calls.steps import step_key as make_step_key
-from dibs.client.options.durations import utc_datetime
+from dibs.client.calls.run_steps import step_key as make_step_key
+from dibs.client.options.arguments import utc_datetime
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import LeaseLost, NotRunning, Refused
 from dibs.model.check_jobs import check_follow_ups

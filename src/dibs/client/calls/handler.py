@@ -1,23 +1,63 @@
-"""The handler of a queue and its limits, as applications declare them and workers use them."""
+"""The handler of a queue, its limits and its middleware, as applications declare and workers use them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import Any, Final, Literal
 
 from attrs import frozen
 from msgspec import UNSET, Struct, structs
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.middleware import RunMiddleware
-from dibs.client.options.retention import Retention
+from dibs.client.calls.current_job import CurrentJob
+from dibs.client.options.job_settings import Retention
 from dibs.client.options.serde import Serde
 from dibs.errors import Refused
 from dibs.model.check_jobs import check_follow_ups
 from dibs.model.job import EndKind, Error, Job, Overrides
-from dibs.model.requests import FollowUp, SettingsPatch
+from dibs.model.requests import EnqueueRequest, FollowUp, SettingsPatch
 from dibs.model.retry import Backoff, Exponential
 from dibs.model.schedule import Schedule
+
+#: Called with the name of a queue and the requests of an enqueue; yields the requests that are sent.
+EnqueueMiddleware = Callable[
+    [str, Sequence[EnqueueRequest]], AbstractAsyncContextManager[Sequence[EnqueueRequest]]
+]
+#: Called with the current job before its handler, on the same asyncio task or thread.
+RunMiddleware = Callable[[CurrentJob], AbstractContextManager[object]]
+
+
+def compose_enqueue(outer: EnqueueMiddleware, inner: EnqueueMiddleware | None) -> EnqueueMiddleware:
+    """Return a middleware that passes the requests through `outer`, then through `inner`."""
+    if inner is None:
+        return outer
+
+    @asynccontextmanager
+    async def both(queue: str, requests: Sequence[EnqueueRequest]) -> AsyncIterator[Sequence[EnqueueRequest]]:
+        async with outer(queue, requests) as passed, inner(queue, passed) as sent:
+            yield sent
+
+    return both
+
+
+def compose_run(outer: RunMiddleware, inner: RunMiddleware | None) -> RunMiddleware:
+    """Return a middleware that enters `outer` before `inner`, and leaves it after `inner`."""
+    if inner is None:
+        return outer
+
+    @contextmanager
+    def both(job: CurrentJob) -> Iterator[None]:
+        with outer(job), inner(job):
+            yield
+
+    return both
+
 
 Executor = Literal["auto", "process"]
 

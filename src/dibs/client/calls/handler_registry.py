@@ -1,34 +1,113 @@
-"""Handlers: built from a function and its options, and registered by queue."""
+"""Handlers: built from a function and its options, and registered by queue. The options of a task become the
+limits of its handler and, with `every` or `cron`, its schedule.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from attrs import evolve
 from msgspec.structs import replace
 
+from dibs.client.calls.bound_job import KeyFunction, TaskKey
 from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.calls.failure import build_failure
-from dibs.client.calls.functions import check_function
-from dibs.client.calls.handler import DEFAULT_LIMITS, FAILURE_LIMITS, Executor, Handler, HandlerLimits
-from dibs.client.calls.middleware import RunMiddleware, compose_run
+from dibs.client.calls.handler import (
+    DEFAULT_LIMITS,
+    FAILURE_LIMITS,
+    Executor,
+    Handler,
+    HandlerLimits,
+    RunMiddleware,
+    compose_run,
+)
 from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import PayloadMismatch
-from dibs.client.options.durations import Seconds
-from dibs.client.options.job_settings import check_count_limit, check_duration_limit, check_setting_names
-from dibs.client.options.queue_settings import QueueSettings, build_patch
-from dibs.client.options.rate import Rate
-from dibs.client.options.retention import Retention
+from dibs.client.options.arguments import Seconds, duration_ms
+from dibs.client.options.job_settings import (
+    Retention,
+    check_count_limit,
+    check_duration_limit,
+    check_setting_names,
+)
+from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.check_jobs import check_backoff
 from dibs.model.check_values import check_optional_number
-from dibs.model.job import FAIL_SUFFIX, Job
+from dibs.model.job import FAIL_SUFFIX, Job, JobData
 from dibs.model.requests import SettingsPatch
 from dibs.model.retry import Backoff
+from dibs.model.schedule import Every, Schedule
+
+if TYPE_CHECKING:
+    from dibs.model.cron import Cron
+
+_MAIN_MODULES = ("__main__", "__mp_main__")
+
+
+def check_function(function: Any) -> None:
+    """Raise BadHandler for a function that a worker in another process could not import or call."""
+    name = getattr(function, "__qualname__", None)
+    if not inspect.isfunction(function) or name is None:
+        raise BadHandler(f"{function!r} cannot be a handler; write a function with `def` or `async def`")
+    if function.__name__ == "<lambda>":
+        raise BadHandler(
+            "a lambda cannot be a handler, because a worker could not import it; write a `def` function"
+        )
+    if "<locals>" in name:
+        raise BadHandler(
+            f"{name} is defined inside a function, so a worker cannot import it; move it to the module level"
+        )
+    if "." in name:
+        raise BadHandler(
+            f"{name} is a method, and a worker has no object for it; "
+            "write a function that creates the object and calls the method"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadHandler(
+            f"{name} is a generator, but a job has one result; return it, and report progress for the steps"
+        )
+
+
+def check_parameter_names(function: Callable[..., Any]) -> None:
+    """Raise BadHandler for a parameter that `task.enqueue(...)` could not pass by name."""
+    one = inspect.signature(function).parameters.get("self") if callable(function) else None
+    if one is not None and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+        raise BadHandler(
+            f"{function.__name__} has a parameter named 'self', which `enqueue` cannot pass, because it is "
+            "a method itself; rename the parameter"
+        )
+
+
+def default_queue_name(function: Callable[..., Any]) -> str:
+    """Return the default queue name of a function: module.function. Raises BadHandler in a notebook."""
+    module = function.__module__
+    if module in _MAIN_MODULES:
+        module = _main_module_name(module, function.__name__)
+    return f"{module}.{function.__name__}"
+
+
+def _main_module_name(module: str, function: str) -> str:
+    """Return the module name under which a worker imports the main program."""
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and not spec.name.endswith("__main__"):
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise BadHandler(
+            f'{function} is defined in a program without a file, so it has no name; pass queue="..."'
+        )
+    from pathlib import Path  # noqa: PLC0415 - only a program without a module name needs it
+
+    return Path(file).stem
+
 
 #: Returns the positional and keyword arguments of a handler for a job.
 ArgumentDecoder = Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -322,3 +401,79 @@ def _check_parameter_count(call: CallSignature, names: list[str]) -> None:
             f"{call.function.__qualname__} has {len(names)} positional parameters; a handler has one or two: "
             "(data) or (data, job)"
         )
+
+
+class TaskSettings(HandlerSettings, total=False):
+    """Options of `@app.task(...)`: those of a handler, the key, and four for a periodic task."""
+
+    key: str | KeyFunction
+    """The key of each job, for `per_key` and `key_rate`: the name of a parameter, or a function that takes
+    the arguments of the call and returns text, a whole number, or None for no key. Default: no key."""
+    every: Seconds
+    """Interval of a periodic task: seconds, a timedelta, or text like "5m" or "1h30m". The task runs at the
+    multiples of the interval since 1970 in UTC. Default: not periodic."""
+    cron: str
+    """Times of a periodic task: minute, hour, day of month, month, day of week, as in "0 3 * * *". Default:
+    not periodic."""
+    tz: str
+    """Time zone of `cron`, as in "Europe/Berlin". Default: "UTC"."""
+    catch_up: bool
+    """True runs the task once after it missed ticks; False skips to the next tick. Default: True."""
+
+
+SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
+
+_LONGEST_INTERVAL: Final = timedelta(days=3660)
+
+
+def build_schedule(
+    call: CallSignature, serde: Serde, settings: Mapping[str, Any], key: TaskKey | None = None
+) -> Schedule | None:
+    """Return the schedule of a task's options, or None without one. Raises Refused, BadHandler."""
+    options = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
+    if not options:
+        return None
+    if options.keys() == {"catch_up"}:
+        raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
+    times = build_times(options)
+    catch_up = options.get("catch_up", True)
+    if not isinstance(catch_up, bool):
+        raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
+    payload = _payload_without_arguments(call, serde)
+    data = JobData(payload=payload, key=None if key is None else key.derive((), {}))
+    return Schedule(times=times, data=data, catch_up=catch_up)
+
+
+def build_times(options: Mapping[str, Any]) -> Every | Cron:
+    """Return the times of `cron` and `tz`, or of `every`; None is no value. Raises Refused."""
+    cron, every, tz = (options.get(name) for name in ("cron", "every", "tz"))
+    if cron is not None and every is not None:
+        raise Refused("every and cron are both set; pass only one", field="cron")
+    if cron is not None:
+        from dibs.model.cron import Cron  # noqa: PLC0415 - imports calendars and time zones, which only this option needs
+
+        return Cron(cron, "UTC" if tz is None else tz)
+    if tz is not None:
+        raise Refused("tz is set without cron; pass cron, too, or leave tz out", field="tz")
+    if every is None:
+        raise Refused("cron and every are both missing; pass one of them", field="cron")
+    return Every(interval_ms(every))
+
+
+def interval_ms(every: Seconds) -> int:
+    """Return an interval in ms. Raises Refused unless it is more than 0 and at most ten years."""
+    ms = duration_ms("every", every)
+    if not 1 <= ms <= duration_ms("every", _LONGEST_INTERVAL):
+        raise Refused(f"every is {every}; it must be at least 1 ms and at most ten years", field="every")
+    return ms
+
+
+def _payload_without_arguments(call: CallSignature, serde: Serde) -> bytes:
+    try:
+        return call.encode_arguments(serde, (), {})
+    except Refused as refused:
+        name = call.function.__name__
+        raise BadHandler(
+            f"{name} is periodic, so it is called without arguments; "
+            f"add a default to each parameter: {refused}"
+        ) from None

@@ -11,21 +11,19 @@ from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
-from dibs.client.calls.argument_converters import ArgumentConverters
 from dibs.client.calls.arrival import find_change, may_change_untyped
-from dibs.client.calls.conversion import build_converter
-from dibs.client.calls.converter import Converter, UnsupportedHintError
+from dibs.client.calls.conversion import Converter, UnsupportedHintError, build_converter
 from dibs.client.calls.hint_traits import HintTraits, read_traits
 from dibs.client.calls.task_payload import (
     Args,
+    ArgumentConverters,
     EmptyKwargs,
     Kwargs,
     PayloadMismatch,
     TaskPayload,
     decode_task_payload,
 )
-from dibs.client.options.protected_serdes import data_format
-from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
+from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde, data_format
 from dibs.client.options.value_hooks import dec_hook
 from dibs.errors import BadHandler, PermanentError, Refused
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from attrs import frozen
 
-from dibs.client.options.durations import Seconds, duration_seconds
+from dibs.client.options.arguments import Seconds, duration_seconds
 from dibs.errors import DibsError, OutcomeUnknown, Refused, StorageBusy
 from dibs.storage.protocol import Storage
 from dibs.storage.unsent import mark_unsent, unsent_wait

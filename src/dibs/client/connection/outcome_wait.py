@@ -18,7 +18,7 @@ from dibs.client.connection.wait_messages import (
     not_kept_message,
     timeout_message,
 )
-from dibs.client.options.retention import extend_retention
+from dibs.client.options.job_settings import extend_retention
 from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, WaitTimeout
 from dibs.model.job import Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.middleware import EnqueueMiddleware
+from dibs.client.calls.handler import EnqueueMiddleware
 from dibs.client.connection.call_slots import MAX_STARTS, nested_calls
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
 from dibs.client.connection.open_storage import OpenStorage

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from attrs import define, field
 
-from dibs.client.calls.middleware import EnqueueMiddleware
+from dibs.client.calls.handler import EnqueueMiddleware
 from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots, check_max_pending
 from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe

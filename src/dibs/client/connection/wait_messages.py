@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dibs.client.options.durations import utc_datetime
+from dibs.client.options.arguments import utc_datetime
 from dibs.model.job import Error, Job, Outcome, Slot
 from dibs.model.ticket_state import TicketState
 

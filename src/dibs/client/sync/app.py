@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 
 from dibs.app import KEEP_SECONDS, Dibs, Until
 from dibs.client.calls.bound_job import Bound
-from dibs.client.options.durations import DEFAULT_LEASE, Seconds
+from dibs.client.options.arguments import DEFAULT_LEASE, Seconds
 from dibs.client.options.serde import Serde
 from dibs.client.sync.background_loop import run, run_on_this_thread
 from dibs.client.sync.flow import (

@@ -16,8 +16,8 @@ from typing import Any, Self
 from dibs.client.calls.bound_job import Bound
 from dibs.client.claim import Claim
 from dibs.client.feed import Event, Feed
-from dibs.client.options.durations import Seconds
-from dibs.client.options.retention import Retention
+from dibs.client.options.arguments import Seconds
+from dibs.client.options.job_settings import Retention
 from dibs.client.receiver import Receiver
 from dibs.client.sync.background_loop import next_item, run, run_with_connection
 from dibs.model.results import SettleStatus

@@ -17,10 +17,9 @@ from msgspec import UNSET, UnsetType
 from dibs.client.calls.bound_job import Bound
 from dibs.client.feed import FeedKind
 from dibs.client.listing import Listing
-from dibs.client.options.durations import Seconds
-from dibs.client.options.job_settings import JobSettings
+from dibs.client.options.arguments import Seconds
+from dibs.client.options.job_settings import JobSettings, Retention
 from dibs.client.options.queue_settings import QueueSettings
-from dibs.client.options.retention import Retention
 from dibs.client.queue import Queue
 from dibs.client.schedules import Schedules, ScheduleStatus
 from dibs.client.status import Status

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.options.durations import Seconds
+from dibs.client.options.arguments import Seconds
 from dibs.client.options.job_settings import CallSettings
 from dibs.client.schedules import ScheduleStatus
 from dibs.client.sync.background_loop import run, run_with_connection

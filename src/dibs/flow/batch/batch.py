@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.options.durations import Seconds, duration_ms
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import Seconds, duration_ms, new_id
 from dibs.client.options.job_settings import encode_attributes
 from dibs.client.ticket import Ticket
 from dibs.errors import NotRunning, Refused

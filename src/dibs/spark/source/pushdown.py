@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import frozen
 from pyspark.sql import datasource as ds
 
-from dibs.client.options.durations import EPOCH, MILLISECOND
+from dibs.client.options.arguments import EPOCH, MILLISECOND
 from dibs.spark.schemas import Column, columns
 
 _COMPARISONS: Final = (ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual)

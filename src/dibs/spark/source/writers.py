@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
 from dibs.spark.shipping import Shipped

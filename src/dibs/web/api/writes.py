@@ -10,7 +10,7 @@ import msgspec
 from attrs import frozen
 from msgspec import UNSET
 
-from dibs.client.options.rate import parse_rate
+from dibs.client.options.queue_settings import parse_rate
 from dibs.client.queue import Queue
 from dibs.errors import Refused
 from dibs.flow.batch.plan import is_batch

@@ -7,7 +7,7 @@ import traceback
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.failure import error_from_exception
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.errors import PermanentError, Retry, Snooze
 from dibs.model import run_outcome

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from dibs.client.calls.current_job import RunStorage
-from dibs.client.calls.error_info import error_from_exception
+from dibs.client.calls.failure import error_from_exception
 from dibs.errors import ConfigurationError, DibsError
 from dibs.model.run_outcome import Died, NotEntered, Raised, StopReason, Verdict
 from dibs.worker import messages

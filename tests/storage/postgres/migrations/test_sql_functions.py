@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from psycopg.types.json import Jsonb
 
 from dibs import Queue, Reject, Status
-from dibs.client.options.ids import BASE32_DIGITS, new_id
+from dibs.client.options.arguments import BASE32_DIGITS, new_id
 from dibs.model.error_text import CUT_MARK
 from dibs.model.limits import LATEST_TIME
 from dibs.storage.postgres import PostgresStorage

@@ -8,7 +8,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, JobPatch, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage, listing, open_url

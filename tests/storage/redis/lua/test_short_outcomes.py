@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, JobPatch, Reject, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage, open_url

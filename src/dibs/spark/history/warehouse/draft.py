@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.errors import Refused
 from dibs.spark.history.tables import TIME_COLUMNS, latest_time, row_count
 from dibs.spark.history.warehouse.cleanup import remove_old

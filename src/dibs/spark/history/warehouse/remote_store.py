@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.errors import ConfigurationError, StorageUnavailable
 from dibs.model.error_text import summarize_exception
 from dibs.spark.history.warehouse.store import Store, StoredFile

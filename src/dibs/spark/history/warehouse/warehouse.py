@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dibs.client.options.ids import new_id
+from dibs.client.options.arguments import new_id
 from dibs.errors import Refused, StorageReadOnly
 from dibs.spark.history.warehouse.draft import Draft, WarehouseBusy
 from dibs.spark.history.warehouse.local_store import LocalStore

@@ -10,7 +10,7 @@ import msgspec
 from attrs import frozen
 from msgspec import UNSET
 
-from dibs.client.calls.steps import decode_memo
+from dibs.client.calls.run_steps import decode_memo
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment
 from dibs.flow.batch.summary import flow_attributes

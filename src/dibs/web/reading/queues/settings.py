@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import UNSET
 
-from dibs.client.options.rate import format_rate
+from dibs.client.options.queue_settings import format_rate
 from dibs.model.job import DEFAULT_RETENTION
 from dibs.model.requests import Settings, StartRate
 
