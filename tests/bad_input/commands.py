@@ -132,6 +132,8 @@ COMMANDS = [
         ("amend q seen --delay -1", REFUSED, "delay"),
         ("amend q seen --at yesterday", USAGE, "--at"),
         ("amend q seen --at 2030-01-01T00:00:00 --delay 1", USAGE, "delay"),
+        ("amend q seen --lease 0", REFUSED, "lease"),
+        ("amend q seen --lease x", USAGE, "--lease"),
         ("amend q seen --attribute a", USAGE, "--attribute"),
         ("events", USAGE, "QUEUE"),
         ("events q --after nonsense", REFUSED, "after"),

@@ -83,6 +83,8 @@ ARGUMENTS = rows(
     ("storage.amend(name, 'seen', JobPatch(run_at=1, delay=1))", Refused, "run_at"),
     ("storage.amend(name, 'seen', JobPatch(payload='x'))", Refused, "payload"),
     ("storage.amend(name, 'seen', JobPatch(attributes={'a': b'NaN'}))", Refused, "attributes['a']"),
+    ("storage.amend(name, 'seen', JobPatch(lease=0))", Refused, "lease"),
+    ("storage.amend(name, 'seen', JobPatch(lease='x'))", Refused, "lease"),
     ("storage.amend(name, 'seen', JobPatch(retention=5))", Refused, "retention"),
     ("storage.finish(name, 'handed', Complete(), 'x')", Refused, "revision"),
     ("storage.finish(name, 'handed', Complete(), -1)", Refused, "revision"),

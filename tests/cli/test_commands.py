@@ -102,10 +102,11 @@ def test_retry_needs_ids_or_all(shell: Shell) -> None:
 def test_amend_changes_the_given_fields(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a", "--attribute", "x=1")
     shell.type("amend", "q", "a", "--payload", "2", "--attribute", "y=2", "--at", "2100-01-01T00:00:00+00:00")
+    shell.type("amend", "q", "a", "--lease", "90s")
     job = shell.json("show", "q", "a")["current"]
 
     assert (2, {"x": 1, "y": 2}) == (job["payload"]["value"], job["attributes"])
-    assert "2100-01-01T00:00:00.000Z" == job["run_at"]
+    assert ("2100-01-01T00:00:00.000Z", {"lease": 90.0}) == (job["run_at"], job["overrides"])
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ SETTLE_ACTIONS: dict[str, SettleAction] = {
     "release until": Release(delay=5),
     "hand off": HandOff(),
 }
-PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5))
+PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5, lease=7))
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.
 SHORT_RETENTION = 5
 #: The progress and the memo of a report.

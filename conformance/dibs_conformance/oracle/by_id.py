@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.job import Job, OutcomeRetention
+from dibs.model.job import Job, OutcomeRetention, Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import AmendStatus, CancelStatus
 from dibs_conformance.oracle.ending import end_current
@@ -59,7 +59,7 @@ def amend(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus
     job = record.current
     if job is None:
         return amend_outcome(queue, id, patch, now)
-    movable = (patch.payload, patch.run_at, patch.delay, patch.priority)
+    movable = (patch.payload, patch.run_at, patch.delay, patch.priority, patch.lease)
     if job.run is not None and any(part is not UNSET for part in movable):
         return "active"
     entry = Amendment(attributes=patch.attributes, retention=patch.retention)
@@ -78,6 +78,9 @@ def change_waiting(job: Job, patch: JobPatch, now: int) -> Job:
         job = replace(job, data=replace(job.data, payload=patch.payload))
     if patch.priority is not UNSET:
         job = replace(job, data=replace(job.data, priority=patch.priority))
+    if patch.lease is not UNSET:
+        overrides = replace(job.data.overrides or Overrides(), lease=patch.lease)
+        job = replace(job, data=replace(job.data, overrides=overrides))
     if patch.run_at is not UNSET or patch.delay is not UNSET:
         run_at = None if patch.run_at is UNSET else patch.run_at
         delay = None if patch.delay is UNSET else patch.delay

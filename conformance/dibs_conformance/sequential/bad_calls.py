@@ -295,7 +295,9 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
         "requests": [EnqueueRequest(job=new, request_key="k")] * 2,
         "settlements": [lost, Settlement(id="held", fence=fence, action=complete)],
         "end": complete, "records": [full_record(held, data, error)] * 2, "claim_id": "kit", "now": NOW,
-        "patch": JobPatch(attributes={"a": b"1"}, payload=b"1", run_at=NOW, priority=1, retention=retention),
+        "patch": JobPatch(
+            attributes={"a": b"1"}, payload=b"1", run_at=NOW, priority=1, retention=retention, lease=5
+        ),
     }  # fmt: skip
     settings = SettingsPatch(
         paused=False, max_active=1, retention=retention, log_level="all", log_age=5, log_bytes=50_000,

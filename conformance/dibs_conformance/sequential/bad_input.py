@@ -111,6 +111,8 @@ BAD_PATCHES = {
     "a negative delay": JobPatch(delay=-1),
     "a delay above 100,000 days": JobPatch(delay=LONGEST + 1),
     "a run_at after the year 9998": JobPatch(run_at=LATEST + 1),
+    "a lease of 0 ms": JobPatch(lease=0),
+    "a lease above 100,000 days": JobPatch(lease=LONGEST + 1),
     "a retention above 100,000 days": JobPatch(retention=OutcomeRetention(failed=LONGEST + 1)),
     **{f"attributes: {name}": JobPatch(attributes=held) for name, held in BAD_ATTRIBUTES.items()},
     "attributes above 64 KiB once merged": JobPatch(attributes={"b": b'"' + b"x" * 40 * KIB + b'"'}),

@@ -21,7 +21,7 @@ from dibs.model.requests import (
 )
 from dibs_conformance.sequential.lockstep import Lockstep, Reader
 from dibs_conformance.sequential.lockstep.moving import read_export
-from dibs_conformance.sequential.strategies import DAY, HOUR
+from dibs_conformance.sequential.strategies import DATA, DAY, HOUR
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
 
 FAIL = Fail(error=Error(type="Oops", message="no"))
@@ -169,6 +169,20 @@ def amend_beside_an_outcome(lockstep: Lockstep) -> None:
     settle(lockstep, run, Complete())
 
 
+def amend_the_lease(lockstep: Lockstep) -> None:
+    """Amend the lease of jobs with and without other overrides: twice while they wait, and during the run."""
+    lease = lockstep.grant([QUEUE], HOUR, "kit")
+    for data in DATA:
+        lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="a", data=data))])
+        lockstep.amend(QUEUE, "a", JobPatch(lease=5))
+        lockstep.amend(QUEUE, "a", JobPatch(lease=70_000, attributes={"b": b"2"}))
+        [run] = claim(lockstep, lease)
+        for patch in (JobPatch(lease=9), JobPatch(lease=9, attributes={"c": b"3"})):
+            lockstep.amend(QUEUE, "a", patch)
+        settle(lockstep, run, Complete())
+        lockstep.amend(QUEUE, "a", JobPatch(lease=9))
+
+
 def cancel_with_a_reason(lockstep: Lockstep) -> None:
     """End runs as cancelled with a reason, also with one above 16 KiB, by settle and by finish."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
@@ -216,6 +230,7 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     log_results,
     keep_attributes,
     amend_beside_an_outcome,
+    amend_the_lease,
     cancel_with_a_reason,
     end_with_progress,
 )

@@ -240,7 +240,7 @@ def settle_actions(draw: st.DrawFn, now: int, queue: str, *, cross_queue: bool) 
 @st.composite
 def patches(draw: st.DrawFn, now: int) -> JobPatch:
     """Draw a patch of one field, or of all fields."""
-    kind = draw(st.sampled_from(("attributes", "retention", "time", "all")))
+    kind = draw(st.sampled_from(("attributes", "retention", "lease", "time", "all")))
     attributes = draw(st.sampled_from(({"a": b"2"}, {"z\n": b"[]"}, {"a": b"null", "b": b'"{}"'})))
     kept = draw(st.sampled_from(WHOLE_RETENTIONS))
     priority = draw(st.sampled_from((0, 1, -5)))
@@ -248,13 +248,18 @@ def patches(draw: st.DrawFn, now: int) -> JobPatch:
         return JobPatch(attributes=attributes)
     if kind == "retention":
         return JobPatch(retention=kept)
+    lease = draw(st.sampled_from((1, 1000, 8 * DAY)))
+    if kind == "lease":
+        return JobPatch(lease=lease)
     if kind == "time":
         return draw(
             st.sampled_from(
                 (JobPatch(run_at=now + 5), JobPatch(delay=7), JobPatch(run_at=now, priority=priority))
             )
         )
-    return JobPatch(attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept)
+    return JobPatch(
+        attributes=attributes, payload=b"amended", delay=1, priority=priority, retention=kept, lease=lease
+    )
 
 
 settings_patches = st.sampled_from(

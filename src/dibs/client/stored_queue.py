@@ -13,7 +13,7 @@ from dibs.client.calls.failure import error_from_exception
 from dibs.client.calls.handler_registry import HandlerRegistry
 from dibs.client.connection.queue_client import QueueClient, split_ids
 from dibs.client.listing import PAGE_SIZE, Listing
-from dibs.client.options.arguments import Seconds, check_error
+from dibs.client.options.arguments import Seconds, check_error, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, due_fields, encode_attributes
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.schedules import Schedules
@@ -109,11 +109,13 @@ class StoredQueue:
         delay: Seconds | None = None,
         priority: int | UnsetType = UNSET,
         retention: Retention | Seconds | UnsetType | None = UNSET,
+        lease: Seconds | UnsetType = UNSET,
     ) -> AmendStatus:
         """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
 
         - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
         - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
+        - `lease`: least seconds of the lease when `receive()` claims the job; only for a waiting job.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
 
         Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
@@ -123,6 +125,7 @@ class StoredQueue:
             payload=UNSET if data is UNSET else self._encode_payload(data),
             priority=priority,
             retention=UNSET if retention is UNSET else build_retention(retention),
+            lease=UNSET if lease is UNSET else duration_ms("lease", lease),
             **due_fields({"run_at": run_at, "delay": delay}),
         )
         return await (await self._client.bounded_storage()).amend(self.name, id, patch)

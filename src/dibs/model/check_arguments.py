@@ -201,6 +201,8 @@ def check_patch(patch: JobPatch, limits: Limits = LIMITS) -> None:
         check_duration("delay", patch.delay)
     if patch.retention is not UNSET:
         check_retention("retention", patch.retention)
+    if patch.lease is not UNSET:
+        check_duration("lease", patch.lease, 1)
 
 
 def check_import_record(id: str, slot: Slot, limits: Limits = LIMITS) -> None:

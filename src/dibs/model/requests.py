@@ -186,6 +186,8 @@ class JobPatch(Struct, frozen=True, gc=False, kw_only=True):
     #: -1000 to 1000; jobs with a higher priority are claimed first.
     priority: int | UnsetType = UNSET
     retention: OutcomeRetention | UnsetType = UNSET
+    #: The least length of the lease under which `receive` holds the job, in ms; an override of the job.
+    lease: int | UnsetType = UNSET
 
 
 class StartRate(Struct, frozen=True, gc=False):

@@ -56,7 +56,7 @@ REASON_CAN_ONLY_END: Final = (
     "the run was handed off and can only end: settle it as Complete, Fail or Cancelled"
 )
 #: The fields of a JobPatch that can change a waiting job, but not an active one.
-FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority"})
+FIELDS_WHILE_WAITING: Final = frozenset({"payload", "run_at", "delay", "priority", "lease"})
 #: The fields of a JobPatch that can change an outcome.
 FIELDS_OF_OUTCOME: Final = frozenset({"attributes", "retention"})
 

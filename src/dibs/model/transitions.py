@@ -29,6 +29,7 @@ from dibs.model.job import (
     Origin,
     Outcome,
     OutcomeRetention,
+    Overrides,
     RevisionRange,
     Slot,
     Successor,
@@ -382,11 +383,15 @@ def _change_outcome_attributes(outcome: Outcome, patch: JobPatch) -> Outcome:
 
 
 def _amend_data(data: JobData, patch: JobPatch) -> JobData:
+    overrides = data.overrides
+    if patch.lease is not UNSET:
+        overrides = replace(overrides or Overrides(), lease=patch.lease)
     return replace(
         data,
         payload=data.payload if patch.payload is UNSET else patch.payload,
         attributes=data.attributes if patch.attributes is UNSET else {**data.attributes, **patch.attributes},
         priority=data.priority if patch.priority is UNSET else patch.priority,
+        overrides=overrides,
         retention=data.retention if patch.retention is UNSET else patch.retention,
     )
 

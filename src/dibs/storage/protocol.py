@@ -234,10 +234,11 @@ class Storage(Protocol):
     async def amend(self, queue: str, id: str, patch: JobPatch, *, now: int | None = None) -> AmendStatus:
         """Apply a patch to an id, as a whole or not at all.
 
-        Attributes are merged into current and successor. Payload, run_at, delay and priority are taken only
-        by a waiting job; else the result is `active`. Retention changes current, successor and outcome, and
-        the expiry of the outcome counts from now. Without a current, only a patch of attributes, retention
-        or both is taken, for an outcome that is kept; else the result is `not_found`.
+        Attributes are merged into current and successor. Payload, run_at, delay, priority and lease are taken
+        only by a waiting job; else the result is `active`. The lease becomes an override of the job, beside
+        the others. Retention changes current, successor and outcome, and the expiry of the outcome counts
+        from now. Without a current, only a patch of attributes, retention or both is taken, for an outcome
+        that is kept; else the result is `not_found`.
         """
         ...
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model import events, fold, rules, transitions
-from dibs.model.job import EMPTY, Slot
+from dibs.model.job import EMPTY, JobData, Overrides, Slot
+from dibs.model.requests import JobPatch
 from dibs.model.results import ExportRecord, SettleResult
 from dibs.storage.indexed import claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
@@ -307,6 +309,22 @@ def an_import_raises_no_counter(patch: Patch) -> None:
 @breaks("amend: into current and successor")
 def an_amend_misses_the_successor(patch: Patch) -> None:
     changed(patch, transitions, "amend", lambda after, slot, *_: replace(after, successor=slot.successor))
+
+
+@breaks("amend: a new lease keeps the other overrides")
+def an_amended_lease_removes_the_other_overrides(patch: Patch) -> None:
+    original = transitions._amend_data
+
+    def mutant(data: JobData, changes: JobPatch) -> JobData:
+        amended, lease = original(data, changes), changes.lease
+        return amended if lease is UNSET else replace(amended, overrides=Overrides(lease=lease))
+
+    patch.setattr(transitions, "_amend_data", mutant)
+
+
+@breaks("amend: a lease is changed on a waiting job only")
+def the_lease_of_a_run_can_be_amended(patch: Patch) -> None:
+    patch.setattr(rules, "FIELDS_WHILE_WAITING", rules.FIELDS_WHILE_WAITING - {"lease"})
 
 
 @breaks("retry_failed: counts 0, the rest as kept")

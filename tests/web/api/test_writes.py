@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from dibs import Dibs, Queue
+from dibs.model.job import Overrides
 from dibs.web import dibs_web
 from dibs.web.api.writes import ACTIONS
 from dibs.web.gate import TokenGate
@@ -99,13 +100,14 @@ async def test_a_waiting_job_is_amended_and_cancelled(writer: Browser, any_queue
     params = {"queue": any_queue.name, "id": "a"}
     await any_queue.enqueue({}, id="a")
 
-    amended = await send(writer, "amend", params, priority=7, data=[1])
+    amended = await send(writer, "amend", params, priority=7, data=[1], lease="90s")
     job = (await slot_of(any_queue, "a")).current
     cancelled = await send(writer, "cancel", params)
     again = await send(writer, "cancel", {"queue": any_queue.name, "id": "other"})
 
     assert job is not None
     assert ("amended", 7, b"[1]") == (amended.json()["answer"], job.data.priority, job.data.payload)
+    assert Overrides(lease=90_000) == job.data.overrides
     assert ["cancelled", "not_found"] == [cancelled.json()["answer"], again.json()["answer"]]
 
 

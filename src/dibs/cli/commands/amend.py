@@ -13,6 +13,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.parsing import delay_ms, parse_json, parse_pairs, parse_time
 from dibs.cli.storage_access import connect
+from dibs.client.options.arguments import duration_ms
 from dibs.client.options.serde import JSON
 from dibs.model.requests import JobPatch
 
@@ -32,6 +33,7 @@ MEANINGS: Final = {
     "--delay", type=options.Seconds(), metavar="DURATION", help="Run the job this time from now, as 5m."
 )
 @click.option("--at", metavar="TIME", help="Run the job at this time, as 2030-01-31T09:00:00+01:00.")
+@click.option("--lease", type=options.Seconds(), metavar="DURATION", help="New least lease of a receiver.")
 @options.url
 @options.json
 def command(
@@ -43,6 +45,7 @@ def command(
     priority: int | None,
     delay: float | None,
     at: str | None,
+    lease: float | None,
     url: str | None,
     json: bool,
 ) -> ExitCode:
@@ -63,9 +66,10 @@ def command(
         priority=_or_unset(priority),
         delay=_or_unset(delay_ms(delay)),
         run_at=UNSET if at is None else parse_time(at, "--at"),
+        lease=UNSET if lease is None else duration_ms("lease", lease),
     )
     if patch == JobPatch():
-        raise UsageError("there is no change: add --payload, --attribute, --priority, --delay or --at")
+        raise UsageError("there is no change: add an option, such as --priority or --delay")
     return asyncio.run(_amend_job(queue, id, patch, url, json=json))
 
 

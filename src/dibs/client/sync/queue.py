@@ -290,11 +290,13 @@ class BlockingStoredQueue:
         delay: Seconds | None = None,
         priority: int | UnsetType = UNSET,
         retention: Retention | Seconds | UnsetType | None = UNSET,
+        lease: Seconds | UnsetType = UNSET,
     ) -> AmendStatus:
         """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
 
         - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
         - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
+        - `lease`: least seconds of the lease when `receive()` claims the job; only for a waiting job.
         - `retention`: how long the outcome is kept: seconds, None for ever, or a Retention.
 
         Returns "amended"; "active" if the job runs and the change needs a waiting job; "not_found".
@@ -310,6 +312,7 @@ class BlockingStoredQueue:
                 delay=delay,
                 priority=priority,
                 retention=retention,
+                lease=lease,
             ),
         )
 

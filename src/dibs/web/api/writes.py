@@ -27,6 +27,8 @@ JOB_FIELDS: Final = frozenset(
         *("timeout", "max_retries", "max_timeouts", "max_stalls"),
     }
 )
+#: Fields of `amend`.
+AMENDED: Final = frozenset({"data", "delay", "run_at", "priority", "attributes", "retention", "lease"})
 
 
 @frozen
@@ -104,7 +106,7 @@ async def _task_call(call: Call, arguments: Any, settings: dict[str, Any]) -> An
 
 async def _amend(call: Call) -> Mapping[str, Any]:
     if not call.fields:
-        raise Refused("the body has no field; pass data, delay, run_at, priority, attributes or retention")
+        raise Refused(f"the body has no field; pass one of {', '.join(sorted(AMENDED))}")
     return {"answer": await call.queue.amend(call.id, **call.arguments())}
 
 
@@ -135,7 +137,7 @@ async def _retry_flow(call: Call) -> Mapping[str, Any]:
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "enqueue": Action(_enqueue, JOB_FIELDS | {"data", "arguments"}),
-    "amend": Action(_amend, frozenset({"data", "delay", "run_at", "priority", "attributes", "retention"})),
+    "amend": Action(_amend, AMENDED),
     "cancel": Action(_cancel, frozenset({"running"})),
     "retry": Action(_retry),
     "forget": Action(_forget),

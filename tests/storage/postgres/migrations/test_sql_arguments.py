@@ -70,6 +70,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("finish_job", {**JOB, "revision": 1, "result": Jsonb(DEEP)}, "result", "deeper than 64"),
     ("cancel_job", {"queue": "q", "id": ""}, "id", "0 bytes"),
     ("amend_job", {**JOB, "priority": 5000}, "priority", "-1000 to 1000"),
+    ("amend_job", {**JOB, "lease": timedelta(0)}, "lease", "1 ms to 100,000 days"),
     ("amend_job", {**JOB, "attributes": Jsonb("x")}, "attributes", "string"),
     ("amend_job", {**JOB, "run_at": NOON, "delay": timedelta(1)}, "run_at", "set at most one"),
     ("forget_job", {"queue": "q", "id": None}, "id", "NULL"),

@@ -317,8 +317,9 @@ async def test_a_finish_without_a_result_is_none_in_python(sql: SqlProgram, queu
 
 
 async def test_amend_cancel_and_forget(sql: SqlProgram, queue: Queue) -> None:
-    await queue.enqueue(1, id="a", attributes={"kept": 1, "step": 1})
+    await queue.enqueue(1, id="a", attributes={"kept": 1, "step": 1}, max_retries=2)
     patch: dict[str, Any] = {
+        "lease": timedelta(seconds=90),
         "attributes": Jsonb({"step": None}),
         "payload": Jsonb([2]),
         "priority": 5,
@@ -327,11 +328,12 @@ async def test_amend_cancel_and_forget(sql: SqlProgram, queue: Queue) -> None:
     assert "amended" == await sql.value("amend_job", queue="q", id="a", **patch)
     status = await queue.get("a")
     assert status is not None
-    assert ({"kept": 1, "step": None}, [2], 5, NOON) == (
+    assert ({"kept": 1, "step": None}, [2], 5, NOON, {"lease": 90.0, "max_retries": 2}) == (
         status.attributes,
         status.data,
         status.priority,
         status.run_at,
+        status.limits,
     )
 
     assert "amended" == await sql.value("amend_job", queue="q", id="a", delay=timedelta(0))

@@ -233,6 +233,8 @@ def encode_patch(given: JobPatch) -> tuple[str, bytes | None]:
         changes["priority"] = given.priority
     if given.retention is not UNSET:
         changes["retention"] = given.retention
+    if given.lease is not UNSET:
+        changes["overrides"] = {"lease": given.lease}
     return _encode(changes).decode(), None if given.payload is UNSET else given.payload
 
 

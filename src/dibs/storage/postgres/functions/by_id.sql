@@ -77,7 +77,7 @@ END $$;
 
 -- amend(queue, id, patch, payload, now) -> amended, active or not_found. If the attributes would grow beyond `most`
 -- bytes, it returns their size as text and changes nothing. The keys of `patch` are the fields to change: attributes,
--- when, priority, retention, payload. The payload itself is a separate argument. Without a live job, it holds the id, and
+-- when, priority, retention, overrides (merged into those of the job), payload. The payload itself is a separate argument. Without a live job, it holds the id, and
 -- changes attributes and retention of the outcome. A successor that makes no job has no data to change.
 CREATE OR REPLACE FUNCTION amend(queue text, wanted text, patch json, new_payload bytea, most bigint, manual bigint)
 RETURNS text LANGUAGE plpgsql {pinned} AS $$
@@ -100,7 +100,7 @@ BEGIN
     WHERE q = qu.q AND id = wanted AND (expires_at IS NULL OR expires_at > now_ms) FOR UPDATE;
     IF j.id IS NULL AND (o.id IS NULL OR asks = '{}' OR NOT asks <@ '{attributes,retention}') THEN
         RETURN 'not_found';
-    ELSIF j.fence IS NOT NULL AND asks && '{payload,when,priority}' THEN
+    ELSIF j.fence IS NOT NULL AND asks && '{payload,when,priority,overrides}' THEN
         RETURN 'active';
     END IF;
     s := j.next;
@@ -133,6 +133,7 @@ BEGIN
         retention = CASE WHEN 'retention' = ANY (asks) THEN given ELSE retention END,
         run_at = CASE WHEN 'when' = ANY (asks) THEN start_time((patch ->> 'when')::bigint, now_ms)
                  ELSE run_at END,
+        overrides = CASE WHEN 'overrides' = ANY (asks) THEN merged(overrides, patch -> 'overrides') ELSE overrides END,
         state = CASE WHEN state = 'k' AND asks && '{when,priority}' THEN 'w' ELSE state END,
         next = CASE WHEN s.revision IS NULL THEN NULL ELSE s END
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
@@ -150,7 +151,7 @@ BEGIN
     RETURN 'amended';
 END $$;
 
--- merged(attributes, patch) -> the attributes, with the top-level keys of the patch replaced or added.
+-- merged(old, patch) -> the object `old`, with the top-level keys of the patch replaced or added.
 CREATE OR REPLACE FUNCTION merged(old json, patch json) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_object_agg(key, value) FROM (
         SELECT key, value FROM json_each(coalesce(old, '{}'))

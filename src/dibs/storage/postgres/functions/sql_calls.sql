@@ -308,16 +308,17 @@ BEGIN
     RETURN (cancel(queue, ARRAY[id], coalesce(running, false), NULL))[1];
 END $$;
 
--- amend_job(queue, id, attributes, payload, priority, run_at, delay) -> amended, active or not_found. Changes the fields
--- that are not NULL; attributes are merged at the top level.
+-- amend_job(queue, id, attributes, payload, priority, run_at, delay, lease) -> amended, active or not_found. Changes the
+-- fields that are not NULL; attributes are merged at the top level.
 CREATE OR REPLACE FUNCTION amend_job(
     queue text, id text, attributes jsonb DEFAULT NULL, payload jsonb DEFAULT NULL, priority integer DEFAULT NULL,
-    run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL
+    run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, lease interval DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql SECURITY DEFINER {pinned} AS $$
 DECLARE
     start bigint := start_of(run_at, delay);
     patch jsonb := jsonb_strip_nulls(jsonb_build_object(
-        'priority', priority, 'when', start, 'payload', CASE WHEN payload IS NOT NULL THEN true END));
+        'priority', priority, 'when', start, 'payload', CASE WHEN payload IS NOT NULL THEN true END,
+        'overrides', CASE WHEN lease IS NOT NULL THEN jsonb_build_object('lease', interval_ms('lease', lease, 1)) END));
     answer text;
 BEGIN
     PERFORM check_call(queue), check_size('id', id, 512), check_attributes(attributes),

@@ -26,7 +26,7 @@ HAS_RETENTION: Final = 4
 HAS_KEY: Final = 16
 
 _SIZE: Final = Layout(">I")
-_encode_overrides: Final = Encoder(enc_hook=to_plain).encode
+encode_overrides: Final = Encoder(enc_hook=to_plain).encode
 _decode_overrides: Final = Decoder(Overrides).decode
 
 
@@ -59,7 +59,7 @@ def encode_data(data: JobData) -> bytes:
         parts.append(with_size(encode_attributes(data.attributes)))
     if data.overrides is not None:
         flags |= 2
-        parts.append(with_size(_encode_overrides(data.overrides)))
+        parts.append(with_size(encode_overrides(data.overrides)))
     if data.retention is not None:
         flags |= HAS_RETENTION
         parts.append(with_size(encode_retention(data.retention).encode()))
