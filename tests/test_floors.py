@@ -39,7 +39,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("session",),
         ("claims", "direct_enqueue", "key_sets", "listing"),
         ("scanned_listing",),
-        ("direct_settle", "many_queues"),
+        ("many_queues",),
         ("storage",),
         ("temporary",),
     ),

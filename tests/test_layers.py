@@ -26,7 +26,7 @@ LAYERS = {
     "protocol": (
         "dibs.storage.protocol",
         "dibs.storage.many_queues",
-        *("dibs.storage.direct_enqueue", "dibs.storage.direct_settle"),
+        "dibs.storage.direct_enqueue",
         *("dibs.storage.end_tokens", "dibs.storage.key_sets"),
         "dibs.storage.addresses",
         "dibs.storage.capabilities",

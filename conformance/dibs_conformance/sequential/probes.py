@@ -27,7 +27,6 @@ from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
-from dibs_conformance.sequential.direct_settlements import check_direct_settle
 from dibs_conformance.sequential.end_watches import check_end_watches
 from dibs_conformance.sequential.key_set_calls import check_key_sets
 from dibs_conformance.sequential.limit_probes import (
@@ -310,14 +309,6 @@ PROBES = (
         "3, Wake-ups",
         "A wait with the token of an enqueue reports each end after it, with the outcome of that run.",
         single_calls.check_tokens,
-        clock="system",
-    ),
-    Probe(
-        "a direct settlement acts as a settlement with a claim",
-        "3, settle",
-        "A settlement with a claim that is sent without a task has the results and effects of "
-        "settle_and_claim.",
-        check_direct_settle,
         clock="system",
     ),
     Probe(

@@ -1,32 +1,27 @@
-"""Storages with planted bugs in direct settlements and in watches, which the probes must find."""
+"""Storages with planted bugs in watches, which the probes must find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
-from dibs.model.requests import Complete, Settlement
-from dibs.model.results import SettleAndClaimResult
-from dibs.storage.direct_settle import OnSettled
 from dibs.storage.end_tokens import OnOutcome, StopWatching
 from dibs.storage.redis import RedisStorage
 from dibs.storage.registry import open_storage, with_option
 from dibs_conformance.sequential import end_watches
-from dibs_conformance.sequential.direct_settlements import check_direct_settle
 from dibs_conformance.sequential.end_watches import check_end_watches
 from dibs_conformance.servers import PostgresServer, RedisServer
 
-Settle = Callable[[RedisStorage, str, Sequence[Settlement], str, int, OnSettled], bool]
 Watch = Callable[[RedisStorage, str, str, int, OnOutcome], StopWatching | None]
 
 
 async def wrong_results(url: str) -> list[str]:
     async with open_storage(url) as storage:
-        return [*(await check_direct_settle(storage))[1], *(await check_end_watches(storage))[1]]
+        return (await check_end_watches(storage))[1]
 
 
 async def test_the_storages_pass(
@@ -40,12 +35,11 @@ async def test_the_methods_of_redis_are_called(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    for name in ("start_settle_and_claim", "watch_end"):
+    for name in ("watch_end",):
         monkeypatch.setattr(RedisStorage, name, noting(getattr(RedisStorage, name), name, called))
 
     await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
 
-    assert 10 == called.count("start_settle_and_claim")
     # The last story begins its watch too late.
     assert 4 == called.count("watch_end")
 
@@ -60,58 +54,6 @@ def noting(method: Callable[..., Any], name: str, called: list[str]) -> Callable
         return answer
 
     return call
-
-
-def late_ends_are_done(settle: Settle) -> Settle:
-    def start(
-        storage: RedisStorage,
-        queue: str,
-        settlements: Sequence[Settlement],
-        lease: str,
-        limit: int,
-        on_end: OnSettled,
-    ) -> bool:
-        def answer(result: SettleAndClaimResult | Exception | None) -> None:
-            if isinstance(result, SettleAndClaimResult):
-                settled = tuple(replace(one, status="done") for one in result.settled)
-                result = replace(result, settled=settled)
-            on_end(result)
-
-        return settle(storage, queue, settlements, lease, limit, answer)
-
-    return start
-
-
-def results_are_lost(settle: Settle) -> Settle:
-    def start(
-        storage: RedisStorage,
-        queue: str,
-        settlements: Sequence[Settlement],
-        lease: str,
-        limit: int,
-        on_end: OnSettled,
-    ) -> bool:
-        plain = [
-            replace(one, action=Complete()) if isinstance(one.action, Complete) else one
-            for one in settlements
-        ]
-        return settle(storage, queue, plain, lease, limit, on_end)
-
-    return start
-
-
-def one_job_is_claimed(settle: Settle) -> Settle:
-    return lambda storage, queue, settlements, lease, limit, on_end: settle(
-        storage, queue, settlements, lease, min(limit, 1), on_end
-    )
-
-
-@pytest.mark.parametrize("bug", [late_ends_are_done, results_are_lost, one_job_is_claimed])
-async def test_a_bug_of_a_direct_settlement_is_found(
-    bug: Callable[[Settle], Settle], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RedisStorage, "start_settle_and_claim", bug(RedisStorage.start_settle_and_claim))
-    assert await wrong_results(with_option(redis_server.url, "prefix", uuid4().hex))
 
 
 def never_called(watch: Watch) -> Watch:

@@ -45,7 +45,6 @@ from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
-from dibs.storage.redis.direct_settle import RedisDirectSettle
 from dibs.storage.redis.key_sets import RedisKeySets
 from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
 from dibs.storage.redis.many_queues import RedisManyQueues
@@ -67,7 +66,7 @@ def open_url(
     return RedisStorage(plain, clock=clock, client=client, **own_options)
 
 
-class RedisStorage(RedisDirectEnqueue, RedisDirectSettle, RedisKeySets, RedisManyQueues):
+class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
     """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
     # -- enqueue, finish ----------------------------------------------------------------------

@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from attrs import define, field
 
-from dibs.model.results import SettleAndClaimResult
 from dibs.model.wakeup import EVALUATIONS
 from dibs.storage.checks import MOST_QUEUES
-from dibs.storage.direct_settle import DirectSettle, with_direct_settle
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.fairness import Fairness, Shares
 from dibs.worker.dispatch.flow_wakeups import fold_wake_ups
@@ -29,7 +26,7 @@ from dibs.worker.dispatch.queue_state import (
     SETTLEMENT_DELAY,
     QueueState,
 )
-from dibs.worker.dispatch.round_trip import Reply, RoundTrip, error_reply, make_settlements, send, send_shared
+from dibs.worker.dispatch.round_trip import Reply, RoundTrip, send, send_shared
 
 logger = logging.getLogger("dibs.worker")
 
@@ -72,11 +69,6 @@ class Requests:
     _busy: dict[QueueState, None] = field(factory=dict, init=False)
     #: The number of requests in flight that several queues may share.
     _shared: int = field(default=0, init=False)
-    #: Sends a request without a task; None if the storage cannot.
-    _direct: DirectSettle | None = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._direct = with_direct_settle(self._storage)
 
     @property
     def trips(self) -> Iterable[RoundTrip]:
@@ -190,39 +182,7 @@ class Requests:
         trips = [(draft.queue, self._begin(draft, lease)) for draft in drafts]
         if trips := [(queue, trip) for queue, trip in trips if trip.limit or trip.settling]:
             self._shared += shared
-            if len(trips) > 1 or not self._send_directly(*trips[0], shared=shared):
-                self._start_task(self._make_round_trips(trips, shared=shared))
-
-    def _send_directly(self, queue: QueueState, trip: RoundTrip, *, shared: bool) -> bool:
-        """Send the settlement of one run with a claim at once. Return False if the storage cannot.
-
-        Where jobs come one by one, the caller waits for this settlement. A task would send it an iteration of
-        the event loop later.
-        """
-        if self._direct is None or len(trip.settling) != 1 or trip.lease is None:
-            return False
-        on_end = partial(self._receive_directly, queue, trip, shared=shared)
-        settlements = make_settlements(trip.settling)
-        return self._direct.start_settle_and_claim(queue.name, settlements, trip.lease, trip.limit, on_end)
-
-    def _receive_directly(
-        self,
-        queue: QueueState,
-        trip: RoundTrip,
-        result: SettleAndClaimResult | Exception | None,
-        *,
-        shared: bool,
-    ) -> None:
-        if result is None:  # the storage did not apply the request
-            self._start_task(self._make_round_trips([(queue, trip)], shared=shared))
-            return
-        self._shared -= shared
-        if isinstance(result, Exception):
-            trip.reply = error_reply(result, trip.settling, claims=True)
-        else:
-            trip.reply = Reply(settled=trip.settling, results=result.settled, claim=result.claim)
-        self.handle_reply(queue, trip)
-        self._wake_worker()
+            self._start_task(self._make_round_trips(trips, shared=shared))
 
     def _begin(self, draft: Draft, lease: str | None) -> RoundTrip:
         """Take the settlements and the capacity for a request of one queue."""
