@@ -27,7 +27,7 @@ LAYERS = {
         "dibs.storage.protocol",
         "dibs.storage.many_queues",
         "dibs.storage.direct_enqueue",
-        *("dibs.storage.end_tokens", "dibs.storage.key_sets"),
+        *("dibs.storage.end_watches", "dibs.storage.key_sets"),
         "dibs.storage.addresses",
         "dibs.storage.capabilities",
         "dibs.storage.compaction",

@@ -1,4 +1,4 @@
-"""Probe of the watches of `dibs.storage.end_tokens`: when they are called, and with which outcome.
+"""Probe of the watches of `dibs.storage.end_watches`: when they are called, and with which outcome.
 
 A storage without watches passes.
 """
@@ -13,7 +13,7 @@ from attrs import define
 
 from dibs.model.job import Job, JobData, NewJob, Outcome, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
-from dibs.storage.end_tokens import EndWatches, StopWatching, with_end_watches
+from dibs.storage.end_watches import EndWatches, StopWatching, with_end_watches
 from dibs.storage.protocol import Storage
 
 TTL: Final = 60_000

@@ -305,9 +305,9 @@ PROBES = (
         clock="system",
     ),
     Probe(
-        "a token of an enqueue reports its end",
+        "a token reports the ends after it",
         "3, Wake-ups",
-        "A wait with the token of an enqueue reports each end after it, with the outcome of that run.",
+        "A wait with a token reports an end between the two, with the outcome of that run.",
         single_calls.check_tokens,
         clock="system",
     ),

@@ -1,7 +1,7 @@
 """Probes of calls with one job under the system clock.
 
 A storage may have fast paths for such calls, and optional methods that send them without a task
-(`dibs.storage.direct_enqueue`, `dibs.storage.end_tokens`). Under a manual clock, these are not used, so the
+(`dibs.storage.direct_enqueue`). Under a manual clock, these are not used, so the
 random examples and the other probes do not reach them. Each story runs once for each way to enqueue.
 """
 
@@ -19,7 +19,6 @@ from dibs.model.job import Job, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, Reject, Release, SettingsPatch, Settlement
 from dibs.model.results import EnqueueResult
 from dibs.storage.direct_enqueue import BlockingEnqueue, with_blocking_enqueue, with_direct_enqueue
-from dibs.storage.end_tokens import with_end_tokens
 from dibs.storage.protocol import Storage
 
 TTL: Final = 60_000
@@ -243,19 +242,12 @@ async def claims_obey_the_queue(calls: SingleCalls) -> None:
 
 
 async def tokens_report_ends(calls: SingleCalls) -> None:
-    """Wait with the token of each enqueue after its end: the outcome is that of its own run."""
+    """Wait after each end with a token from before it: the outcome is that of its own run."""
     for id, result in (("a", b"1"), ("a", b"2"), ("b", b"3")):
-        answer = await calls.enqueue(id)
-        since = await token_after(calls, id, answer)
+        await calls.enqueue(id)
+        since = (await calls.storage.wait([calls.queue], for_="ids", ids=[id], timeout=0)).since
         await calls.run(id, result)
         await check_report(calls, id, since, result)
-
-
-async def token_after(calls: SingleCalls, id: str, answer: EnqueueResult) -> Mapping[str, str]:
-    """Return the token of an enqueue. Without such tokens, return that of a wait, as a client uses it."""
-    if (tokens := with_end_tokens(calls.storage)) is not None:
-        return {calls.queue: tokens.end_token(answer.revision)}
-    return (await calls.storage.wait([calls.queue], for_="ids", ids=[id], timeout=0)).since
 
 
 async def check_report(calls: SingleCalls, id: str, since: Mapping[str, str], result: bytes) -> None:

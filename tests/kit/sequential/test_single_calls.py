@@ -119,10 +119,6 @@ def _plain(patch: Patch) -> None:
     patch.setattr(RedisDirectEnqueue, "_packed_enqueue", packed)
 
 
-def _late_tokens(patch: Patch) -> None:
-    patch.setattr(RedisDirectEnqueue, "end_token", lambda _, revision: str(revision + 10**9))
-
-
 def _all_new(patch: Patch) -> None:
     """Each answer to a direct enqueue is read as that to a new job."""
 
@@ -134,7 +130,7 @@ def _all_new(patch: Patch) -> None:
     patch.setattr(codec, "decode_enqueued", decoded)
 
 
-PYTHON_BUGS = {"requests are sent as plain": _plain, "tokens are late": _late_tokens, "all are new": _all_new}
+PYTHON_BUGS = {"requests are sent as plain": _plain, "all are new": _all_new}
 
 
 def _without_keys(patch: Patch) -> None:

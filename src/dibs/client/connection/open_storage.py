@@ -18,7 +18,7 @@ from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.queue_retentions import QueueRetentions
 from dibs.client.connection.shared_waits import SharedWaits
 from dibs.model.limits import Limits
-from dibs.storage.end_tokens import EndWatches, with_end_watches
+from dibs.storage.end_watches import EndWatches, with_end_watches
 from dibs.storage.protocol import Storage
 
 #: The most seconds to wait for the close of a storage at the end of its event loop, or on another event loop,

@@ -94,7 +94,6 @@ class OutcomeWait(EndWaiter):
         stop = await self._client.watch_end(self.id, self._revision, partial(_set_outcome, ended))
         if stop is None:
             return None
-        self._own = None  # the shared wait begins with a read: the job may end before it
         timer = self.loop.call_later(self._seconds_until_poll(), _set_outcome, ended, None)
         try:
             return self._state_of(await ended)
@@ -106,27 +105,18 @@ class OutcomeWait(EndWaiter):
         """Return the final state of the enqueue. Raises StorageBusy if the storage does not answer a read."""
         while True:
             # Subscribe before reading the state, so that a change in between is not missed.
-            if not await self._join_group() and (ended := await self._read_end()):
+            await self._join_group()
+            if ended := await self._read_end():
                 return ended
             await self.sleep(self._seconds_until_poll())
             if ended := self._take_wakeup():
                 return ended
 
-    async def _join_group(self) -> bool:
-        """Join a shared wait, unless this waiter already is in a wait that continues.
-
-        Return True if the new shared wait reports each end, so that the state need not be read.
-        """
-        if self._group is not None and not self._group.is_ended:
-            return False
-        # Only the first shared wait may begin without a read: later the job may have ended or changed.
-        own, self._own = self._own, None
-        self.pending_at: int = self._revision if own is not None and await self._is_kept(own) else 0
-        self._group = await self._client.join_wait(self)
-        if self._group.reports_all_ends:
-            return True
-        await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
-        return False
+    async def _join_group(self) -> None:
+        """Join a shared wait, unless this waiter already is in a wait that continues."""
+        if self._group is None or self._group.is_ended:
+            self._group = await self._client.join_wait(self)
+            await asyncio.sleep(0)  # let the wait begin; a storage in memory answers without a pause
 
     async def _is_kept(self, own: OutcomeRetention) -> bool:
         """Return whether the retention `own` surely keeps the outcome until the wait ends.

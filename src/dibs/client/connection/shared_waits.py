@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from contextvars import Context
 from typing import Final
@@ -17,7 +16,6 @@ from dibs.client.connection.pending_calls import copy_error
 from dibs.errors import StorageError
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
-from dibs.storage.end_tokens import EndTokens, with_end_tokens
 from dibs.storage.protocol import Storage
 from dibs.storage.sleeper import Sleeper
 
@@ -32,11 +30,9 @@ WAIT_SECONDS: Final = 1.0
 class EndWaiter(Sleeper):
     """A waiter for the end of one id. Its sleep ends when the id may have ended, or when the wait fails."""
 
-    def __init__(self, id: str, pending_at: int = 0) -> None:
+    def __init__(self, id: str) -> None:
         super().__init__()
         self.id = id
-        #: The revision of the enqueue whose answer showed that the id has a live job; 0 if it is unknown.
-        self.pending_at: int = pending_at
         #: The outcome in the latest wake-up, if the storage sent it.
         self.outcome: Outcome | None = None
         #: The error that ended the shared wait. The waiter raises it.
@@ -58,23 +54,10 @@ class WaitGroup:
 
     _storage: Storage
     _queue: str
-    #: Makes the token of the first call; None if that call has no token, see `reports_all_ends`.
-    _tokens: EndTokens | None
-    #: The groups that accept waiters, by queue and by whether they have a token. The group removes itself
-    #: when its first call begins.
-    _starting: dict[tuple[str, bool], WaitGroup]
+    #: The groups that accept waiters, by queue. The group removes itself when its first call begins.
+    _starting: dict[str, WaitGroup]
     _waiters: set[EndWaiter] = field(factory=set, init=False)
-    #: The smallest `pending_at` of the waiters.
-    _earliest: int = field(default=sys.maxsize, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
-
-    @property
-    def reports_all_ends(self) -> bool:
-        """True if the group reports each end after `pending_at` of its waiters, also one before the wait.
-
-        Otherwise a waiter reads the state of its id after it has joined.
-        """
-        return self._tokens is not None
 
     @property
     def is_full(self) -> bool:
@@ -87,7 +70,6 @@ class WaitGroup:
 
     def add(self, waiter: EndWaiter) -> None:
         self._waiters.add(waiter)
-        self._earliest = min(self._earliest, waiter.pending_at)
 
     def start(self) -> None:
         """Begin the first call of `Storage.wait` in the next iteration of the event loop."""
@@ -103,17 +85,12 @@ class WaitGroup:
 
     def _close(self) -> None:
         """Accept no more waiters."""
-        key = self._queue, self.reports_all_ends
-        if self._starting.get(key) is self:
-            del self._starting[key]
-
-    def _first_token(self) -> dict[str, str] | None:
-        """Return the token of the earliest enqueue of the waiters, so that no end after it is missed."""
-        return None if self._tokens is None else {self._queue: self._tokens.end_token(self._earliest)}
+        if self._starting.get(self._queue) is self:
+            del self._starting[self._queue]
 
     async def _wait_until_left(self) -> None:
         self._close()
-        since: Mapping[str, str] | None = self._first_token()
+        since: Mapping[str, str] | None = None
         try:
             while self._waiters:
                 ids = [waiter.id for waiter in self._waiters]
@@ -153,24 +130,19 @@ class SharedWaits:
     """
 
     _storage: Storage
-    _tokens: EndTokens | None = field(init=False)
-    _starting: dict[tuple[str, bool], WaitGroup] = field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._tokens = with_end_tokens(self._storage)
+    _starting: dict[str, WaitGroup] = field(factory=dict, init=False)
 
     def join(self, queue: str, waiter: EndWaiter) -> WaitGroup:
         """Add a waiter to a group, and return the group. The caller calls its `leave` at the end.
 
-        The group calls `Storage.wait` in the next iteration of the event loop.
+        The group calls `Storage.wait` in the next iteration of the event loop. The waiter reads the state of
+        its id after it has joined.
         """
-        tokens = self._tokens if waiter.pending_at else None
-        key = queue, tokens is not None
-        group = self._starting.get(key)
+        group = self._starting.get(queue)
         if group is not None and not group.is_full:
             group.add(waiter)
             return group
-        group = self._starting[key] = WaitGroup(self._storage, queue, tokens, self._starting)
+        group = self._starting[queue] = WaitGroup(self._storage, queue, self._starting)
         group.add(waiter)
         group.start()
         return group

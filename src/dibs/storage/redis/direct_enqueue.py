@@ -22,13 +22,6 @@ from dibs.storage.redis.session import RedisSession
 class RedisDirectEnqueue(RedisSession):
     """The enqueues that take one write and one read of an open connection."""
 
-    def end_token(self, revision: int) -> str:
-        """Return the token of waits for ids; see dibs.storage.end_tokens.
-
-        A queue draws the numbers of its enqueues and of its ends from one increasing sequence.
-        """
-        return str(revision)
-
     def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
         if self._servers is None or not self._is_plain_step(queue):
             return False

@@ -37,7 +37,7 @@ from dibs.model.results import (
     WaitResult,
 )
 from dibs.storage import checks
-from dibs.storage.end_tokens import OnOutcome, StopWatching
+from dibs.storage.end_watches import OnOutcome, StopWatching
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import event_log
@@ -326,5 +326,5 @@ class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
 
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
-        """Call back when an id has ended; see dibs.storage.end_tokens.EndWatches."""
+        """Call back when an id has ended; see dibs.storage.end_watches.EndWatches."""
         return None if self._waits is None else self._waits.watch_end(queue, id, revision, on_outcome)

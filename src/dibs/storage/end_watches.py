@@ -1,4 +1,4 @@
-"""Optional methods of a storage: waits for the end of a job that begin with the answer of its enqueue."""
+"""Optional method of a storage: a watch for the end of a job that begins with the answer of its enqueue."""
 
 from __future__ import annotations
 
@@ -13,23 +13,6 @@ from dibs.storage.protocol import Storage
 OnOutcome = Callable[[Outcome | None], None]
 #: Ends a watch. Without effect after its callback was called.
 StopWatching = Callable[[], None]
-
-
-class EndTokens(Protocol):
-    """The optional method of a storage whose tokens of waits for ids follow from revisions."""
-
-    def end_token(self, revision: int) -> str:
-        """Return the token with which a wait for ids reports each end after the enqueue `revision`.
-
-        A wait with the token of a smaller revision reports these ends, too.
-        """
-        ...
-
-
-def with_end_tokens(storage: Storage) -> EndTokens | None:
-    """Return the storage if revisions give it the tokens of waits; None otherwise."""
-    # Looked up in the class, as the methods of dibs.storage.direct_enqueue.
-    return cast("EndTokens", storage) if hasattr(type(storage), "end_token") else None
 
 
 class EndWatches(Protocol):
@@ -48,4 +31,5 @@ class EndWatches(Protocol):
 
 def with_end_watches(storage: Storage) -> EndWatches | None:
     """Return the storage if it calls back when a job has ended; None otherwise."""
+    # Looked up in the class, as the methods of dibs.storage.direct_enqueue.
     return cast("EndWatches", storage) if hasattr(type(storage), "watch_end") else None
