@@ -257,6 +257,10 @@ async def check_report(calls: SingleCalls, id: str, since: Mapping[str, str], re
     [slot] = await calls.storage.get(calls.queue, [id])
     calls.expect(result, slot.outcome and slot.outcome.result, f"the result of {id!r}")
     calls.expect(slot.outcome, wake.outcomes.get(id, slot.outcome), f"the outcome in the wake-up of {id!r}")
+    # A storage that knows the state of a queue from messages reads it because of the unknown queue.
+    both = await calls.storage.wait([calls.queue, f"{calls.queue}-{id}"], for_="ids", ids=[id], timeout=0)
+    differs = both.since[calls.queue] != since[calls.queue]
+    calls.expect(expected=True, found=differs, what=f"a new token after the end of {id!r}")
 
 
 ENQUEUES: Final = (updates_fold, busy_ids_block, request_keys_act_once, rejects_change_nothing)
