@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, Fail, RetryLater, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, claim_one, in_storage

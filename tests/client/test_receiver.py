@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, JobCancelled, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
-from dibs.model.job import JobData, NewJob, Overrides
+from dibs.model.job import JobData, NewJob
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest
 from tests.client import handlers
 from tests.client.manual_claims import claimed

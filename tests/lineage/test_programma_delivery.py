@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, LeaseLost, Queue, Refused
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.model.requests import Complete, HandOff, JobPatch
 from tests.lineage.protocol_client import ProtocolClient, fence_of
 from tests.lineage.scripted_handlers import claim_one

@@ -10,7 +10,8 @@ from msgspec.structs import replace as changed
 
 from dibs.errors import BatchRefused, Refused
 from dibs.model import check_jobs, check_values, limits
-from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, FollowUp, Reject, Update
 from dibs.model.retry import Exponential, Fixed
 

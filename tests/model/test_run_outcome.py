@@ -7,7 +7,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from dibs.client.calls.handler import HandlerLimits
-from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
+from dibs.model.overrides import Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Snooze, current_job
-from dibs.model.job import JobData, NewJob, Overrides
+from dibs.model.job import JobData, NewJob
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest
 from dibs.testing import using
 from tests.worker.jobs import add, outcome

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.job import Job, OutcomeRetention, Overrides
+from dibs.model.job import Job, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import AmendStatus, CancelStatus
 from dibs_conformance.oracle.ending import end_current

@@ -17,7 +17,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model.job import Error, JobData, NewJob, Outcome, OutcomeRetention, Overrides, Slot, Successor
+from dibs.model.job import Error, JobData, NewJob, Outcome, OutcomeRetention, Slot, Successor
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -35,11 +35,11 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import ExportRecord, SettleAndClaimResult
-from dibs.model.retry import Exponential
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
+from dibs_conformance.sequential.strategies import full_overrides
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
 
 #: The most wrong results in a report. A storage without checks would fail every row.
@@ -278,10 +278,9 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
     item: a storage that writes the first one before it has checked the last is found.
     """
     retention = OutcomeRetention(completed=1, failed=1, cancelled=1, keep_payload=("failed",))
-    overrides = Overrides(
-        timeout=1, max_retries=1, max_timeouts=1, max_stalls=1, backoff=Exponential(), lease=1, start_by=NOW
+    data = JobData(
+        payload=b"1", attributes={"a": b"1"}, priority=1, overrides=full_overrides(0), retention=retention
     )
-    data = JobData(payload=b"1", attributes={"a": b"1"}, priority=1, overrides=overrides, retention=retention)
     new = NewJob(id="new", data=data, run_at=NOW)
     follow_up = FollowUp(queue="q", job=new, on_conflict=Reject())
     error = Error(type="E", message="m", traceback="t", cause=Error(type="C"))

@@ -12,7 +12,8 @@ from typing import Any
 from attrs import frozen
 
 from dibs.errors import BatchRefused, Refused
-from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import DECLARATIONS, Overrides
 from dibs.model.requests import (
     Complete,
     EnqueueRequest,
@@ -26,8 +27,8 @@ from dibs.model.requests import (
     Settlement,
     Update,
 )
-from dibs.model.retry import Fixed
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.strategies import OVERRIDE_VALUES
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -75,10 +76,12 @@ BAD_JOBS = {
     "a retention above 100,000 days": NewJob(
         id="a", data=JobData(retention=OutcomeRetention(cancelled=LONGEST + 1))
     ),
-    "a timeout above 100,000 days": NewJob(id="a", data=JobData(overrides=Overrides(timeout=LONGEST + 1))),
-    "a backoff above 100,000 days": NewJob(
-        id="a", data=JobData(overrides=Overrides(backoff=Fixed(LONGEST // 1000 + 1)))
-    ),
+    **{
+        f"{name} beyond its limit": NewJob(
+            id="a", data=JobData(overrides=Overrides(**{name: OVERRIDE_VALUES[one.kind][2]}))
+        )
+        for name, one in DECLARATIONS.items()
+    },
     **{
         f"attributes: {name}": NewJob(id="a", data=JobData(attributes=held))
         for name, held in BAD_ATTRIBUTES.items()

@@ -6,12 +6,14 @@ plainest value. With few ids, two calls often use the same id.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import BACKOFF, COUNT, DECLARATIONS, DURATION, TIME, Kind, Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -57,6 +59,26 @@ WHOLE_RETENTIONS = (
     OutcomeRetention(completed=10, failed=10, cancelled=10, keep_payload=("completed", "failed")),
 )
 
+#: Two values of each kind of override, and one beyond its limit.
+OVERRIDE_VALUES: Mapping[Kind, tuple[Any, Any, Any]] = {
+    DURATION: (5, SECOND, 100_000 * DAY + 1),
+    COUNT: (0, 3, -1),
+    TIME: (0, 253_370_764_799_999, 253_370_764_800_000),
+    BACKOFF: (Exponential(1.5, 60.0), Fixed(2.5), Fixed(100_000 * 86_400 + 1)),
+}
+
+
+def full_overrides(choice: int) -> Overrides:
+    """Return overrides with each field at the first (0) or the second (1) value of its kind."""
+    return Overrides(**{name: OVERRIDE_VALUES[one.kind][choice] for name, one in DECLARATIONS.items()})
+
+
+def removed_limits() -> Overrides:
+    """Return overrides with None in each field that may be None."""
+    none: dict[str, Any] = {name: None for name, one in DECLARATIONS.items() if one.may_be_none}
+    return Overrides(**none)
+
+
 DATA = (
     JobData(),
     JobData(payload=b"1"),
@@ -67,8 +89,9 @@ DATA = (
     JobData(payload=b"4", priority=1000),
     JobData(payload=b"5", attributes={"a": b"1", "trace{}": b'"x"'}),
     JobData(payload=b"6", attributes={"a": b"9007199254740992", "n\né": b'{"k":[]}'}, priority=1),
-    JobData(payload=b"7", overrides=Overrides(timeout=5, max_retries=None, backoff=Exponential(1.5, 60.0))),
-    JobData(payload=b"8", overrides=Overrides(max_stalls=0, max_timeouts=3, backoff=Fixed(2.5), lease=1000)),
+    JobData(payload=b"7", overrides=full_overrides(0)),
+    JobData(payload=b"8", overrides=full_overrides(1)),
+    JobData(payload=b"9", overrides=removed_limits()),
     JobData(payload=b"9", overrides=Overrides(backoff=Immediate()), retention=RETENTIONS[1]),
     *(JobData(payload=b"r", retention=retention) for retention in RETENTIONS[2:]),
     JobData(payload=b"\x00\xff" * 3000),

@@ -22,13 +22,12 @@ from dibs.model.job import (
     Origin,
     Outcome,
     OutcomeRetention,
-    Overrides,
     Slot,
     Successor,
 )
+from dibs.model.overrides import readable
 from dibs.model.requests import Settings, StartRate
 from dibs.model.results import Counts
-from dibs.model.retry import Backoff
 
 
 def format_time(ms: int | None) -> str | None:
@@ -65,7 +64,7 @@ def data_fields(value: JobData) -> dict[str, Any]:
         "attributes": attribute_fields(value.attributes),
         "priority": value.priority,
         "key": value.key,
-        "overrides": override_fields(value.overrides),
+        "overrides": msgspec.to_builtins(readable(value.overrides, format_time)),
         "retention": retention_fields(value.retention),
     }
 
@@ -73,20 +72,6 @@ def data_fields(value: JobData) -> dict[str, Any]:
 def attribute_fields(attributes: Mapping[str, bytes]) -> dict[str, Any]:
     """Return attributes, decoded from JSON."""
     return {name: decode_stored(raw)["value"] for name, raw in attributes.items()}
-
-
-def override_fields(value: Overrides | None) -> dict[str, Any]:
-    """Return the limits that the job sets itself, with durations in s. Limits of its handler are absent."""
-    limits = {} if value is None else {name: getattr(value, name) for name in value.__struct_fields__}
-    return {name: _limit_field(name, limit) for name, limit in limits.items() if limit is not UNSET}
-
-
-def _limit_field(name: str, limit: Any) -> Any:
-    if isinstance(limit, Backoff):
-        return msgspec.to_builtins(limit)
-    if name == "start_by":
-        return format_time(limit)
-    return _to_seconds(limit) if name in ("timeout", "lease") else limit
 
 
 def retention_fields(value: OutcomeRetention | None) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.arguments import utc_datetime, utc_datetime_or_none
 from dibs.client.options.job_settings import Retention
-from dibs.model.job import Error, Job, JobData, Outcome, Overrides, Slot, Successor
+from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
+from dibs.model.overrides import readable
 from dibs.model.results import State
 from dibs.model.ticket_state import ticket_state
 
@@ -226,22 +227,9 @@ def _data_fields(client: QueueClient, data: JobData | None) -> dict[str, Any]:
         "attributes": decode_attributes(data.attributes),
         "priority": data.priority,
         "key": data.key,
-        "limits": _own_limits(data.overrides),
+        "limits": readable(data.overrides, utc_datetime),
         "retention": None if data.retention is None else Retention.from_model(data.retention),
     }
-
-
-def _own_limits(overrides: Overrides | None) -> dict[str, Any]:
-    if overrides is None:
-        return {}
-    limits = {name: getattr(overrides, name) for name in overrides.__struct_fields__}
-    return {name: _limit_value(name, limit) for name, limit in limits.items() if limit is not UNSET}
-
-
-def _limit_value(name: str, limit: Any) -> Any:
-    if name == "start_by":
-        return utc_datetime_or_none(limit)
-    return limit / 1000 if name in ("timeout", "lease") and limit is not None else limit
 
 
 def decode_or_raw(client: QueueClient, raw: bytes) -> Any:

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dibs.errors import Refused
-from dibs.model.job import OutcomeRetention, Overrides
+from dibs.model.job import OutcomeRetention
 from dibs.model.limits import LIMITS
+from dibs.model.overrides import Overrides
 from dibs.model.wakeup import FLOWS
 
 #: The most nodes of one plan.

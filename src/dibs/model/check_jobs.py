@@ -19,7 +19,6 @@ from dibs.model.check_values import (
     check_flag,
     check_is_a,
     check_is_list,
-    check_optional_number,
     check_text,
     check_time,
     check_whole_number,
@@ -32,9 +31,9 @@ from dibs.model.job import (
     JobData,
     NewJob,
     OutcomeRetention,
-    Overrides,
 )
-from dibs.model.limits import DAY, LIMITS, LONGEST_TIME, SAFE_INTEGER, Limits
+from dibs.model.limits import LIMITS, LONGEST_TIME, Limits
+from dibs.model.overrides import check_overrides
 from dibs.model.requests import (
     DEFAULT_UPDATE,
     EnqueueRequest,
@@ -44,7 +43,6 @@ from dibs.model.requests import (
     RunAtRule,
     Update,
 )
-from dibs.model.retry import Exponential, Fixed, Immediate
 from dibs.model.worker_record import WORKERS_QUEUE
 
 _RULES: Final = get_args(RunAtRule)
@@ -272,41 +270,6 @@ def check_queue(queue: str, limits: Limits = LIMITS) -> None:
         check_text("queue", queue, limits.queue)
 
 
-def check_overrides(overrides: Overrides) -> None:
-    """Raise Refused for a bad timeout, retry limit, lease or backoff. UNSET and None fields pass."""
-    if not isinstance(overrides, Overrides):
-        raise Refused(f"overrides must be Overrides, not {type(overrides).__name__}", field="overrides")
-    _check_optional_duration("timeout", overrides.timeout, 1)
-    for name in ("max_retries", "max_timeouts", "max_stalls"):
-        count = getattr(overrides, name)
-        if count is not UNSET:
-            check_optional_number(name, count, 0, SAFE_INTEGER)
-    if overrides.start_by is not UNSET and overrides.start_by is not None:
-        check_time("start_by", overrides.start_by)
-    if overrides.lease is not UNSET:
-        check_duration("lease", overrides.lease, 1)
-    if overrides.backoff is not UNSET:
-        check_backoff("backoff", overrides.backoff)
-
-
-def check_backoff(field: str, backoff: object) -> None:
-    """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential. Its seconds are 0 or more."""
-    if isinstance(backoff, Immediate):
-        return
-    if isinstance(backoff, Fixed):
-        _check_seconds(f"{field}.seconds", backoff.seconds)
-    elif isinstance(backoff, Exponential):
-        _check_seconds(f"{field}.first", backoff.first)
-        _check_seconds(f"{field}.cap", backoff.cap)
-        check_flag(f"{field}.jitter", backoff.jitter)
-    else:
-        raise Refused(
-            f"{field} must be Immediate(), Fixed(seconds) or Exponential(first, cap), "
-            f"not {type(backoff).__name__}",
-            field=field,
-        )
-
-
 def check_retention(field: str, retention: OutcomeRetention) -> None:
     """Raise Refused unless each time is a number of whole ms, None (for ever) or UNSET (not set)."""
     if not isinstance(retention, OutcomeRetention):
@@ -346,11 +309,3 @@ def _is_plain_retention(retention: OutcomeRetention) -> bool:
 def _check_optional_duration(field: str, value: object, low: int) -> None:
     if value is not UNSET and value is not None:
         check_duration(field, value, low)
-
-
-def _check_seconds(field: str, value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
-    most = LONGEST_TIME // 1000
-    if not 0 <= value <= most:  # also for NaN
-        raise Refused(f"{field} must be 0 to {most} seconds ({LONGEST_TIME // DAY:,} days)", field=field)

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from dibs.model.retry import Backoff
+from dibs.model.overrides import Overrides
 
 EndKind = Literal["completed", "failed", "cancelled"]
 ErrorKind = Literal["error", "permanent", "timeout", "stall"]
@@ -56,29 +56,6 @@ class OutcomeRetention(Struct, frozen=True, gc=False, kw_only=True, omit_default
 DEFAULT_RETENTION: Final = OutcomeRetention(
     completed=3_600_000, failed=7 * 86_400_000, cancelled=3_600_000, keep_payload=("failed",)
 )
-
-
-class Overrides(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The limits that one job sets instead of those of its handler.
-
-    UNSET keeps the limit of the handler; None removes the limit.
-    """
-
-    #: The longest time of one run, in ms.
-    timeout: int | UnsetType | None = UNSET
-    #: The most retries after errors.
-    max_retries: int | UnsetType | None = UNSET
-    #: The most retries after timeouts.
-    max_timeouts: int | UnsetType | None = UNSET
-    #: The most runs that may end with the death of their process or with an expired lease.
-    max_stalls: int | UnsetType | None = UNSET
-    #: The rule for the delay before each retry.
-    backoff: Backoff | UnsetType = UNSET
-    #: The least length of the lease under which `receive` holds the job, in ms.
-    lease: int | UnsetType = UNSET
-    #: The time from which no run may start, in ms since the epoch. A worker that claims the job at this time
-    #: or later cancels it. None removes the deadline of the task.
-    start_by: int | UnsetType | None = UNSET
 
 
 class JobData(Struct, frozen=True, gc=False, kw_only=True, array_like=True):

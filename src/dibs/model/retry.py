@@ -1,4 +1,4 @@
-"""Backoffs, which compute the delay before each retry of a job, and the check of a retry limit."""
+"""Backoffs, which compute the delay before each retry of a job; their check, and that of a retry limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from dibs.errors import Refused
+from dibs.model.check_values import check_flag
 from dibs.model.duration_text import parse_seconds
+from dibs.model.limits import DAY, LONGEST_TIME
 
 RetryCause = Literal["error", "timeout", "stall"]
 
@@ -77,6 +79,32 @@ def _read_text(backoff: Struct, *names: str) -> None:
 
 
 Backoff = Immediate | Fixed | Exponential
+
+
+def check_backoff(field: str, backoff: object) -> None:
+    """Raise Refused unless `backoff` is an Immediate, Fixed or Exponential. Its seconds are 0 or more."""
+    if isinstance(backoff, Immediate):
+        return
+    if isinstance(backoff, Fixed):
+        _check_seconds(f"{field}.seconds", backoff.seconds)
+    elif isinstance(backoff, Exponential):
+        _check_seconds(f"{field}.first", backoff.first)
+        _check_seconds(f"{field}.cap", backoff.cap)
+        check_flag(f"{field}.jitter", backoff.jitter)
+    else:
+        raise Refused(
+            f"{field} must be Immediate(), Fixed(seconds) or Exponential(first, cap), "
+            f"not {type(backoff).__name__}",
+            field=field,
+        )
+
+
+def _check_seconds(field: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Refused(f"{field} must be a number of seconds, not {type(value).__name__}", field=field)
+    most = LONGEST_TIME // 1000
+    if not 0 <= value <= most:  # also for NaN
+        raise Refused(f"{field} must be 0 to {most} seconds ({LONGEST_TIME // DAY:,} days)", field=field)
 
 
 def is_exhausted(retries: int, limit: int | None) -> bool:

@@ -29,11 +29,11 @@ from dibs.model.job import (
     Origin,
     Outcome,
     OutcomeRetention,
-    Overrides,
     RevisionRange,
     Slot,
     Successor,
 )
+from dibs.model.overrides import Overrides
 from dibs.model.requests import Complete, End, Fail, JobPatch, Update
 from dibs.model.retry import RetryCause
 

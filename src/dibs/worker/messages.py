@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from dibs.model.job import Job, Overrides
+from dibs.model.job import Job
+from dibs.model.overrides import Overrides
 from dibs.model.run_outcome import Verdict
 
 # -- from a worker to its supervisor -----------------------------------------------------------------

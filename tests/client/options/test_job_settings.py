@@ -11,7 +11,8 @@ from msgspec import UNSET
 from dibs import Fixed, Refused, Reject, Retention, Update
 from dibs.client.options.job_settings import JOB_SETTINGS, build_request, check_setting_names
 from dibs.client.options.queue_settings import build_patch
-from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 
 

@@ -9,7 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model import events, fold, rules, transitions
-from dibs.model.job import EMPTY, JobData, Overrides, Slot
+from dibs.model.job import EMPTY, JobData, Slot
+from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import ExportRecord, SettleResult
 from dibs.storage.indexed import claiming, reading, settling, whole_queue

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dibs.model.check_jobs import check_batch
-from dibs.model.job import JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, Reject
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.codec import requests as codec

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.web import dibs_web
 from dibs.web.api.writes import ACTIONS
 from dibs.web.gate import TokenGate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Ending, PermanentError, Refused, current_job
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.worker import run
 from tests.worker.jobs import add, outcome, put, request
 

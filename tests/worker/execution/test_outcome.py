@@ -17,7 +17,8 @@ from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
 from dibs.errors import NotRunning, PermanentError, Retry
-from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob, Overrides
+from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
+from dibs.model.overrides import Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dibs import Dibs, Ending
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.model.requests import SettingsPatch
 from dibs.worker import run
 from tests.worker.execution.test_outcome import stall

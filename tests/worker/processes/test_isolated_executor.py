@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dibs.app import Dibs
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.worker import run
 from dibs.worker.processes import isolated_executor
 from tests.worker.apps import app_without_url, double, isolated_app

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs.app import Dibs
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.model.retry import Immediate
 from tests.worker.gate import Gate
 from tests.worker.jobs import current, ids, outcome, put, request, wait_for_count

@@ -10,7 +10,8 @@ from dibs.client.calls.handler import Handler, HandlerLimits
 from dibs.client.options.serde import JSON
 from dibs.client.work_report import WorkReport
 from dibs.errors import StorageUnavailable
-from dibs.model.job import Error, Overrides
+from dibs.model.job import Error
+from dibs.model.overrides import Overrides
 from dibs.model.requests import Fail, Release, RetryLater
 from dibs.model.retry import Exponential, Fixed
 from dibs.model.wakeup import EVALUATIONS, FLOWS

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dibs.app import Dibs
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from tests.worker.apps import CHILD_PROGRAM
 from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import current, event_kinds, outcome, put, request, wait_for_count

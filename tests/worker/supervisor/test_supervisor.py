@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from dibs.app import Dibs
-from dibs.model.job import Overrides
+from dibs.model.overrides import Overrides
 from dibs.model.results import Counts
 from dibs.worker import run
 from dibs.worker.processes.child_main import uvloop_factory

@@ -20,7 +20,8 @@ from dibs.client.options.job_settings import Retention
 from dibs.client.options.serde import Serde
 from dibs.errors import Refused
 from dibs.model.check_jobs import check_follow_ups
-from dibs.model.job import EndKind, Error, Job, Overrides
+from dibs.model.job import EndKind, Error, Job
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, FollowUp, SettingsPatch
 from dibs.model.retry import Backoff, Exponential
 from dibs.model.schedule import Schedule

@@ -31,18 +31,16 @@ from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import (
     Retention,
-    check_count_limit,
-    check_duration_limit,
     check_setting_names,
+    to_stored,
 )
 from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch
 from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
-from dibs.model.check_jobs import check_backoff
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job, JobData
 from dibs.model.requests import SettingsPatch
-from dibs.model.retry import Backoff
+from dibs.model.retry import Backoff, check_backoff
 from dibs.model.schedule import Every, Schedule
 
 if TYPE_CHECKING:
@@ -267,12 +265,7 @@ def check_failure_settings(settings: Mapping[str, Any]) -> None:
 
 def build_limits(settings: HandlerSettings, defaults: HandlerLimits = DEFAULT_LIMITS) -> HandlerLimits:
     """Return the limits that the options set, in ms, and `defaults` for the others. Raises Refused."""
-    limits: dict[str, Any] = {name: settings[name] for name in _LIMIT_SETTINGS if name in settings}
-    if "timeout" in limits:
-        limits["timeout"] = check_duration_limit("timeout", limits["timeout"])
-    for name in ("max_retries", "max_timeouts", "max_stalls"):
-        if name in limits:
-            limits[name] = check_count_limit(name, limits[name])
+    limits = {name: to_stored(name, settings[name]) for name in _LIMIT_SETTINGS if name in settings}
     if "backoff" in limits:
         check_backoff("backoff", limits["backoff"])
     return replace(defaults, **limits)

@@ -14,7 +14,8 @@ from dibs.client.options.arguments import Seconds, build_key, duration_ms, epoch
 from dibs.client.options.serde import JSON
 from dibs.errors import Refused
 from dibs.model import job as model
-from dibs.model.job import DEFAULT_RETENTION, NO_ATTRIBUTES, NO_DATA, EndKind, JobData, NewJob, Overrides
+from dibs.model.job import DEFAULT_RETENTION, NO_ATTRIBUTES, NO_DATA, EndKind, JobData, NewJob
+from dibs.model.overrides import COUNT, DECLARATIONS, DURATION, TIME, Overrides
 from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import DEFAULT_UPDATE, EnqueueRequest, OnConflict, Reject, Update
 from dibs.model.retry import Backoff
@@ -198,7 +199,6 @@ class CallSettings(JobSettings, total=False):
 
 JOB_SETTINGS: Final = frozenset(JobSettings.__annotations__)
 CALL_SETTINGS: Final = frozenset(CallSettings.__annotations__)
-_OVERRIDE_SETTINGS: Final = frozenset(Overrides.__struct_fields__)
 #: The settings of an update-only request, which has no data.
 _UPDATE_SETTINGS: Final = frozenset(
     {"id", "delay", "run_at", "on_conflict", "request_key", "wait", "connection"}
@@ -309,19 +309,21 @@ def _encode_attribute(name: str, value: Any) -> bytes:
         raise Refused(f"attributes[{name!r}]: {error}", field=f"attributes[{name!r}]") from error
 
 
-def build_overrides(settings: JobSettings) -> Overrides | None:
-    """Return the limits of this job that replace those of its handler; None if it sets no limit."""
-    if not any(name in settings for name in _OVERRIDE_SETTINGS):
-        return None
-    return Overrides(
-        timeout=check_duration_limit("timeout", settings.get("timeout", UNSET)),
-        max_retries=check_count_limit("max_retries", settings.get("max_retries", UNSET)),
-        max_timeouts=check_count_limit("max_timeouts", settings.get("max_timeouts", UNSET)),
-        max_stalls=check_count_limit("max_stalls", settings.get("max_stalls", UNSET)),
-        backoff=settings.get("backoff", UNSET),
-        lease=check_duration_limit("lease", settings["lease"]) or UNSET if "lease" in settings else UNSET,
-        start_by=deadline_ms("start_by", settings["start_by"]) if "start_by" in settings else UNSET,
-    )
+def build_overrides(settings: Mapping[str, Any]) -> Overrides | None:
+    """Return what this job sets in place of its handler; None if it sets nothing. Raises Refused."""
+    given = {name: to_stored(name, settings[name]) for name in DECLARATIONS if name in settings}
+    return Overrides(**given) if given else None
+
+
+def to_stored(name: str, value: Any) -> Any:
+    """Return a setting as the field of Overrides of this name: durations and times in ms. Raises Refused."""
+    declared = DECLARATIONS[name]
+    if declared.kind is DURATION:
+        ms = check_duration_limit(name, value)
+        return UNSET if ms is None and not declared.may_be_none else ms
+    if declared.kind is COUNT:
+        return check_count_limit(name, value)
+    return deadline_ms(name, value) if declared.kind is TIME else to_plain_text(value)
 
 
 def deadline_ms(name: str, value: datetime | Seconds | None) -> int | None:

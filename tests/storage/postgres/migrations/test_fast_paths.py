@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from dibs.errors import StorageError
 from dibs.model.events import attempt_event
-from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetention, Overrides, Slot
+from dibs.model.job import Error, Job, JobData, NewJob, Outcome, OutcomeRetention, Slot
+from dibs.model.overrides import Overrides
 from dibs.model.requests import (
     Complete,
     EnqueueRequest,

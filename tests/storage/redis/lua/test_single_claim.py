@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import StorageDamaged
-from dibs.model.job import Job, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Job, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest, SettingsPatch, StartRate
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import StorageDamaged
-from dibs.model.job import Job, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Job, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import Complete, EnqueueRequest, Reject, SettingsPatch, Settlement
 from dibs.storage.redis import RedisStorage
 from dibs_conformance.servers import RedisServer

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dibs.model.job import Error, Job, JobData, NewJob, OutcomeRetention, Overrides
+from dibs.model.job import Error, Job, JobData, NewJob, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,

@@ -8,7 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from dibs.model.job import NO_ATTRIBUTES, ActiveRun, Error, Job, JobData, OutcomeRetention, Overrides
+from dibs.model.job import NO_ATTRIBUTES, ActiveRun, Error, Job, JobData, OutcomeRetention
+from dibs.model.overrides import Overrides
 from dibs.model.results import ClaimResult
 from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import (

@@ -19,11 +19,11 @@ from dibs.model.job import (
     Origin,
     Outcome,
     OutcomeRetention,
-    Overrides,
     RevisionRange,
     Slot,
     Successor,
 )
+from dibs.model.overrides import unpack_overrides
 from dibs.model.requests import EnqueueRequest, Settings, StartRate
 from dibs.model.results import EnqueueResult, QueueInfo, SettleResult
 from dibs.model.rules import REASON_CAN_ONLY_END
@@ -31,7 +31,6 @@ from dibs.model.rules import REASON_CAN_ONLY_END
 Row = Sequence[Any]
 
 _attributes: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-_overrides: Final = msgspec.json.Decoder(Overrides).decode
 _retention: Final = msgspec.json.Decoder(OutcomeRetention).decode
 _rate: Final = msgspec.json.Decoder(StartRate).decode
 _error: Final = msgspec.json.Decoder(Error).decode
@@ -72,7 +71,7 @@ def decode_data(
         payload=payload,
         attributes=NO_ATTRIBUTES if attributes is None else decode_attributes(attributes),
         priority=priority,
-        overrides=None if overrides is None else _overrides(overrides),
+        overrides=None if overrides is None else unpack_overrides(overrides),
         retention=None if kept is None else _retention(kept),
         key=key,
         memo=memo,

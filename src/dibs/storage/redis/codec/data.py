@@ -11,10 +11,9 @@ from struct import Struct as Layout
 from typing import Final
 
 from msgspec import UNSET, UnsetType
-from msgspec.msgpack import Decoder, Encoder
 
-from dibs.model.job import NO_ATTRIBUTES, EndKind, JobData, OutcomeRetention, Overrides
-from dibs.model.plain_values import to_plain
+from dibs.model.job import NO_ATTRIBUTES, EndKind, JobData, OutcomeRetention
+from dibs.model.overrides import pack_overrides, unpack_overrides
 
 OUTCOME_KINDS: Final[tuple[EndKind, ...]] = ("completed", "failed", "cancelled")
 KIND_LETTERS: Final[dict[EndKind, str]] = {"completed": "c", "failed": "f", "cancelled": "x"}
@@ -26,8 +25,6 @@ HAS_RETENTION: Final = 4
 HAS_KEY: Final = 16
 
 _SIZE: Final = Layout(">I")
-encode_overrides: Final = Encoder(enc_hook=to_plain).encode
-_decode_overrides: Final = Decoder(Overrides).decode
 
 
 def with_size(raw: bytes) -> bytes:
@@ -59,7 +56,7 @@ def encode_data(data: JobData) -> bytes:
         parts.append(with_size(encode_attributes(data.attributes)))
     if data.overrides is not None:
         flags |= 2
-        parts.append(with_size(encode_overrides(data.overrides)))
+        parts.append(with_size(pack_overrides(data.overrides)))
     if data.retention is not None:
         flags |= HAS_RETENTION
         parts.append(with_size(encode_retention(data.retention).encode()))
@@ -85,7 +82,7 @@ def decode_data(raw: bytes, priority: int) -> JobData:
         attributes = decode_attributes(part)
     if flags & 2:
         part, at = read_sized(raw, at)
-        overrides = _decode_overrides(part)
+        overrides = unpack_overrides(part)
     if flags & HAS_RETENTION:
         part, at = read_sized(raw, at)
         retention = decode_retention(part.decode())

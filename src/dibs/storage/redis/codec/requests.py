@@ -9,7 +9,7 @@ from typing import Any, Final, cast, get_type_hints
 from msgspec import UNSET, convert
 
 from dibs.model.check_jobs import CheckedBatch
-from dibs.model.job import FAIL_SUFFIX, Outcome, Overrides
+from dibs.model.job import FAIL_SUFFIX, Outcome
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
     DEFAULT_UPDATE,
@@ -38,7 +38,6 @@ from dibs.storage.redis.codec.data import (
     decode_retention,
     encode_attributes,
     encode_data,
-    encode_overrides,
     encode_retention,
     with_size,
 )
@@ -328,5 +327,5 @@ def encode_patch(patch: JobPatch) -> list[Argument]:
     if patch.attributes is not UNSET:
         arguments += ["attributes", encode_attributes(patch.attributes)]
     if patch.lease is not UNSET:
-        arguments += ["lease", encode_overrides(Overrides(lease=patch.lease))]
+        arguments += ["lease", patch.lease]
     return arguments

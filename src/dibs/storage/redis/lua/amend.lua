@@ -4,8 +4,7 @@
 -- ARGV[1]  now in ms, '' for the time of the server
 -- ARGV[2]  id
 -- ARGV[3]  the most bytes that attributes may have
--- ARGV[4…] name, value, name, value, ...; names are payload, priority, run_at, delay, retention, attributes,
---          lease; its value is the packed map {lease: ms}
+-- ARGV[4…] name, value, name, value, ...; names are payload, priority, run_at, delay, retention, attributes, lease
 -- Returns  amended, active, not_found, or 'large BYTES' if the attributes would exceed ARGV[3]
 
 -- @include accept
@@ -26,26 +25,19 @@ local function amend_attributes(attributes)
   return merged ~= '' and merged or nil
 end
 
--- Return packed overrides with the packed pair of key and value `lease` as their only lease. The other pairs keep their
--- bytes: cmsgpack would pack a float without a fraction as a whole number. A map of up to 15 pairs begins with the byte
--- 128 + pairs, and there are fewer overrides.
+-- Return the JSON of overrides with `lease`, in ms, as their lease. The other fields keep their bytes: cjson would write a
+-- float without a fraction as a whole number. In a text, a quote is escaped, so that only the field matches.
 local function replace_lease(overrides, lease)
-  local at, kept = 1, {lease}
-  for _ = 1, string.byte(overrides, 1) - 128 do
-    local value_at, key = cmsgpack.unpack_one(overrides, at)
-    local after = cmsgpack.unpack_one(overrides, value_at)
-    if after == -1 then after = #overrides end
-    if key ~= 'lease' then kept[#kept + 1] = sub(overrides, at + 1, after) end
-    at = after
-  end
-  return string.char(128 + #kept) .. table.concat(kept)
+  local replaced, count = string.gsub(overrides, '"lease":%d+', '"lease":' .. lease)
+  if count > 0 then return replaced end
+  return '{"lease":' .. lease .. (overrides == '{}' and '' or ',') .. sub(overrides, 2)
 end
 
 local function amend_data(owner)
   local parts = split_data(owner.data)
   parts.attributes = amend_attributes(parts.attributes)
   parts.retention, parts.payload = patch.retention or parts.retention, patch.payload or parts.payload
-  if patch.lease then parts.overrides = replace_lease(parts.overrides or '\128', sub(patch.lease, 2)) end
+  if patch.lease then parts.overrides = replace_lease(parts.overrides or '{}', patch.lease) end
   owner.data = join_data(parts)
 end
 

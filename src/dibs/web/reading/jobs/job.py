@@ -8,17 +8,18 @@ from typing import Any, Final
 
 import msgspec
 from attrs import frozen
-from msgspec import UNSET
 
 from dibs.client.calls.run_steps import decode_memo
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment
 from dibs.flow.batch.summary import flow_attributes
-from dibs.model.job import Job, JobData, Outcome, Overrides, Slot, Successor
+from dibs.model.job import Job, JobData, Outcome, Slot, Successor
+from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of
 from dibs.web.reading.errors import ErrorView, error_view
 from dibs.web.reading.jobs.story import Stories, Story
 from dibs.web.reading.source import Shown, Source, share, to_shown
+from dibs.web.text import iso
 
 #: Most arguments, attributes or steps of a job that the page lists.
 MAX_VALUES: Final = 50
@@ -215,19 +216,10 @@ def _data_facts(data: JobData) -> Iterator[tuple[str, str]]:
         yield "priority", str(data.priority)
     if data.key is not None:
         yield "key", data.key
-    if data.overrides is not None:
-        yield from _own_limits(data.overrides)
-
-
-def _own_limits(overrides: Overrides) -> Iterator[tuple[str, str]]:
-    for name in overrides.__struct_fields__:
-        value = getattr(overrides, name)
-        if value is UNSET:
-            continue
-        if value is not None and name in ("timeout", "lease"):
-            yield name, f"{value / 1000:g} s"
-        else:
-            yield name.replace("_", " "), "no limit" if value is None else str(value)
+    for name, value in readable(data.overrides, iso).items():
+        # Of the values in an Overrides, only durations are floats.
+        text = f"{value:g} s" if isinstance(value, float) else str(value)
+        yield name.replace("_", " "), "no limit" if value is None else text
 
 
 def _data_parts(source: Source, queue: str, data: JobData | None) -> dict[str, Any]:
