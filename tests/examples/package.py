@@ -19,6 +19,20 @@ if __name__ == "__main__":
     report = certify(sys.argv[1], examples=10, seed=1)
     sys.exit(None if report.certified else report.text())
 """
+#: The test of L3 that restores a copy of the files.
+_LOSE_WRITES = """
+import sys
+from dibs.storage.capabilities import Capabilities
+from dibs_conformance.crashes.lost_writes import try_lost_writes
+from dibs_conformance.target import LevelPlan, Locations
+
+if __name__ == "__main__":
+    locations = Locations(sys.argv[1])
+    plan = LevelPlan(locations=locations, claims=Capabilities(durable=True), seed=1, budget=0)
+    found = try_lost_writes(plan, 0)
+    locations.remove_all()
+    sys.exit(found.failures[0].why if found.failures else None)
+"""
 
 
 @attrs.frozen
@@ -43,6 +57,10 @@ class Package:
     def certify_l0(self, url: str) -> subprocess.CompletedProcess[str]:
         (self.metadata / "certify_l0.py").write_text(_CERTIFY_L0)
         return self.run("certify_l0", url)
+
+    def lose_writes(self, url: str) -> subprocess.CompletedProcess[str]:
+        (self.metadata / "lose_writes.py").write_text(_LOSE_WRITES)
+        return self.run("lose_writes", url)
 
 
 def installed(example: Path, folder: Path) -> Package:

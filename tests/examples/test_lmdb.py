@@ -31,6 +31,12 @@ def test_its_own_tests_pass(package: Package) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
+def test_a_restored_copy_draws_no_lost_number(package: Package, tmp_path: Path) -> None:
+    done = package.lose_writes(f"lmdb:{tmp_path}/jobs?fsync=0")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
 @pytest.mark.certify
 def test_its_contract_test_passes(package: Package) -> None:
     done = package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py")

@@ -29,6 +29,12 @@ def test_it_is_certified_at_l0(package: Package, tmp_path: Path) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
+def test_a_restored_copy_draws_no_lost_number(package: Package, tmp_path: Path) -> None:
+    done = package.lose_writes(f"sqlite:{tmp_path}/jobs.db")
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
 @pytest.mark.certify
 def test_its_contract_test_passes(package: Package) -> None:
     done = package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py")

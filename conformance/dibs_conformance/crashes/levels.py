@@ -9,6 +9,7 @@ from dibs_conformance.concurrent.levels import manual_clock_gap
 from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.cut_connections import try_cut_connections
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
+from dibs_conformance.crashes.lost_writes import try_lost_writes
 from dibs_conformance.crashes.os_errors import try_os_errors
 from dibs_conformance.crashes.power_loss import claims_power_loss, try_power_loss, untried_gap
 from dibs_conformance.crashes.proxy import has_server
@@ -48,6 +49,11 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
         spared += unshared_gaps(plan)
     if plan.claims.durable:
         tests.append(try_restarts)
+        if plan.locations.has_hook("data_folder"):
+            tests.append(try_lost_writes)
+        else:
+            why = "offer data_folder(location), the folder of the files that the kit copies and restores"
+            spared.append(SkippedTest(name="lost writes", why=why))
     url, durability = storage_info(plan)
     power_test, power_gap = power_loss_test(plan, durability)
     if power_test is not None:

@@ -208,9 +208,9 @@ def test_closing_ends_the_waits(tmp_path: Path) -> None:
 
 def test_remove_url_removes_all_files(tmp_path: Path) -> None:
     url = temporary_url(f"sqlite:{tmp_path}/jobs.db?poll=1", "mine")
-    assert url == f"sqlite:{tmp_path}/jobs.db.mine?poll=1"
+    assert url == f"sqlite:{tmp_path}/jobs.db.mine/jobs.db?poll=1"
 
-    asyncio.run(opened(tmp_path / "jobs.db.mine"))
+    asyncio.run(opened(tmp_path / "jobs.db.mine/jobs.db"))
     asyncio.run(remove_url(url))
 
     assert list(tmp_path.iterdir()) == []

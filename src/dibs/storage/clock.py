@@ -16,6 +16,10 @@ log: Final = logging.getLogger("dibs.storage.clock")
 #: clock by 128 ms or more, and a leap second by 1 s. A lead for each of these steps would add up.
 TOLERANCE: Final = 1_000
 
+#: us by which the numbers of a new incarnation, such as a copy of the data, are further ahead of its time
+#: than those of the incarnation before (docs/explanation/contract.md, Numbers after a loss).
+JUMP: Final = 3_600_000_000
+
 #: The lead that this process has last reported, by the name of the storage.
 _reported: Final[dict[str, int]] = {}
 

@@ -1,5 +1,5 @@
 """A storage for dibs in LMDB, an ordered key-value store that many processes of one machine share."""
 
-from dibs_lmdb.location import open_url, remove_url, temporary_url
+from dibs_lmdb.location import data_folder, open_url, remove_url, temporary_url
 
-__all__ = ["open_url", "remove_url", "temporary_url"]
+__all__ = ["data_folder", "open_url", "remove_url", "temporary_url"]

@@ -21,7 +21,7 @@ from dibs.errors import (
     StorageTooNew,
     StorageUnavailable,
 )
-from dibs.storage.clock import report_lead, storage_time
+from dibs.storage.clock import JUMP, report_lead, storage_time
 from dibs_lmdb import keys
 from dibs_lmdb.records import FORMAT, Meta, pack, unpack
 
@@ -34,8 +34,8 @@ _opening = Lock()
 class Environment:
     """The open environment of a folder. LMDB lets a process open a folder only once, so storages share it."""
 
-    def __init__(self, key: tuple[int, str], env: lmdb.Environment) -> None:
-        self.key, self.env, self.users = key, env, 1
+    def __init__(self, key: tuple[int, str], env: lmdb.Environment, inode: int) -> None:
+        self.key, self.env, self.inode, self.users = key, env, inode, 1
 
     @staticmethod
     def open(folder: Path, *, sync: bool, map_size: int) -> Environment:
@@ -50,9 +50,15 @@ class Environment:
                     return found
                 env = lmdb.open(str(folder), map_size=map_size, sync=sync, max_readers=MOST_READERS)
                 env.reader_check()  # Free the places of readers that were killed.
+                inode = (folder / "data.mdb").stat().st_ino
+                with env.begin() as txn:
+                    is_new = txn.get(keys.META) is None
+                if is_new:
+                    with env.begin(write=True) as txn:
+                        txn.put(keys.META, pack(Meta(inode=inode)), overwrite=False)
             except (lmdb.Error, OSError) as error:
                 raise StorageUnavailable(f"cannot open the LMDB folder {folder}: {error}") from error
-            _open[key] = Environment(key, env)
+            _open[key] = Environment(key, env, inode)
             return _open[key]
 
     def close(self) -> None:
@@ -75,7 +81,7 @@ class Environment:
         except lmdb.Error as error:
             raise _translate(error) from error
         try:
-            step = Step(txn, manual)
+            step = Step(txn, manual, self.inode)
             yield step
             if write:
                 step.put(keys.META, pack(step.meta))
@@ -101,7 +107,7 @@ class Environment:
 class Step:
     """One transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, manual: int | None) -> None:
+    def __init__(self, txn: lmdb.Transaction, manual: int | None, inode: int) -> None:
         self.txn = txn
         packed = self.get(keys.META)
         self.meta = Meta() if packed is None else unpack(Meta, packed, "the clock of the storage")
@@ -109,6 +115,10 @@ class Step:
             raise StorageTooNew(
                 f"the storage has the format {self.meta.format}; this version reads up to {FORMAT}"
             )
+        if self.meta.inode != inode:
+            # The original of this copy may have drawn more numbers (contract 1, Numbers after a loss).
+            self.meta.ahead += JUMP
+        self.meta.inode = inode
         lead = self.meta.lead
         if manual is None:
             self.now, self.meta.lead = storage_time(time.time_ns() // 1_000_000, self.meta.highest, lead)
@@ -118,8 +128,8 @@ class Step:
         self.meta.highest = max(self.meta.highest, self.now)
 
     def draw(self) -> int:
-        """Draw a number that is above all earlier ones and at least now in µs."""
-        self.meta.drawn = max(self.meta.drawn + 1, self.now * 1000)
+        """Draw a number that is above all earlier ones and at least now in µs; in a copy an hour ahead."""
+        self.meta.drawn = max(self.meta.drawn + 1, self.now * 1000 + self.meta.ahead)
         return self.meta.drawn
 
     def get(self, key: bytes) -> bytes | None:

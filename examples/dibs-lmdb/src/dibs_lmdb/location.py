@@ -29,6 +29,10 @@ def temporary_url(url: str, name: str) -> str:
     return f"lmdb:{quote(str(folder.with_name(f'{folder.name}-{name}')))}{query}"
 
 
+def data_folder(url: str) -> Path:
+    return _folder(_divide(url)[0])
+
+
 async def remove_url(url: str) -> None:
     shutil.rmtree(_folder(_divide(url)[0]), ignore_errors=True)
 

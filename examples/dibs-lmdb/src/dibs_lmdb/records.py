@@ -25,6 +25,10 @@ class Meta(msgspec.Struct, array_like=True):
     highest: int = 0
     lead: int = 0
     drawn: int = 0
+    inode: int = 0
+    """The inode of the file that drew the latest numbers. A copy of the file has another one."""
+    ahead: int = 0
+    """us by which the numbers are ahead of the time; raised in a copy."""
 
 
 class QueueRecord(msgspec.Struct, array_like=True):

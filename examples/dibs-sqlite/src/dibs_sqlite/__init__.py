@@ -15,8 +15,9 @@ a method does to an id; the modules here read and write the rows.
 """
 
 from dibs_sqlite.storage import SqliteStorage as SqliteStorage
+from dibs_sqlite.storage import data_folder as data_folder
 from dibs_sqlite.storage import open_url as open_url
 from dibs_sqlite.storage import remove_url as remove_url
 from dibs_sqlite.storage import temporary_url as temporary_url
 
-__all__ = ["SqliteStorage", "open_url", "remove_url", "temporary_url"]
+__all__ = ["SqliteStorage", "data_folder", "open_url", "remove_url", "temporary_url"]

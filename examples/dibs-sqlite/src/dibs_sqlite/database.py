@@ -62,6 +62,8 @@ class Database:
         #: Ms by which the time is ahead of the system's clock. The file has it, too, after the next write.
         self._lead = 0
         self._connection: sqlite3.Connection | None = None
+        #: The inode of the open file. A copy of the file has another one.
+        self._inode = 0
 
     def open(self) -> None:
         """Open the file. Create it if it does not exist, and upgrade it from an older layout."""
@@ -78,12 +80,14 @@ class Database:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
         connection.execute("BEGIN IMMEDIATE")
+        self._inode = self._path.stat().st_ino
         application_id, layout = (
             connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )
         is_empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if not application_id and is_empty:
             _execute_script(connection, "schema")
+            connection.execute("UPDATE storage SET inode = ?", (self._inode,))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         elif application_id != APPLICATION_ID:
             raise StorageDamaged(
@@ -131,7 +135,7 @@ class Database:
 
     def _begin_transaction(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
         stored = connection.execute(queries()["storage"]).fetchone()
-        stored_now, number, stored_lead = stored
+        stored_now, _, stored_lead, *_ = stored
         highest = max(stored_now, self._highest_now)
         lead = stored_lead or self._lead
         if self._manual:
@@ -139,7 +143,7 @@ class Database:
         else:
             self._highest_now, self._lead = clock.storage_time(time.time_ns() // 1_000_000, highest, lead)
             clock.report_lead(self._name, self._lead)
-        return Transaction(connection, self._highest_now, number, self._lead, stored)
+        return Transaction(connection, self._highest_now, self._lead, self._inode, stored)
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -41,19 +42,29 @@ def open_url(url: str, *, clock: Clock = "system", **options: Any) -> SqliteStor
 
 
 def temporary_url(url: str, name: str) -> str:
-    """Return the URL of another file next to the file of `url`. The conformance kit creates many of them."""
+    """Return the URL of a file in a folder of its own, next to the file of `url`.
+
+    The conformance kit creates many of them, and copies the folder of some.
+    """
     plain_url, mark, query = url.partition("?")
-    return f"{plain_url}.{name}{mark}{query}"
+    return f"{plain_url}.{name}/jobs.db{mark}{query}"
+
+
+def data_folder(url: str) -> Path:
+    """Return the folder of the file of a URL, with SQLite's files beside it."""
+    return Path(_parse_path(url.partition("?")[0])).parent
 
 
 async def remove_url(url: str) -> None:
     """Remove the file of a URL. No process may have it open."""
-    await asyncio.to_thread(_unlink, _parse_path(url.partition("?")[0]))
+    await asyncio.to_thread(_unlink, Path(_parse_path(url.partition("?")[0])))
 
 
-def _unlink(path: str) -> None:
+def _unlink(path: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
-        Path(path + suffix).unlink(missing_ok=True)
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    with suppress(OSError):
+        path.parent.rmdir()  # Only an empty folder can be removed.
 
 
 def _parse_path(url: str) -> str:

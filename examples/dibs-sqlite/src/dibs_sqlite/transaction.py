@@ -20,6 +20,7 @@ from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import Settings
 from dibs.model.results import EnqueueResult
+from dibs.storage.clock import JUMP
 from dibs_sqlite.queries import queries
 
 #: `to_plain` encodes subclasses of str, bytes and int, as which the members of an Enum arrive.
@@ -43,15 +44,20 @@ class Transaction:
     """One open SQLite transaction, with its time, its counter and its queues."""
 
     def __init__(
-        self, connection: sqlite3.Connection, now: int, number: int, lead: int, stored: tuple[int, int, int]
+        self, connection: sqlite3.Connection, now: int, lead: int, inode: int, stored: tuple[int, ...]
     ) -> None:
         #: The time of every change in this transaction, ms since the epoch.
         self.now = now
         #: The last number drawn. All seqs, revisions, fences and log offsets come from one counter.
-        self.number = number
+        self.number = stored[1]
         #: Ms by which `now` is ahead of the system's clock.
         self._lead = lead
-        #: `now`, `number` and the lead as the file has them.
+        #: The inode of the file, and the us by which its numbers are ahead of `now`.
+        self._inode, self._ahead = inode, stored[4]
+        if stored[3] != inode:
+            # The original of this copy may have drawn more numbers (contract 1, Numbers after a loss).
+            self._ahead += JUMP
+        #: `now`, `number`, the lead, the inode and `ahead` as the file has them.
         self._stored = stored
         self._connection = connection
         self._changes_before = connection.total_changes
@@ -69,10 +75,9 @@ class Transaction:
     def draw(self) -> int:
         """Draw a number above every earlier one, for a seq, revision, fence or offset.
 
-        The number is at least the time in us. So numbers also grow after an old copy of the file is restored,
-        if the clock is right.
+        The number is at least the time in us. In a copy of a file, it is an hour further ahead.
         """
-        self.number = max(self.number + 1, self.now * 1000)
+        self.number = max(self.number + 1, self.now * 1000 + self._ahead)
         return self.number
 
     def queue(self, name: str) -> StoredQueue:
@@ -85,9 +90,10 @@ class Transaction:
         """Write the changed rows of the tables `queues` and `storage`. Called right before the commit."""
         for queue in self._queues.values():
             queue.flush()
-        values = (self.now, self.number, self._lead)
+        names = ("now", "number", "lead", "inode", "ahead")
+        values = (self.now, self.number, self._lead, self._inode, self._ahead)
         if self.has_written and values != self._stored:
-            self.execute("save_storage", now=self.now, number=self.number, lead=self._lead)
+            self.execute("save_storage", **dict(zip(names, values, strict=True)))
 
     @property
     def has_written(self) -> bool:

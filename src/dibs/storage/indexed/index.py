@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from dibs.model.events import LogEvent
+from dibs.storage.clock import JUMP
 from dibs.storage.indexed.event_log import pack_entry
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Changes
@@ -14,8 +15,6 @@ from dibs.storage.indexed.records import Changes
 #: The changes of one step (the run of one verb), for each queue that the step changed.
 Step = list[tuple[QueueIndex, Changes]]
 T = TypeVar("T")
-#: us by which the numbers of a copy are further ahead of its time than those of its original.
-JUMP: Final = 3_600_000_000
 
 
 class Index:

@@ -1,10 +1,10 @@
 -- Every query of the storage. A section `-- name: NAME` is one statement; comments below the name explain it.
 
 -- name: storage
-SELECT now, number, lead FROM storage;
+SELECT now, number, lead, inode, ahead FROM storage;
 
 -- name: save_storage
-UPDATE storage SET now = :now, number = :number, lead = :lead;
+UPDATE storage SET now = :now, number = :number, lead = :lead, inode = :inode, ahead = :ahead;
 
 -- name: queue
 SELECT settings, work, removal, log_bytes, trimmed, reported FROM queues WHERE queue = :queue;

@@ -13,10 +13,14 @@ CREATE TABLE storage (
     -- The last number drawn.
     number INTEGER NOT NULL,
     -- Ms by which `now` is ahead of the system's clock; 0 for a right clock.
-    lead INTEGER NOT NULL DEFAULT 0
+    lead INTEGER NOT NULL DEFAULT 0,
+    -- The inode of the file that drew the latest numbers. A copy of the file has another one.
+    inode INTEGER NOT NULL,
+    -- us by which the numbers are ahead of `now`; raised in a copy.
+    ahead INTEGER NOT NULL
 ) STRICT;
 
-INSERT INTO storage VALUES (1, 0, 0, 0);
+INSERT INTO storage VALUES (1, 0, 0, 0, 0, 0);
 
 CREATE TABLE queues (
     queue TEXT PRIMARY KEY,

@@ -1,5 +1,7 @@
--- Bring a file of layout 3 to layout 4: keys of jobs, limits, and reports of progress.
+-- Bring a file of layout 3 to layout 4: keys of jobs, limits, reports of progress, and the inode of the file.
 
+ALTER TABLE storage ADD COLUMN inode INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE storage ADD COLUMN ahead INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE queues ADD COLUMN reported INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE slots ADD COLUMN key TEXT;
 ALTER TABLE slots ADD COLUMN filed INTEGER NOT NULL DEFAULT 0;
