@@ -24,7 +24,7 @@ from dibs.model.job import Error, JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Fail, Release, RetryLater, SettleAction, Settlement
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs_conformance.history import Step, check, read_file, write_steps
+from dibs_conformance.history import RecordedStep, check, read_file, write_steps
 from dibs_conformance.history.recorder import Recorder
 
 QUEUE: Final = "q"
@@ -52,7 +52,7 @@ async def record(steps: int, file: IO[bytes], random: Random) -> int:
     """Write at least `steps` steps to `file`, and return their number."""
     written = 0
 
-    def write(step: Step) -> None:
+    def write(step: RecordedStep) -> None:
         nonlocal written
         written += 1
         file.writelines(write_steps([step]))

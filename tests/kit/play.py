@@ -8,11 +8,11 @@ from dibs.storage.capabilities import Capabilities
 from dibs_conformance.concurrent import examples as concert
 from dibs_conformance.laws import LAWS
 from dibs_conformance.levels import LEVELS
+from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Failure, Findings
-from dibs_conformance.report.story import CallRecorder
+from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
-from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 

@@ -18,12 +18,12 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import Report, certify
 from dibs_conformance.command import certify as verb
+from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report.story import CallRecorder
+from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential import levels as sequential_levels
 from dibs_conformance.sequential.bad_input import check_invalid_input
 from dibs_conformance.sequential.examples import run_examples
-from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import Locations
 from tests.kit import shell

@@ -19,6 +19,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ReapedJob
 from dibs_conformance.oracle import OneOf, Oracle
+from dibs_conformance.verbs import cancel, claim, enqueue, grant, reap, settle
 
 
 class SteppedOracle:
@@ -27,20 +28,20 @@ class SteppedOracle:
     def __init__(self) -> None:
         self.oracle = Oracle()
         self.oracle.begin_call(0)
-        self.oracle.grant(["q"], "lease", 1000, "ann", 0)
+        grant.step(self.oracle, ["q"], "lease", 1000, "ann", 0)
 
     def enqueue(self, now: int = 0, how: Update | Reject = Update(), **job: object) -> str:  # noqa: B008
         at = self.oracle.begin_call(now)
         new = NewJob(id="a", **job)  # type: ignore[arg-type]
-        return self.oracle.enqueue("q", [EnqueueRequest(job=new, on_conflict=how)], at)[0].status
+        return enqueue.step(self.oracle, "q", [EnqueueRequest(job=new, on_conflict=how)], at)[0].status
 
     def claim(self, now: int = 0) -> list[int]:
-        jobs = self.oracle.claim("q", "lease", 10, self.oracle.begin_call(now)).jobs
+        jobs = claim.step(self.oracle, "q", "lease", 10, self.oracle.begin_call(now)).jobs
         return [job.run.fence for job in jobs if job.run is not None]
 
     def settle(self, fence: int, how: object, now: int = 0) -> object:
         settlement = Settlement(id="a", fence=fence, action=how)  # type: ignore[arg-type]
-        [answer] = self.oracle.settle("q", [settlement], self.oracle.begin_call(now))
+        [answer] = settle.step(self.oracle, "q", [settlement], self.oracle.begin_call(now))
         return answer if isinstance(answer, OneOf) else answer.status
 
 
@@ -94,7 +95,7 @@ def test_after_its_expiry_an_outcome_may_or_may_not_remember_the_fence(stepped: 
 def test_who_was_asked_to_cancel_never_comes_back(stepped: SteppedOracle) -> None:
     stepped.enqueue()
     [fence] = stepped.claim()
-    stepped.oracle.cancel("q", ["a"], stepped.oracle.begin_call(0), running=True)
+    cancel.step(stepped.oracle, "q", ["a"], stepped.oracle.begin_call(0), running=True)
 
     assert stepped.settle(fence, Release()) == "cancelled"
     assert stepped.settle(fence, Cancelled()) == "done"
@@ -117,8 +118,8 @@ def test_an_expired_lease_is_reaped_with_its_job_and_a_live_one_is_not(stepped: 
     stepped.enqueue()
     [fence] = stepped.claim()
 
-    assert stepped.oracle.reap("q", 10, [], stepped.oracle.begin_call(999)) == []
-    reaped = stepped.oracle.reap("q", 10, ["a"], stepped.oracle.begin_call(1000))
+    assert reap.step(stepped.oracle, "q", 10, [], stepped.oracle.begin_call(999)) == []
+    reaped = reap.step(stepped.oracle, "q", 10, ["a"], stepped.oracle.begin_call(1000))
     assert [ReapedJob("a", fence, "stalled")] == reaped
 
 
@@ -128,7 +129,7 @@ def test_dropped_ranges_join_when_the_run_lies_below_both(stepped: SteppedOracle
     stepped.claim()
     for _ in range(3):
         stepped.enqueue()
-        stepped.oracle.cancel("q", ["a"], stepped.oracle.begin_call(0), running=False)
+        cancel.step(stepped.oracle, "q", ["a"], stepped.oracle.begin_call(0), running=False)
 
     assert len(stepped.oracle.get("q", "a").dropped) == 1
     assert len(stepped.oracle.get("q", "a").ever_dropped) == 3
@@ -140,9 +141,9 @@ def test_of_the_due_the_most_urgent_runs_first_and_then_the_first_in_line() -> N
     now = stepped.oracle.begin_call(5)
     order = {"late": (0, 6), "second": (0, 5), "third": (0, 5), "first": (1, 5)}
     jobs = [NewJob(id=id, data=JobData(priority=p), run_at=at) for id, (p, at) in order.items()]
-    stepped.oracle.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now)
+    enqueue.step(stepped.oracle, "q", [EnqueueRequest(job=job) for job in jobs], now)
 
-    claim = stepped.oracle.claim("q", "lease", 10, stepped.oracle.begin_call(5))
+    taken = claim.step(stepped.oracle, "q", "lease", 10, stepped.oracle.begin_call(5))
 
-    assert [job.id for job in claim.jobs] == ["first", "second", "third"]
-    assert claim.next_due == 6
+    assert [job.id for job in taken.jobs] == ["first", "second", "third"]
+    assert taken.next_due == 6

@@ -32,6 +32,7 @@ from dibs_conformance.oracle import Oracle, starts
 from dibs_conformance.oracle.admission import NotLater
 from dibs_conformance.sequential.limit_probes import check_bad_limits, check_waits_under_limits, obeys_limits
 from dibs_conformance.target import Locations
+from dibs_conformance.verbs import claim, configure, enqueue, grant, settle
 from tests.kit.mutants.unwoken import MUTED, AlwaysWoken
 
 RATES = (StartRate(1, 10), StartRate(1, 10, 3), StartRate(3, 10, 2), StartRate(3, 1, 3), StartRate(7, 2, 4))
@@ -43,8 +44,8 @@ class LimitedOracle:
     def __init__(self, *jobs: str, **limits: Any) -> None:
         self.oracle = Oracle()
         self.oracle.begin_call(0)
-        self.oracle.grant(["q"], "lease", 1_000_000, "ann", 0)
-        self.oracle.configure("q", SettingsPatch(**limits), 0)
+        grant.step(self.oracle, ["q"], "lease", 1_000_000, "ann", 0)
+        configure.step(self.oracle, "q", SettingsPatch(**limits), 0)
         self.enqueue(*jobs)
 
     def enqueue(self, *jobs: str, run_at: int = 0) -> None:
@@ -53,10 +54,10 @@ class LimitedOracle:
             EnqueueRequest(job=NewJob(id=id, data=JobData(key=key or None), run_at=run_at))
             for id, _, key in (job.partition(":") for job in jobs)
         ]
-        self.oracle.enqueue("q", requests, now)
+        enqueue.step(self.oracle, "q", requests, now)
 
     def claim(self, now: int = 0, limit: int = 10) -> list[str]:
-        answer = self.oracle.claim("q", "lease", limit, self.oracle.begin_call(now))
+        answer = claim.step(self.oracle, "q", "lease", limit, self.oracle.begin_call(now))
         self.next_due: Any = answer.next_due
         return [job.id for job in answer.jobs]
 
@@ -65,7 +66,7 @@ class LimitedOracle:
         assert job is not None
         assert job.run is not None
         settlement = Settlement(id=id, fence=job.run.fence, action=action)
-        self.oracle.settle("q", [settlement], self.oracle.begin_call(now))
+        settle.step(self.oracle, "q", [settlement], self.oracle.begin_call(now))
 
 
 def test_a_full_key_is_passed_over() -> None:
@@ -117,10 +118,10 @@ def test_the_clock_of_a_key_holds_its_jobs_only() -> None:
 def test_the_same_rate_keeps_its_clock_and_another_begins_again() -> None:
     limited = LimitedOracle("a", "b", "c", rate=StartRate(1, 10))
     limited.claim()
-    limited.oracle.configure("q", SettingsPatch(rate=StartRate(1, 10), max_active=9), 0)
+    configure.step(limited.oracle, "q", SettingsPatch(rate=StartRate(1, 10), max_active=9), 0)
 
     assert limited.claim() == []
-    limited.oracle.configure("q", SettingsPatch(rate=StartRate(1, 20)), 0)
+    configure.step(limited.oracle, "q", SettingsPatch(rate=StartRate(1, 20)), 0)
     assert ["b"] == limited.claim()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dibs.model.job import FAIL_SUFFIX, Slot
-from dibs_conformance.concurrent.calls import Snapshot
-from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle.matching import match, match_event, match_slot
 from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.verbs.calls import Snapshot
 
 
 def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:

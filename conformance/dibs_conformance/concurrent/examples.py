@@ -9,23 +9,17 @@ from typing import Protocol
 
 from attrs import define, evolve, field, frozen
 
-from dibs_conformance.concurrent.actions import (
-    GRANTS,
-    IDS,
-    START,
-    Action,
-    ClientState,
-    Hold,
-    Program,
-    random_action,
-)
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.linearize import LinearizeResult, linearize
 from dibs_conformance.concurrent.log_readers import late_event, reads_of_log
-from dibs_conformance.concurrent.races import Race, hold_of_visit, random_hold
+from dibs_conformance.concurrent.races import hold_of_visit, race_actions, random_action, random_hold
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure
 from dibs_conformance.report.exceptions import exception_failure
+from dibs_conformance.verbs import remember
+from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Hold, Program
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.situations import GRANTS
+from dibs_conformance.verbs.verb import Race
 
 MAX_ROUNDS = 4
 #: Runs of a shrunk example, each with another seed, before it counts as passing.
@@ -33,13 +27,13 @@ SHRINK_TRIES = 20
 #: Seconds spent on shrinking one failure, at most.
 SHRINK_SECONDS = 20.0
 
-RoundActions = tuple[tuple[Action, ...], ...]
+RoundActions = tuple[tuple[ClientAction, ...], ...]
 
 
 class ClientGroup(Protocol):
     """Several clients of one storage: threads or processes."""
 
-    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[ClientCall]:
         """Run one program per client, all at the same time, and return their calls."""
         ...
 
@@ -86,7 +80,7 @@ def race_example(seed: int, clients: int, race: Race, visit: int) -> Example:
     """Return an example whose second round is a race. `visit` is how often the race was tried before."""
     random = Random(seed)
     after = tuple((action,) for action in race.after * 2) or random_round(random, clients)
-    return Example(seed, ((race.setup,), race.actions(random), after), hold_of_visit(random, visit))
+    return Example(seed, ((race.setup,), race_actions(race, random), after), hold_of_visit(random, visit))
 
 
 def random_round(random: Random, clients: int) -> RoundActions:
@@ -94,17 +88,17 @@ def random_round(random: Random, clients: int) -> RoundActions:
     return tuple(tuple(random_action(random, IDS) for _ in range(length)) for length in lengths)
 
 
-def random_setup(random: Random) -> tuple[Action, ...]:
-    actions = [*GRANTS, Action(operation="enqueue")]
+def random_setup(random: Random) -> tuple[ClientAction, ...]:
+    actions = [*GRANTS, ClientAction(operation="enqueue")]
     if random.random() < 0.5:
         changed = random.choice(("fail handler", "fail handler", "results in the log"))
-        actions.append(Action(operation="configure", configure_to=changed))
+        actions.append(ClientAction(operation="configure", configure_to=changed))
     if random.random() < 0.8:
-        actions.append(Action(operation="claim", lease=random.choice((0, 1))))
+        actions.append(ClientAction(operation="claim", lease=random.choice((0, 1))))
     if random.random() < 0.5:
-        actions.append(Action(operation="enqueue", data=1))
+        actions.append(ClientAction(operation="enqueue", data=1))
     if random.random() < 0.3:
-        actions.append(Action(operation="enqueue", ids=IDS[1:]))
+        actions.append(ClientAction(operation="enqueue", ids=IDS[1:]))
     return tuple(actions)
 
 
@@ -178,7 +172,7 @@ class ExampleRunner:
             ]
             calls = self._clients.run_round(programs, example.seed + at)
             for call in sorted(calls, key=lambda call: call.returned):
-                state.record(call)
+                remember(state, call)
                 now = max(now, call.now)
             last = at == len(example.rounds) - 1
             rounds.append(Round(calls=calls, snapshot=self._clients.snapshot(queue, IDS, now, log=last)))

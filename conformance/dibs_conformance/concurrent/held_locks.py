@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from dibs.storage.registry import parse_scheme
-from dibs_conformance.concurrent.actions import Program
-from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.thread_clients import ThreadClients
+from dibs_conformance.verbs.actions import Program
+from dibs_conformance.verbs.calls import ClientCall, Snapshot
 
 #: Seconds to wait until all calls are blocked.
 MAX_WAIT = 0.5
@@ -44,7 +44,7 @@ class LockedClients:
         #: Number of calls that waited for the lock.
         self.blocked_calls = 0
 
-    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[ClientCall]:
         """Run one program per client. A random table is locked until the calls wait for it."""
         if len(programs) == 1:
             return self._clients.run_round(programs, seed)

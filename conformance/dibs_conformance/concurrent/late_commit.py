@@ -9,11 +9,11 @@ from __future__ import annotations
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs_conformance.concurrent.log_readers import LAW, SENTENCE
-from dibs_conformance.concurrent.page_reads import read_events
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan, Locations
+from dibs_conformance.verbs.events import read_events
 
 QUEUE = "late-commit"
 

@@ -25,11 +25,12 @@ from dibs_conformance.concurrent.late_commit import try_late_commit
 from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
 from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
 from dibs_conformance.concurrent.process_clients import process_clients
-from dibs_conformance.concurrent.races import RACES, SECTIONS, Race
+from dibs_conformance.concurrent.races import RACES, SECTIONS
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report, merge_findings
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs.verb import Race
 
 CLIENTS = 3
 #: Interval in s at which Python switches threads. Its default of 5 ms is longer than any call of the memory

@@ -13,16 +13,14 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define, evolve
 
-from dibs_conformance.concurrent.apply import apply_part
-from dibs_conformance.concurrent.call_parts import ANY_ID, READS, SETTLE_AND_CLAIM, CallPart, split_call
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.check_snapshot import check_snapshot
-from dibs_conformance.concurrent.possible_world import PossibleWorld
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.verbs import VERBS
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.verb import CallPart, ids_in_arguments
 
 MAX_TRIES = 8_000
-#: Readings whose answer has no numbers. If one explains the world now, no other moment need be tried.
-PURE_READS = frozenset({"absent", "counts"})
 
 
 class Undecided(Exception):
@@ -93,7 +91,7 @@ class Search:
                 after = self._apply(world, part, time, round_number, len(rest))
                 if after is not None:
                     yield from self._worlds_after_round(after, rest, current, round_number)
-                    if part.operation in PURE_READS:
+                    if part.is_pure:
                         return
 
     def _apply(
@@ -104,7 +102,9 @@ class Search:
             raise Undecided
         after = world.copy()
         try:
-            apply_part(after, part, time)
+            after.oracle.numbers.next_call()
+            after.oracle.now = time
+            part.apply(after, part, time)
         except Mismatch as error:
             why = f"{part.call.client}: {part.operation}: {error}"
             self._record_progress(round_number, -left, why, right_time=not isinstance(error, WrongTime))
@@ -140,10 +140,10 @@ def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
         if part.call.invoked <= first
         and not any(other.call is part.call and other.index < part.index for other in open_parts)
     ]
-    return sorted(ready, key=lambda part: (part.operation not in PURE_READS, part.call.returned))
+    return sorted(ready, key=lambda part: (not part.is_pure, part.call.returned))
 
 
-def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
+def with_later_times(part: CallPart, calls: Sequence[ClientCall]) -> CallPart:
     """Return the part with the times of later calls added to `times`.
 
     An unanswered call may take effect at the time of any later call, as the storage's clock never goes back.
@@ -152,7 +152,7 @@ def with_later_times(part: CallPart, calls: Sequence[Call]) -> CallPart:
     return evolve(part, times=tuple(sorted({*part.times, *since}))) if since else part
 
 
-def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list[CallPart]:
+def split_round(calls: Sequence[ClientCall], pending: Sequence[CallPart] = ()) -> list[CallPart]:
     """Return the parts of a round's calls, each with the ids that overlapping calls touch.
 
     Refused calls have no parts, because they have no effect. But until its refusal a call may hold the lock
@@ -171,38 +171,24 @@ def split_round(calls: Sequence[Call], pending: Sequence[CallPart] = ()) -> list
         changing = any(
             other.operation == "configure" and other.completion != "refused" for other in overlapping
         )
-        parts += split_call(call, tuple(times), ids, settings_change=changing)
+        verb = VERBS[call.operation]
+        parts += (
+            evolve(
+                part,
+                # Those of a reading may take effect in any order.
+                index=0 if verb.reads else part.index,
+                times=tuple(times),
+                concurrent_ids=ids,
+                settings_change=changing,
+            )
+            for part in verb.parts(call)
+        )
     return parts
 
 
-def touched_ids(call: Call) -> Iterator[str]:
+def touched_ids(call: ClientCall) -> Iterator[str]:
     """Yield the ids that a call may have changed."""
-    args = call.args
-    if call.operation in READS:
-        return
-    yield from args.get("ids", ())
-    yield from (request.job.id for request in args.get("requests", ()))
-    yield from (record.id for record in args.get("records", ()))
-    for settlement in args.get("settlements", ()):
-        yield settlement.id
-        yield from (then.job.id for then in getattr(settlement.action, "then", ()))
-    if "id" in args:
-        yield args["id"]
-        yield from (then.job.id for then in getattr(args.get("end"), "then", ()))
-    if call.operation == "drop" or (call.operation in CHOOSES_IDS and call.completion != "answered"):
-        yield ANY_ID
-    elif call.operation in CHOOSES_IDS:
-        yield from chosen_ids(call)
-
-
-#: Operations that choose the ids themselves.
-CHOOSES_IDS = SETTLE_AND_CLAIM | {"claim", "reap"}
-
-
-def chosen_ids(call: Call) -> Iterator[str]:
-    """Yield the ids that an answered claim or reap chose."""
-    if call.operation == "reap":
-        yield from (reaped.id for reaped in call.answer)
-    else:
-        claim = call.answer.claim if call.operation in SETTLE_AND_CLAIM else call.answer
-        yield from (job.id for job in claim.jobs)
+    verb = VERBS[call.operation]
+    if not verb.reads:
+        yield from ids_in_arguments(call)
+        yield from verb.touches(call)

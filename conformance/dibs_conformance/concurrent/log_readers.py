@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dibs_conformance.concurrent.calls import Call, Round
+from dibs_conformance.verbs.calls import ClientCall, Round
 
 LAW = "nothing appears behind a reader"
 SENTENCE = "Once a reader has received an offset, no event ever appears at or before it."
 
 
-def reads_of_log(rounds: Iterable[Round]) -> list[Call]:
+def reads_of_log(rounds: Iterable[Round]) -> list[ClientCall]:
     """Return the answered calls that read the log."""
     calls = (call for round_ in rounds for call in round_.calls)
     return [call for call in calls if call.operation == "events" and call.completion == "answered"]

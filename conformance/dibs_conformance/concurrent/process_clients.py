@@ -19,8 +19,6 @@ from typing import Any, NoReturn
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.actions import Program
-from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.concurrent.system_calls import InjectedError, SystemCallInjector
@@ -30,6 +28,8 @@ from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Failure
 from dibs_conformance.report.exceptions import LAW, StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import Locations, OpenedStorage, OpenStorage
+from dibs_conformance.verbs.actions import Program
+from dibs_conformance.verbs.calls import ClientCall, Snapshot
 
 #: Seconds a process may take to answer.
 TIMEOUT = 60.0
@@ -89,7 +89,7 @@ class ProcessClient:
         )
         self._process.start()
         client_end.close()
-        self._calls: list[Call] = []
+        self._calls: list[ClientCall] = []
         #: The counts of the last program.
         self.stats = ProgramStats()
         self.died = False
@@ -103,7 +103,7 @@ class ProcessClient:
         self._calls, self._running = [], True
         self._pipe.send((program, fault))
 
-    def wait(self, timeout: float | None = None) -> list[Call]:
+    def wait(self, timeout: float | None = None) -> list[ClientCall]:
         """Wait until the program is done or the process is dead, and return its calls.
 
         Raise ClientUnresponsive if no message arrives for `timeout` seconds. The default is LIMITS.call and
@@ -197,7 +197,7 @@ class ProcessClients:
         self._opened = OpenedStorage(locations, self._runner, self.location)
         self.clients = [ProcessClient(locations.target, self.location, name) for name in names]
 
-    def run_round(self, programs: Sequence[Program], seed: int) -> list[Call]:
+    def run_round(self, programs: Sequence[Program], seed: int) -> list[ClientCall]:
         """Run one program per process, all at the same time.
 
         The seed has no effect, because the operating system schedules the processes.

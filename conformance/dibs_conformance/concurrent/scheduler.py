@@ -22,8 +22,8 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from dibs_conformance.concurrent.actions import Hold
 from dibs_conformance.concurrent.source_lines import LineTracer
+from dibs_conformance.verbs.actions import Hold
 
 #: Seconds without a step after which a client counts as waiting.
 STEP_TIMEOUT: Final = 0.002

@@ -11,14 +11,14 @@ from threading import Barrier, Thread
 from typing import Any, TypeVar
 
 from dibs.storage.protocol import Storage
-from dibs_conformance.concurrent.actions import Program
-from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import Clock, run_program, take_snapshot
 from dibs_conformance.concurrent.scheduler import Deadlock, Scheduler
 from dibs_conformance.concurrent.source_lines import source_folders
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report.exceptions import StorageFailed, hang_failure, thread_frames
 from dibs_conformance.target import Locations, OpenedStorage
+from dibs_conformance.verbs.actions import Program
+from dibs_conformance.verbs.calls import ClientCall, Snapshot
 
 T = TypeVar("T")
 NAMES = ("ann", "bob", "cat", "dan")
@@ -118,7 +118,7 @@ class ThreadClient:
         finally:
             self._thread.shutdown(0 if self._is_lost else LIMITS.call)
 
-    def run_program(self, program: Program, clock: Clock) -> list[Call]:
+    def run_program(self, program: Program, clock: Clock) -> list[ClientCall]:
         return self.run(run_program(self.storage, self.name, program, clock))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -161,7 +161,7 @@ class ThreadClients:
             first.submit(lambda: first.run(take_snapshot(first.storage, queue, ids, now, log=log)))
         )
 
-    def start(self, programs: Sequence[Program]) -> Callable[[], list[Call]]:
+    def start(self, programs: Sequence[Program]) -> Callable[[], list[ClientCall]]:
         """Start one program per client, all at the same time. Return a function that waits for the calls."""
         pairs = list(zip(self.clients, programs, strict=False))
         start = Barrier(len(pairs))
@@ -177,7 +177,7 @@ class ThreadClients:
 
     def run_round(
         self, programs: Sequence[Program], seed: int, *, during: Callable[[], None] | None = None
-    ) -> list[Call]:
+    ) -> list[ClientCall]:
         """Run one program per client, all at the same time, and call `during` while they run."""
         if self._scheduled:
             names = [client.name for client, _ in zip(self.clients, programs, strict=False)]
@@ -202,8 +202,8 @@ class ThreadClients:
 
     def _round_function(
         self, client: ThreadClient, program: Program, start: Barrier
-    ) -> Callable[[], list[Call]]:
-        def task() -> list[Call]:
+    ) -> Callable[[], list[ClientCall]]:
+        def task() -> list[ClientCall]:
             if not self._scheduled:
                 start.wait()
                 return client.run_program(program, self.scheduler.next_tick)
@@ -218,7 +218,7 @@ class ThreadClients:
 
 
 def close_all(closings: Iterable[Callable[[], None]]) -> None:
-    """Call all functions, also after one has raised. Then raise the first exception."""
+    """ClientCall all functions, also after one has raised. Then raise the first exception."""
     with ExitStack() as stack:
         for close in reversed([*closings]):
             stack.callback(close)

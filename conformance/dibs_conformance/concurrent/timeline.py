@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from dibs_conformance.concurrent.call_parts import ANY_ID
-from dibs_conformance.concurrent.calls import Call, Round
 from dibs_conformance.concurrent.linearize import touched_ids
-from dibs_conformance.report.story import format_value
+from dibs_conformance.report.call_text import format_value
+from dibs_conformance.verbs.calls import ClientCall, Round
+from dibs_conformance.verbs.verb import ANY_ID
 
 
 def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
 
 def round_lines(round_: Round, names: Sequence[str]) -> Iterator[str]:
     """Yield a line for each invocation and each return, indented by client."""
-    events: list[tuple[float, int, Call]] = []
+    events: list[tuple[float, int, ClientCall]] = []
     for call in round_.calls:
         events += [(call.invoked, 0, call), (call.returned, 1, call)]
     for _, is_return, call in sorted(events, key=lambda event: event[:2]):
@@ -30,12 +30,12 @@ def round_lines(round_: Round, names: Sequence[str]) -> Iterator[str]:
     yield "-- all clients idle"
 
 
-def call_text(call: Call) -> str:
+def call_text(call: ClientCall) -> str:
     args = ", ".join(f"{name}={format_value(value)}" for name, value in call.args.items())
     return f"{call.operation}({args}) at {call.now}"
 
 
-def result_text(call: Call) -> str:
+def result_text(call: ClientCall) -> str:
     if call.completion == "answered":
         return f"{call.operation} -> {format_value(call.answer)}"
     return (
@@ -45,7 +45,7 @@ def result_text(call: Call) -> str:
     )
 
 
-def lines_by_id(calls: Sequence[Call]) -> Iterator[str]:
+def lines_by_id(calls: Sequence[ClientCall]) -> Iterator[str]:
     """Yield one line per id with the calls that touch it."""
     ids = sorted({id for call in calls for id in touched_ids(call)} - {ANY_ID})
     for id in ids:

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.actions import Program
-from dibs_conformance.concurrent.arguments import build_arguments
-from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.client import make_call
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs import VERBS
+from dibs_conformance.verbs.actions import Program
+from dibs_conformance.verbs.calls import ClientCall
 
 T = TypeVar("T")
 #: Limit on the awaits tried per scene. No operation has so many.
@@ -89,18 +89,18 @@ class CancellationRunner:
         self._campaign.check(history)
         return was_cancelled
 
-    async def _cancel(self, program: Program, at: int) -> tuple[Call, bool]:
+    async def _cancel(self, program: Program, at: int) -> tuple[ClientCall, bool]:
         """Make the call, cancel it at await number `at`, and return it with whether it was cancelled.
 
         With `at` 0 the call is cancelled before it starts.
         """
         [action] = program.actions
         now = program.now + action.clock_offset
-        call = Call(
+        call = ClientCall(
             client="bob",
             operation=action.operation,
             queue=program.queue,
-            args=build_arguments(action, program.queue, program.state, now),
+            args=VERBS[action.operation].arguments(action, program.queue, program.state),
             now=now,
             invoked=time.monotonic(),
         )
@@ -114,7 +114,7 @@ class CancellationRunner:
         call.returned = time.monotonic()
         return call, False
 
-    async def _make_call(self, call: Call, awaits: AwaitCanceller) -> None:
+    async def _make_call(self, call: ClientCall, awaits: AwaitCanceller) -> None:
         await awaits.run(make_call(self._survivor.client.storage, call))
 
     async def _check_readers(self, queue: str) -> str:

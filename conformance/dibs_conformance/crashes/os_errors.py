@@ -9,7 +9,6 @@ import errno
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.concurrent.system_calls import ERRORS, InjectedError
 from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, min_points, points
@@ -17,6 +16,7 @@ from dibs_conformance.crashes.survivor import thread_survivor
 from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Failure, Findings, SkippedTest
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs.calls import ClientCall
 
 #: The name of a scene, the number of the system call, and the error number.
 ErrorPoint = tuple[str, int, int]
@@ -62,7 +62,7 @@ class OsErrorInjector:
         self._check_recovery(calls, name, failed)
         self._campaign.check(history)
 
-    def _check_recovery(self, calls: list[Call], name: str, failed: str) -> None:
+    def _check_recovery(self, calls: list[ClientCall], name: str, failed: str) -> None:
         for call in calls:
             if call.completion != "answered":
                 why = f"{name}: after {failed} failed, {call.operation} was {call.completion}: {call.answer}"

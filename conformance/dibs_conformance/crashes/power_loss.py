@@ -16,8 +16,6 @@ from pathlib import Path
 
 from attrs import frozen
 
-from dibs_conformance.concurrent.actions import GRANTS, IDS, LARGE_DATA, START, Action, ClientState, Program
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
 from dibs_conformance.concurrent.linearize import linearize
@@ -27,6 +25,10 @@ from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Failure, Findings, SkippedTest
 from dibs_conformance.report.exceptions import StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
+from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.enqueue import LARGE_DATA
+from dibs_conformance.verbs.situations import GRANTS
 
 LAW = (
     "what was answered survives power loss",
@@ -36,19 +38,19 @@ LAW = (
 #: All kinds of calls, with payloads so large that the storage also compacts its files.
 ACTIONS = (
     *GRANTS,
-    Action(operation="enqueue", ids=IDS),
-    Action(operation="claim"),
-    Action(operation="enqueue", data=1),
-    Action(operation="report", limit=1),
-    Action(operation="configure", configure_to="fail handler"),
-    Action(operation="settle", settle_as="fail"),
-    Action(operation="settle", settle_as="complete", nth_newest=1, flag=True),
-    *(Action(operation="enqueue", data=data) for _ in range(5) for data in (LARGE_DATA, 0)),
-    Action(operation="enqueue", data=2),
-    Action(operation="claim"),
-    Action(operation="settle", settle_as="retry later"),
-    Action(operation="cancel", ids=IDS),
-    Action(operation="forget"),
+    ClientAction(operation="enqueue", ids=IDS),
+    ClientAction(operation="claim"),
+    ClientAction(operation="enqueue", data=1),
+    ClientAction(operation="report", limit=1),
+    ClientAction(operation="configure", configure_to="fail handler"),
+    ClientAction(operation="settle", settle_as="fail"),
+    ClientAction(operation="settle", settle_as="complete", nth_newest=1, flag=True),
+    *(ClientAction(operation="enqueue", data=data) for _ in range(5) for data in (LARGE_DATA, 0)),
+    ClientAction(operation="enqueue", data=2),
+    ClientAction(operation="claim"),
+    ClientAction(operation="settle", settle_as="retry later"),
+    ClientAction(operation="cancel", ids=IDS),
+    ClientAction(operation="forget"),
 )
 QUEUE = "power"
 #: Disk states tried even if the time is over.
@@ -110,7 +112,7 @@ class PowerLossChecker:
 
     _plan: LevelPlan
     _campaign: FaultCampaign[PowerLossPoint]
-    _calls: list[Call]
+    _calls: list[ClientCall]
     _operations: list[DiskOperation]
 
     def points(self) -> list[PowerLossPoint]:
@@ -174,7 +176,7 @@ def folder_of(locations: Locations, location: str) -> Path:
     return folder
 
 
-def record_process(locations: Locations, location: str) -> tuple[list[Call], list[DiskOperation]]:
+def record_process(locations: Locations, location: str) -> tuple[list[ClientCall], list[DiskOperation]]:
     """Run the actions in a new process. Return its calls and its file operations.
 
     Raise StorageFailed if the storage raised an exception or ended the process.
@@ -192,7 +194,7 @@ def record_process(locations: Locations, location: str) -> tuple[list[Call], lis
         parent_end.close()
 
 
-def received(pipe: Connection, process: BaseProcess) -> tuple[list[Call], list[DiskOperation]]:
+def received(pipe: Connection, process: BaseProcess) -> tuple[list[ClientCall], list[DiskOperation]]:
     """Return the recording that the process sends. Raise StorageFailed if it sends none."""
     if not pipe.poll(TIMEOUT):
         why = f"the process whose file operations are recorded sent nothing for {TIMEOUT:.0f} s"
@@ -221,9 +223,9 @@ def record_in_process(target: str | OpenStorage, location: str, pipe: Connection
 
 
 async def run_recorded(
-    locations: Locations, location: str, actions: Sequence[Action], recorder: DiskRecorder
-) -> list[Call]:
-    def on_call(call: Call) -> None:
+    locations: Locations, location: str, actions: Sequence[ClientAction], recorder: DiskRecorder
+) -> list[ClientCall]:
+    def on_call(call: ClientCall) -> None:
         if call.completion != "unknown":
             recorder.mark()
 

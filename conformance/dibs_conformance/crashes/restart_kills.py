@@ -19,8 +19,6 @@ from random import Random
 from attrs import evolve, frozen
 
 from dibs.storage.compaction import Compaction
-from dibs_conformance.concurrent.actions import Action, ClientState, Program
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.client import OnCall, ignore, run_program, take_snapshot
 from dibs_conformance.concurrent.process_clients import (
     TIMEOUT,
@@ -30,11 +28,15 @@ from dibs_conformance.concurrent.process_clients import (
 )
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Scene, Survivor
+from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Survivor
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
+from dibs_conformance.verbs import remember
+from dibs_conformance.verbs.actions import ClientAction, ClientState, Program
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.verb import Scene
 
 RESTARTED = (
     "a restart finds what was answered",
@@ -80,7 +82,7 @@ class DoomedClient:
     scene: Scene
     point: RestartPoint
 
-    def run(self) -> tuple[list[Call], list[Call]]:
+    def run(self) -> tuple[list[ClientCall], list[ClientCall]]:
         """Run a process until it is killed. Return the calls of the setup and those of the action.
 
         Raise StorageFailed for an exception of the storage, and if the process does not answer.
@@ -89,7 +91,7 @@ class DoomedClient:
         process = process_context().Process(target=run_until_killed, args=(self, theirs), daemon=True)  # type: ignore[attr-defined]
         process.start()
         theirs.close()
-        calls: list[Call] = []
+        calls: list[ClientCall] = []
         try:
             while ours.poll(TIMEOUT):
                 message = ours.recv()
@@ -116,7 +118,7 @@ class RestartingSurvivor(Survivor):
         self.location = location
         self._locations = locations
 
-    def run(self, program: Program, timeout: float) -> list[Call] | None:
+    def run(self, program: Program, timeout: float) -> list[ClientCall] | None:
         del timeout
         with opened_here(self._locations, self.location) as (opened, runner):
             return runner.run(run_program(opened.storage, "ann", program, time.monotonic))
@@ -176,7 +178,7 @@ class RestartKiller:
         self._campaign.count_fault()
         history.rounds.append(Round(calls=setup))
         for call in setup:
-            history.state.record(call)
+            remember(history.state, call)
         history.add(calls)
         history.finish()
 
@@ -238,7 +240,7 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
     with lines.trace():
         opened = OpenedStorage(Locations(client.target), runner, client.location)
 
-    def run(actions: Sequence[Action], program: Program, on_call: OnCall) -> None:
+    def run(actions: Sequence[ClientAction], program: Program, on_call: OnCall) -> None:
         doing = evolve(program, actions=tuple(actions))
         runner.run(run_program(opened.storage, "vic", doing, time.monotonic, on_call))
 

@@ -12,108 +12,30 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Generic, TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from dibs_conformance.concurrent.actions import (
-    GRANTS,
-    IDS,
-    KEYED_DATA,
-    PAST_SHORT_TTL,
-    START,
-    UPDATE_ONLY,
-    Action,
-    ClientState,
-    Program,
-)
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.linearize import linearize
-from dibs_conformance.concurrent.races import SHORT_OUTCOME
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs import VERBS, remember
+from dibs_conformance.verbs.actions import IDS, PAST_SHORT_TTL, START, ClientAction, ClientState, Program
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.situations import CLAIM
+from dibs_conformance.verbs.verb import Scene
 
 P = TypeVar("P")
 
-ENQUEUE, CLAIM = Action(operation="enqueue"), Action(operation="claim")
-RUNNING = (*GRANTS, ENQUEUE, CLAIM)
-WITH_SUCCESSOR = (*RUNNING, Action(operation="enqueue", data=1))
-#: Two waiting jobs of one key, in a queue that allows one run of a key at a time.
-ONE_OF_TWO = (
-    *GRANTS,
-    Action(operation="configure", configure_to="one of a key"),
-    Action(operation="enqueue", ids=IDS, data=KEYED_DATA),
-)
-#: Two waiting jobs of a queue that allows one start a minute.
-ONE_START = (
-    *GRANTS,
-    Action(operation="configure", configure_to="one start"),
-    Action(operation="enqueue", ids=IDS),
-)
-#: As RUNNING, but the job is claimed under the short lease, which can expire within a scene.
-RUNNING_SHORT_LEASE = (*GRANTS, ENQUEUE, Action(operation="claim", lease=1))
-
-
-@frozen
-class Scene:
-    """The actions that prepare a situation, and the action that the fault disturbs."""
-
-    setup: tuple[Action, ...]
-    action: Action
-
-
-SCENES: dict[str, Scene] = {
-    "enqueue": Scene(GRANTS, Action(operation="enqueue", ids=IDS, flag=True, nth_newest=1)),
-    "update": Scene((*GRANTS, ENQUEUE), Action(operation="enqueue", data=1)),
-    "block": Scene(RUNNING, Action(operation="enqueue", ids=("a", "a"), data=1)),
-    "claim": Scene((*GRANTS, Action(operation="enqueue", ids=IDS)), Action(operation="claim")),
-    "complete": Scene(WITH_SUCCESSOR, Action(operation="settle", ids=IDS, flag=True)),
-    "fail": Scene(
-        (*WITH_SUCCESSOR, Action(operation="configure", configure_to="fail handler")),
-        Action(operation="settle", settle_as="fail"),
-    ),
-    "update only": Scene(RUNNING, Action(operation="enqueue", conflict=UPDATE_ONLY)),
-    "end with updates": Scene(
-        (*RUNNING, Action(operation="enqueue", conflict=UPDATE_ONLY)), Action(operation="settle")
-    ),
-    "release until": Scene(RUNNING, Action(operation="settle", settle_as="release until")),
-    "report a memo": Scene(RUNNING, Action(operation="report", limit=1)),
-    "retry": Scene(WITH_SUCCESSOR, Action(operation="settle", settle_as="retry later")),
-    "release": Scene(RUNNING, Action(operation="settle", settle_as="release")),
-    "settle_and_claim": Scene(WITH_SUCCESSOR, Action(operation="settle_and_claim")),
-    "hand off": Scene(RUNNING, Action(operation="settle", settle_as="hand off")),
-    "finish": Scene((*RUNNING, Action(operation="settle", settle_as="hand off")), Action(operation="finish")),
-    "claim one of a key": Scene(ONE_OF_TWO, CLAIM),
-    "free a key": Scene((*ONE_OF_TWO, CLAIM), Action(operation="settle", ids=IDS)),
-    "free a key and claim": Scene((*ONE_OF_TWO, CLAIM), Action(operation="settle_and_claim", ids=IDS)),
-    "close a key": Scene(
-        (*GRANTS, Action(operation="enqueue", ids=IDS, data=KEYED_DATA), Action(operation="claim", limit=1)),
-        Action(operation="configure", configure_to="one of a key"),
-    ),
-    "charge a rate": Scene(ONE_START, CLAIM),
-    "grant": Scene(GRANTS, Action(operation="grant")),
-    "renew": Scene(RUNNING_SHORT_LEASE, Action(operation="renew", lease=1)),
-    "drop": Scene(WITH_SUCCESSOR, Action(operation="drop")),
-    "reap": Scene((*RUNNING_SHORT_LEASE, ENQUEUE), Action(operation="reap", clock_offset=PAST_SHORT_TTL)),
-    "cancel": Scene(WITH_SUCCESSOR, Action(operation="cancel", flag=True)),
-    "amend": Scene(WITH_SUCCESSOR, Action(operation="amend")),
-    "retry_failed": Scene(
-        (*RUNNING, Action(operation="settle", settle_as="fail")), Action(operation="retry_failed")
-    ),
-    "forget": Scene(RUNNING, Action(operation="forget")),
-    "report": Scene(RUNNING, Action(operation="report")),
-    "configure": Scene(GRANTS, Action(operation="configure", configure_to="log size")),
-    "prune": Scene(SHORT_OUTCOME, Action(operation="prune", clock_offset=PAST_SHORT_TTL)),
-    "import_": Scene(GRANTS, Action(operation="import_", ids=IDS)),
-    "compact": Scene(WITH_SUCCESSOR, Action(operation="compact")),
-}
+#: All scenes by name. The module of the disturbed verb has the scene (dibs_conformance/verbs).
+SCENES: dict[str, Scene] = {name: scene for verb in VERBS.values() for name, scene in verb.scenes.items()}
 
 #: Actions of another client after the fault, which show that the storage still works.
 RECOVERY_ACTIONS = (
-    Action(operation="reap", clock_offset=PAST_SHORT_TTL),
+    ClientAction(operation="reap", clock_offset=PAST_SHORT_TTL),
     CLAIM,
-    Action(operation="settle"),
-    Action(operation="enqueue", data=2),
+    ClientAction(operation="settle"),
+    ClientAction(operation="enqueue", data=2),
 )
 
 
@@ -125,14 +47,14 @@ class Survivor:
     #: The rounds of the newest history so far.
     newest_rounds: Sequence[Round] = ()
 
-    def run(self, program: Program, timeout: float) -> list[Call] | None:
+    def run(self, program: Program, timeout: float) -> list[ClientCall] | None:
         """Run a program and return its calls, or None if it takes longer than `timeout` seconds.
 
         After a timeout the program goes on, and the next program waits for its end.
         """
         raise NotImplementedError
 
-    def wait_late(self) -> list[Call]:
+    def wait_late(self) -> list[ClientCall]:
         """Return the calls of a program that exceeded its timeout, once it is done."""
         raise NotImplementedError
 
@@ -150,7 +72,7 @@ class FaultHistory:
     state: ClientState = field(factory=ClientState)
     rounds: list[Round] = field(factory=list)
 
-    def program(self, actions: Sequence[Action]) -> Program:
+    def program(self, actions: Sequence[ClientAction]) -> Program:
         return Program(tuple(actions), self.queue, self.state, self.now)
 
     def run_setup(self, scene: Scene) -> Program:
@@ -158,7 +80,7 @@ class FaultHistory:
         self._add_round(self.survivor.run(self.program(scene.setup), TIMEOUT) or [])
         return self.program((scene.action,))
 
-    def add(self, calls: list[Call]) -> None:
+    def add(self, calls: list[ClientCall]) -> None:
         """Add the calls of the disturbed action, and calls that overlapped it."""
         self._add_round(calls)
 
@@ -169,9 +91,9 @@ class FaultHistory:
             raise TimeoutError(f"after the fault, a client got no answer for {TIMEOUT:.0f} s")
         self._add_round(calls, log=True)
 
-    def _add_round(self, calls: list[Call], *, log: bool = False) -> None:
+    def _add_round(self, calls: list[ClientCall], *, log: bool = False) -> None:
         for call in sorted(calls, key=lambda call: call.returned):
-            self.state.record(call)
+            remember(self.state, call)
             self.now = max(self.now, call.now)
         self.rounds.append(Round(calls=calls, snapshot=self._stable_snapshot(log=log)))
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from dibs_conformance.concurrent.actions import Program
-from dibs_conformance.concurrent.calls import Call, Snapshot
 from dibs_conformance.concurrent.client import take_snapshot
 from dibs_conformance.concurrent.thread_clients import ThreadClient
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import TIMEOUT, Survivor
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.target import Locations
+from dibs_conformance.verbs.actions import Program
+from dibs_conformance.verbs.calls import ClientCall, Snapshot
 
 
 class ThreadSurvivor(Survivor):
@@ -26,9 +26,9 @@ class ThreadSurvivor(Survivor):
     def __init__(self, locations: Locations, location: str) -> None:
         self.client = ThreadClient("ann")
         self.client.wait_for(self.client.submit(lambda: self.client.open(locations, location)))
-        self._late_calls: Future[list[Call]] | None = None
+        self._late_calls: Future[list[ClientCall]] | None = None
 
-    def run(self, program: Program, timeout: float) -> list[Call] | None:
+    def run(self, program: Program, timeout: float) -> list[ClientCall] | None:
         future = self.client.submit(lambda: self.client.run_program(program, time.monotonic))
         if timeout >= TIMEOUT:
             return self.client.wait_for(future)
@@ -38,7 +38,7 @@ class ThreadSurvivor(Survivor):
             self._late_calls = future
             return None
 
-    def wait_late(self) -> list[Call]:
+    def wait_late(self) -> list[ClientCall]:
         late, self._late_calls = self._late_calls, None
         return [] if late is None else self.client.wait_for(late)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dibs_conformance.concurrent.actions import START, ClientState, Program
 from dibs_conformance.concurrent.process_clients import ProcessClient
 from dibs_conformance.crashes.scenes import SCENES
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs.actions import START, ClientState, Program
 
 #: Actions that a new process runs once before its lines and system calls are counted.
 WARM_UP = (*SCENES["settle_and_claim"].setup, SCENES["settle_and_claim"].action)

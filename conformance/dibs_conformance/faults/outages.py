@@ -9,17 +9,6 @@ from random import Random
 from attrs import define, field
 
 from dibs.errors import DibsError
-from dibs_conformance.concurrent.actions import (
-    GRANTS,
-    IDS,
-    LARGE_BYTES,
-    LARGE_DATA,
-    START,
-    Action,
-    ClientState,
-    Program,
-)
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.examples import RoundActions, random_round, random_setup
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.thread_clients import ThreadClients
@@ -27,6 +16,11 @@ from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.faults.private_servers import BreakableServer
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.findings import law_report
+from dibs_conformance.verbs import remember
+from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.enqueue import LARGE_BYTES, LARGE_DATA
+from dibs_conformance.verbs.situations import GRANTS
 
 CLIENTS = 3
 #: Seconds in which a recovered server must answer.
@@ -131,7 +125,7 @@ class OutageRunner:
                 outage.after(self.server)
                 self._count_fault(outage, calls)
             for call in sorted(calls, key=lambda call: call.returned):
-                state.record(call)
+                remember(state, call)
                 now = max(now, call.now)
             rounds.append(
                 Round(calls=calls, snapshot=self._stable_snapshot(queue, now, log=phase == "after"))
@@ -146,7 +140,7 @@ class OutageRunner:
         if phase == "after":
             return tuple((*GRANTS, *actions) for actions in round_actions)
         return (
-            tuple((Action(operation="enqueue", data=LARGE_DATA), *actions) for actions in round_actions)
+            tuple((ClientAction(operation="enqueue", data=LARGE_DATA), *actions) for actions in round_actions)
             if outage.large
             else round_actions
         )
@@ -155,7 +149,7 @@ class OutageRunner:
         during = outage.during if phase == "during" else None
         return None if during is None else lambda: during(self.server, random)
 
-    def _count_fault(self, outage: Outage, calls: list[Call]) -> None:
+    def _count_fault(self, outage: Outage, calls: list[ClientCall]) -> None:
         self.faults[outage.fault] = self.faults.get(outage.fault, 0) + 1
         self.refused += sum(call.completion == "refused" for call in calls)
 
@@ -200,7 +194,7 @@ class OutageRunner:
         self.server.fill()
         for number in range(2 + self.server.capacity // LARGE_BYTES):
             program = Program(
-                (Action(operation="enqueue", ids=(f"{number}",), data=LARGE_DATA),),
+                (ClientAction(operation="enqueue", ids=(f"{number}",), data=LARGE_DATA),),
                 "full",
                 ClientState(),
                 START,

@@ -11,14 +11,14 @@ from typing import TypeVar
 from attrs import define, field
 
 from dibs_conformance.history.settings_timeline import SettingsTimeline
-from dibs_conformance.history.step import FOLLOWED, Step, without_superseded
+from dibs_conformance.steps import FOLLOWED, RecordedStep, without_superseded
 
 Key = tuple[str, str]
 KeyT = TypeVar("KeyT")
 
 #: The outcome that each settle action makes. With other actions the job returns to waiting, or stays active.
 END_OF = {"complete": "completed", "fail": "failed", "cancelled": "cancelled"}
-#: Values of `Step.op` for steps that are not calls.
+#: Values of `RecordedStep.op` for steps that are not calls.
 MARKS = frozenset({"drained", "partial", "fault"})
 #: The attribute of `IdSteps` that holds the steps of each operation.
 STEP_LISTS = {
@@ -35,9 +35,9 @@ ACCEPTED = frozenset({"queued", "updated", "blocked"})
 class RecordedRun:
     """A claimed run, with the steps that may have closed it."""
 
-    claim: Step
+    claim: RecordedStep
     #: Steps that closed the run, or may have, each with the earliest time at which it took effect.
-    closing_steps: list[tuple[int, Step]] = field(factory=list, init=False)
+    closing_steps: list[tuple[int, RecordedStep]] = field(factory=list, init=False)
 
     #: True if a settlement tried to hand the run off.
     handed_off: bool = field(default=False, init=False)
@@ -53,12 +53,12 @@ class RecordedRun:
     def covers(self, revision: int) -> bool:
         return self.claim.first <= revision <= self.claim.revision
 
-    def earliest_close(self, *, excluding: Step | None = None) -> float:
+    def earliest_close(self, *, excluding: RecordedStep | None = None) -> float:
         """Return the earliest time at which the run may be closed, ignoring one step; infinity if never."""
         return min((began for began, step in self.closing_steps if step is not excluding), default=inf)
 
 
-def closed_as(step: Step) -> str:
+def closed_as(step: RecordedStep) -> str:
     """Return how a step closed its run: the kind of the outcome, or "back" if the job waits again.
 
     Return "" if the step does not show how it closed the run.
@@ -78,40 +78,40 @@ class IdSteps:
     """All steps on one id."""
 
     key: Key
-    enqueues: list[Step] = field(factory=list)
-    claims: list[Step] = field(factory=list)
-    settles: list[Step] = field(factory=list)
-    reads: list[Step] = field(factory=list)
-    reports: list[Step] = field(factory=list)
+    enqueues: list[RecordedStep] = field(factory=list)
+    claims: list[RecordedStep] = field(factory=list)
+    settles: list[RecordedStep] = field(factory=list)
+    reads: list[RecordedStep] = field(factory=list)
+    reports: list[RecordedStep] = field(factory=list)
     #: Steps of cancel, amend, finish, retry_failed, forget, reap and import.
-    others: list[Step] = field(factory=list)
+    others: list[RecordedStep] = field(factory=list)
     runs: list[RecordedRun] = field(factory=list)
 
-    def others_of(self, op: str) -> list[Step]:
+    def others_of(self, op: str) -> list[RecordedStep]:
         return [step for step in self.others if step.op == op] if self.others else []
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RecordedStep]:
         """Return all steps in the order they were sent."""
         everything = [*self.enqueues, *self.claims, *self.settles, *self.others, *self.reads]
         return sorted(everything, key=lambda step: step.began)
 
     @property
-    def accepted(self) -> list[Step]:
+    def accepted(self) -> list[RecordedStep]:
         """The accepted enqueues, without repeated ones."""
         return [step for step in self.enqueues if step.status in ACCEPTED and not step.repeated]
 
     @property
-    def creating(self) -> list[Step]:
+    def creating(self) -> list[RecordedStep]:
         """The accepted enqueues that are not update-only. An update-only one may end with the run it met."""
         return [step for step in self.accepted if step.creates]
 
     @property
-    def imported(self) -> list[Step]:
+    def imported(self) -> list[RecordedStep]:
         """The imports that took effect, or may have."""
         return [step for step in self.others_of("import") if step.status in ("imported", "unknown")]
 
     @property
-    def uncertain(self) -> list[Step]:
+    def uncertain(self) -> list[RecordedStep]:
         """The enqueues with an unknown result: unanswered ones and follow-ups."""
         return [step for step in self.enqueues if step.unknown or step.status == FOLLOWED]
 
@@ -122,21 +122,21 @@ class RecordedHistory:
 
     ids: dict[Key, IdSteps] = field(factory=dict)
     #: By queue: claims that took fewer jobs than their limit, lost their lease, or have no answer.
-    short_claims: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
+    short_claims: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By lease: steps of grant, renew and drop.
-    leases: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
-    configures: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
+    leases: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
+    configures: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue: the first reap without an answer. It may have closed any run since.
-    unanswered_reaps: dict[str, Step] = field(factory=dict)
+    unanswered_reaps: dict[str, RecordedStep] = field(factory=dict)
     #: By queue and lease: the first drop. It may have closed any run under the lease since.
-    drops: dict[tuple[str, str], Step] = field(factory=dict)
+    drops: dict[tuple[str, str], RecordedStep] = field(factory=dict)
     #: By queue: answered pages of `list` and `export`, and answered splits, by client in the order sent.
-    pages: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
+    pages: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue: answered readings of the log.
-    log_reads: dict[str, list[Step]] = field(factory=lambda: defaultdict(list))
-    counts: list[Step] = field(factory=list)
-    effects: list[Step] = field(factory=list)
-    faults: list[Step] = field(factory=list)
+    log_reads: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
+    counts: list[RecordedStep] = field(factory=list)
+    effects: list[RecordedStep] = field(factory=list)
+    faults: list[RecordedStep] = field(factory=list)
     #: The time at which all queues had been drained, or None.
     drained: int | None = None
     #: True if the history does not begin with an empty storage.
@@ -145,7 +145,7 @@ class RecordedHistory:
     unknown: int = 0
 
     @classmethod
-    def from_steps(cls, steps: Iterable[Step]) -> RecordedHistory:
+    def from_steps(cls, steps: Iterable[RecordedStep]) -> RecordedHistory:
         """Index the steps, and find the steps that may have closed each run."""
         history = cls()
         for step in without_superseded(steps):
@@ -163,7 +163,7 @@ class RecordedHistory:
             id_steps = self.ids[key] = IdSteps(key)
         return id_steps
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: RecordedStep) -> None:
         op = step.op
         if op in STEP_LISTS and (step.id or op != "reap"):
             getattr(self.steps_of(step.queue, step.id), STEP_LISTS[op]).append(step)
@@ -180,7 +180,7 @@ class RecordedHistory:
         else:
             self._add_rare(step)
 
-    def _add_rare(self, step: Step) -> None:
+    def _add_rare(self, step: RecordedStep) -> None:
         if step.op == "configure":
             self.configures[step.queue].append(step)
         elif step.op in ("list", "export", "split"):
@@ -217,7 +217,9 @@ class RecordedHistory:
                 if broad_step is not None:
                     run.closing_steps.append((broad_step.began, broad_step))
 
-    def _add_closing_step(self, id_steps: IdSteps, by_fence: dict[int, RecordedRun], step: Step) -> None:
+    def _add_closing_step(
+        self, id_steps: IdSteps, by_fence: dict[int, RecordedRun], step: RecordedStep
+    ) -> None:
         if step.op == "reap":
             if (run := by_fence.get(step.fence)) is not None:
                 run.closing_steps.append((step.began, step))
@@ -253,7 +255,7 @@ class RecordedHistory:
         return queues
 
 
-def keep_first(firsts: dict[KeyT, Step], key: KeyT, step: Step) -> None:
+def keep_first(firsts: dict[KeyT, RecordedStep], key: KeyT, step: RecordedStep) -> None:
     """Keep the step that was sent first."""
     if key not in firsts or step.began < firsts[key].began:
         firsts[key] = step
@@ -263,6 +265,6 @@ def keep_first(firsts: dict[KeyT, Step], key: KeyT, step: Step) -> None:
 NOT_CLOSING = frozenset({"refused", "requested", "active", "completed", "failed", "not_found"})
 
 
-def may_close(step: Step) -> bool:
+def may_close(step: RecordedStep) -> bool:
     """Return whether a settlement closed its run, or may have."""
     return step.unknown or step.status in ("done", "returned", "cancelled")

@@ -12,9 +12,9 @@ from msgspec import Struct
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules import RULES, Rule, Violation
 from dibs_conformance.history.rules.linearizable import LinearizableRule
-from dibs_conformance.history.step import Step
 from dibs_conformance.history.timeline import timeline
 from dibs_conformance.report.values import Failure, LawReport, Verdict
+from dibs_conformance.steps import RecordedStep
 
 #: Rule R22 is skipped by default for histories longer than this many steps.
 MAX_DEEP_STEPS = 200_000
@@ -40,7 +40,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         return not self.failures
 
 
-def check(steps: Iterable[Step], *, deep: bool | None = None) -> CheckResult:
+def check(steps: Iterable[RecordedStep], *, deep: bool | None = None) -> CheckResult:
     """Check a history against every rule. Time and memory grow nearly linearly with its length.
 
     `deep` decides whether R22 is checked, which takes about as long as all other rules. By default it is

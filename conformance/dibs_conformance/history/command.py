@@ -15,7 +15,7 @@ from dibs.errors import Refused
 from dibs.storage.registry import open_storage
 from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.from_log import log_of
-from dibs_conformance.history.step import Step, read_file, read_steps
+from dibs_conformance.steps import RecordedStep, read_file, read_steps
 
 EXIT_BROKEN = 1
 
@@ -50,7 +50,7 @@ def check_history(
     ctx.exit(EXIT_BROKEN if checked.failures else 0)
 
 
-def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterable[Step]:
+def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterable[RecordedStep]:
     """Return the steps of the file or the log. Raises UsageError unless exactly one is given."""
     if (file is None) == (url is None):
         raise click.UsageError("expected either a FILE, or --url with --queue")
@@ -61,7 +61,7 @@ def steps_from(file: Path | None, url: str | None, queue: str | None) -> Iterabl
     return asyncio.run(read_log(url, queue))
 
 
-async def read_log(url: str, queue: str) -> list[Step]:
+async def read_log(url: str, queue: str) -> list[RecordedStep]:
     async with open_storage(url) as storage:
         if not storage.capabilities.shared and not storage.capabilities.durable:
             raise Refused(

@@ -24,9 +24,9 @@ from dibs_conformance.history.queue_calls import read_whole_log
 from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient, drain
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.rules import Rule, limits
-from dibs_conformance.history.step import Step, read_file, write_steps
 from dibs_conformance.report import Failure, Findings
 from dibs_conformance.report.findings import merge_findings
+from dibs_conformance.steps import RecordedStep, read_file, write_steps
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 
 CLIENTS = 3
@@ -86,7 +86,7 @@ def findings_from(checked: CheckResult) -> Findings:
 def run_once(plan: LevelPlan, seed: int) -> CheckResult:
     """Record one run in a new location, drain it, read all ids, and check the recording."""
     location = plan.locations.new()
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     with TemporaryDirectory() as folder:
         if plan.claims.shared:
             steps += run_in_processes(plan.locations.target, location, seed, Path(folder))
@@ -96,7 +96,9 @@ def run_once(plan: LevelPlan, seed: int) -> CheckResult:
     return check(steps, deep=True)
 
 
-def run_in_processes(target: str | OpenStorage, location: str, seed: int, folder: Path) -> Iterator[Step]:
+def run_in_processes(
+    target: str | OpenStorage, location: str, seed: int, folder: Path
+) -> Iterator[RecordedStep]:
     """Run each client in its own process, which writes its steps to a file, and yield all steps.
 
     All processes share the machine's monotonic clock, so their times are comparable.
@@ -144,7 +146,9 @@ async def run_client(locations: Locations, location: str, name: str, seed: str, 
             await RandomClient(recorder.wrap(storage, name), Random(seed), name).run(CALLS)
 
 
-async def run_in_one_process(locations: Locations, location: str, seed: int, steps: list[Step]) -> None:
+async def run_in_one_process(
+    locations: Locations, location: str, seed: int, steps: list[RecordedStep]
+) -> None:
     recorder = Recorder(steps.append)
     async with locations.open(location, "system") as storage:
         clients = [
@@ -155,18 +159,18 @@ async def run_in_one_process(locations: Locations, location: str, seed: int, ste
         await drain_and_read(storage, recorder, steps)
 
 
-async def drain_location(locations: Locations, location: str, steps: list[Step]) -> None:
+async def drain_location(locations: Locations, location: str, steps: list[RecordedStep]) -> None:
     async with locations.open(location, "system") as storage:
         await drain_and_read(storage, Recorder(steps.append), steps)
 
 
-async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]) -> None:
+async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[RecordedStep]) -> None:
     """Drain the queues, and read all ids, the counts and the log."""
     worker = recorder.wrap(storage, "drain")
     await worker.configure(QUEUE, SettingsPatch(paused=False, max_active=None))
     await drain(worker)
     now = recorder.clock()
-    recorder.mark(Step(op="drained", began=now, ended=now, status="drained"))
+    recorder.mark(RecordedStep(op="drained", began=now, ended=now, status="drained"))
     for queue in (QUEUE, FAILED):
         ids = sorted(ids_in(steps, queue))
         for start in range(0, len(ids), 1000):
@@ -175,5 +179,5 @@ async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Step]
     await read_whole_log(worker, QUEUE)
 
 
-def ids_in(steps: Iterable[Step], queue: str) -> set[str]:
+def ids_in(steps: Iterable[RecordedStep], queue: str) -> set[str]:
     return {step.id for step in steps if step.queue == queue and step.id}

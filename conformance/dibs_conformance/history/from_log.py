@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dibs.model.events import LogEvent
 from dibs.storage.protocol import Storage
-from dibs_conformance.history.call_steps import recorded_slot
-from dibs_conformance.history.step import Op, Step
+from dibs_conformance.steps import Op, RecordedStep
+from dibs_conformance.verbs.get import recorded_slot
 
 PAGE = 1000
 #: Time between the steps of two events, in units of the history. A gap is left for the claim that an event at
@@ -32,10 +32,10 @@ ACTIONS: dict[str, str] = {
 ENQUEUED = frozenset({"queued", "updated", "blocked"})
 
 
-async def log_of(storage: Storage, queue: str) -> list[Step]:
+async def log_of(storage: Storage, queue: str) -> list[RecordedStep]:
     """Read the log of a queue from its start, then every id in it."""
     events, trimmed = await events_of(storage, queue)
-    steps = [Step(op="partial", queue=queue)] if trimmed or not is_complete(events) else []
+    steps = [RecordedStep(op="partial", queue=queue)] if trimmed or not is_complete(events) else []
     steps += steps_of(queue, events)
     ids = list(dict.fromkeys(event.id for event in events if event.id))
     time = TIME_STEP * (len(events) + 1)
@@ -60,7 +60,7 @@ def is_complete(events: list[LogEvent]) -> bool:
     return all(kind == "queued" for kind in first.values()) and all(e.kind != "configured" for e in begun)
 
 
-def steps_of(queue: str, events: list[LogEvent]) -> Iterator[Step]:
+def steps_of(queue: str, events: list[LogEvent]) -> Iterator[RecordedStep]:
     """Yield the events as steps. Each has its own time, because the log is ordered."""
     claimed = {(event.id, event.fence) for event in events if event.kind == "claimed"}
     for number, event in enumerate(events, 1):
@@ -72,9 +72,9 @@ def steps_of(queue: str, events: list[LogEvent]) -> Iterator[Step]:
             yield step
 
 
-def claim_of(queue: str, event: LogEvent, time: int) -> Step:
+def claim_of(queue: str, event: LogEvent, time: int) -> RecordedStep:
     """Return the claim that an event implies."""
-    return Step(
+    return RecordedStep(
         op="claim",
         client=event.holder,
         began=time,
@@ -94,14 +94,14 @@ def claim_of(queue: str, event: LogEvent, time: int) -> Step:
 ENDINGS = frozenset({*ACTIONS, "stalled"})
 
 
-def step_of(queue: str, event: LogEvent, time: int) -> Step | None:
+def step_of(queue: str, event: LogEvent, time: int) -> RecordedStep | None:
     """Return the step of an event, or None if no rule uses it."""
     if event.kind == "claimed":
         return claim_of(queue, event, time)
     call = logged_call(event)
     if call is None:
         return None
-    return Step(
+    return RecordedStep(
         op=call.op,
         queue=queue,
         id=event.id,
@@ -139,11 +139,11 @@ def logged_call(event: LogEvent) -> LoggedCall | None:
     return LoggedCall("settle", "returned" if came_back else "done", ACTIONS[event.kind])
 
 
-async def read_ids(storage: Storage, queue: str, ids: list[str], time: int) -> AsyncIterator[Step]:
+async def read_ids(storage: Storage, queue: str, ids: list[str], time: int) -> AsyncIterator[RecordedStep]:
     """Yield a read step for each id, from the current content of the storage."""
     for start in range(0, len(ids), PAGE):
         batch = ids[start : start + PAGE]
         for id, slot in zip(batch, await storage.get(queue, batch), strict=True):
-            yield Step(
+            yield RecordedStep(
                 op="get", began=time, ended=time, queue=queue, id=id, status="read", read=recorded_slot(slot)
             )

@@ -12,7 +12,7 @@ from math import inf
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
 from dibs_conformance.history.slot_model import EMPTY_SLOT, SlotModel, slots_after
-from dibs_conformance.history.step import FOLLOWED, Step
+from dibs_conformance.steps import FOLLOWED, RecordedStep
 
 #: Limits on overlapping calls, and on the states tried for one window.
 MAX_OVERLAP = 12
@@ -42,7 +42,7 @@ def is_linearizable(history: RecordedHistory, id_steps: IdSteps) -> bool:
     return True
 
 
-def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[Step]:
+def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[RecordedStep]:
     """Return all calls that may have changed the id, in the order they were sent. Raises Undecidable."""
     queue = id_steps.key[0]
     if history.first_unanswered_claim(queue) < inf or queue in history.unanswered_reaps:
@@ -59,9 +59,9 @@ def calls_on(history: RecordedHistory, id_steps: IdSteps) -> list[Step]:
     return sorted(steps, key=lambda step: (step.began, step.op == "claim"))
 
 
-def split_into_windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
+def split_into_windows(steps: Iterable[RecordedStep]) -> Iterator[list[RecordedStep]]:
     """Cut the steps at each time when every call sent before had been answered."""
-    window: list[Step] = []
+    window: list[RecordedStep] = []
     latest = -inf
     for step in steps:
         if window and latest < step.began:
@@ -76,14 +76,14 @@ def split_into_windows(steps: Iterable[Step]) -> Iterator[list[Step]]:
 class Window:
     """All orders of the calls of one window, with the unanswered calls that may take effect in it."""
 
-    def __init__(self, known: list[Step], unknown: dict[int, Step]) -> None:
+    def __init__(self, known: list[RecordedStep], unknown: dict[int, RecordedStep]) -> None:
         self._steps = [*known, *unknown.values()]
         #: The keys of `unknown`; calls with an answer have negative numbers.
         self._call_numbers = [*range(-len(known), 0), *unknown]
         self._known_mask = (1 << len(known)) - 1
         self._predecessors = [self._predecessors_of(step, n) for n, step in enumerate(self._steps)]
 
-    def _predecessors_of(self, later: Step, number: int) -> int:
+    def _predecessors_of(self, later: RecordedStep, number: int) -> int:
         """Return the calls that must come before `later`, as a bit mask of their indexes.
 
         These are the calls answered before it was sent, and the items before it in its batch.
@@ -129,9 +129,9 @@ class Window:
         return (call for n, call in enumerate(self._call_numbers) if call >= 0 and done >> n & 1)
 
 
-def answered_at(step: Step) -> float:
+def answered_at(step: RecordedStep) -> float:
     return inf if step.ended is None else step.ended
 
 
-def same_call(a: Step, b: Step) -> bool:
+def same_call(a: RecordedStep, b: RecordedStep) -> bool:
     return a.call != 0 and (a.client, a.call) == (b.client, b.call)

@@ -2,7 +2,7 @@
 
 Wrap the storage of each client with the same recorder:
 
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     async with open_storage(url) as storage:
         recorded = Recorder(steps.append).wrap(storage, "worker-1")
         await recorded.enqueue("emails", [EnqueueRequest(job=NewJob(id="a"))])
@@ -23,9 +23,9 @@ from attrs import field, frozen
 
 from dibs.errors import DibsError, OutcomeUnknown
 from dibs.storage.protocol import Storage
-from dibs_conformance.history.call_steps import CALL_ENCODINGS
-from dibs_conformance.history.queue_steps import CallEncoding
-from dibs_conformance.history.step import UNKNOWN, Step
+from dibs_conformance.steps import UNKNOWN, RecordedStep
+from dibs_conformance.verbs import VERBS
+from dibs_conformance.verbs.verb import CallEncoding
 
 T = TypeVar("T")
 Clock = Callable[[], int]
@@ -39,7 +39,7 @@ class Recorder:
     is also written when it is sent, so that the calls of a killed process are recorded.
     """
 
-    write: Callable[[Step], object]
+    write: Callable[[RecordedStep], object]
     clock: Clock = time.monotonic_ns
     twice: bool = field(default=False, kw_only=True)
 
@@ -47,7 +47,7 @@ class Recorder:
         """Return a storage that records the calls of this client."""
         return RecordedStorage(storage, self, client)
 
-    def mark(self, step: Step) -> None:
+    def mark(self, step: RecordedStep) -> None:
         """Write a step that is not a call: a fault, an effect, or "drained"."""
         self.write(step)
 
@@ -61,8 +61,10 @@ class RecordedStorage:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._storage, name)
-        encoding = CALL_ENCODINGS.get(name)
-        return attribute if encoding is None else self._record_calls(attribute, encoding)
+        verb = VERBS.get(name)
+        if verb is None or verb.encoding is None:
+            return attribute
+        return self._record_calls(attribute, verb.encoding)
 
     def _record_calls(
         self, method: Callable[..., Awaitable[T]], encoding: CallEncoding
@@ -91,4 +93,4 @@ class RecordedStorage:
         for one in steps:
             status = one.get("status", UNKNOWN)
             step = {**one, "status": status, "client": self._client, "call": call}
-            self._recorder.write(Step(**step, began=began, ended=ended))
+            self._recorder.write(RecordedStep(**step, began=began, ended=ended))

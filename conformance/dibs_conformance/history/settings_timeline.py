@@ -9,8 +9,8 @@ from itertools import accumulate
 from math import inf
 
 from dibs.model.requests import Settings
-from dibs_conformance.history.queue_steps import setting_texts
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
+from dibs_conformance.verbs.configure import setting_texts
 
 #: The settings of a queue that was never configured, as JSON texts.
 DEFAULTS = setting_texts(Settings())
@@ -19,7 +19,7 @@ DEFAULTS = setting_texts(Settings())
 class SettingsTimeline:
     """All configures of one queue."""
 
-    def __init__(self, steps: Iterable[Step]) -> None:
+    def __init__(self, steps: Iterable[RecordedStep]) -> None:
         self.steps = [step for step in steps if step.status != "refused"]
 
     @cached_property
@@ -43,7 +43,7 @@ class SettingsTimeline:
 class SettingTimeline:
     """The writes of one setting, in the order of their answers."""
 
-    def __init__(self, name: str, steps: Iterable[Step]) -> None:
+    def __init__(self, name: str, steps: Iterable[RecordedStep]) -> None:
         self._default = DEFAULTS[name]
         self.writes = sorted(
             (inf if step.ended is None else step.ended, step.began, patch[name])
@@ -72,7 +72,7 @@ class SettingTimeline:
         return found
 
 
-def patch_of(step: Step) -> dict[str, str]:
+def patch_of(step: RecordedStep) -> dict[str, str]:
     """Return the patch of a configure. A history may have only `paused` and `max_active`."""
     if step.patch is not None:
         return step.patch

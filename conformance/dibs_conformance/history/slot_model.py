@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dibs_conformance.history.by_id import END_OF
-from dibs_conformance.history.step import RecordedOutcome, RecordedSlot, Step
+from dibs_conformance.steps import RecordedOutcome, RecordedSlot, RecordedStep
 
 
 class CurrentModel(NamedTuple):
@@ -56,7 +56,7 @@ EMPTY_SLOT = SlotModel()
 Answer = tuple[str, SlotModel]
 
 
-def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
+def slots_after(slot: SlotModel, step: RecordedStep) -> Iterator[SlotModel]:
     """Yield every state possible after a step with its recorded answer, none if the answer is impossible.
 
     An outcome may expire or be pruned at any time.
@@ -67,7 +67,7 @@ def slots_after(slot: SlotModel, step: Step) -> Iterator[SlotModel]:
                 yield after
 
 
-def possible_answers(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def possible_answers(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     """Yield the possible answers of a call in this state, each with the state after it."""
     if step.op in EFFECTS:
         yield EFFECTS[step.op](slot, step)
@@ -80,7 +80,7 @@ def possible_answers(slot: SlotModel, step: Step) -> Iterator[Answer]:
         yield from amended(slot, step)
 
 
-def enqueued(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def enqueued(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     if step.repeated:
         yield step.status, slot
     elif slot.current is None and not step.creates:
@@ -89,7 +89,7 @@ def enqueued(slot: SlotModel, step: Step) -> Iterator[Answer]:
         yield from enqueued_once(slot, step)
 
 
-def enqueued_once(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def enqueued_once(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     """Yield the effects of a request without a known key, which may create a job."""
     current = slot.current
     if current is not None and (step.first, step.revision) == (current.first, current.revision):
@@ -113,7 +113,7 @@ def enqueued_once(slot: SlotModel, step: Step) -> Iterator[Answer]:
         )
 
 
-def with_update(successor: SuccessorModel | None, step: Step) -> SuccessorModel:
+def with_update(successor: SuccessorModel | None, step: RecordedStep) -> SuccessorModel:
     if successor is None:
         return SuccessorModel(
             step.revision, step.revision, step.payload, step.replaces, step.resets, step.creates
@@ -129,7 +129,7 @@ def with_update(successor: SuccessorModel | None, step: Step) -> SuccessorModel:
     )
 
 
-def current_with_update(current: CurrentModel, step: Step) -> CurrentModel:
+def current_with_update(current: CurrentModel, step: RecordedStep) -> CurrentModel:
     return current._replace(
         revision=step.revision,
         payload=step.payload if step.replaces else current.payload,
@@ -137,13 +137,13 @@ def current_with_update(current: CurrentModel, step: Step) -> CurrentModel:
     )
 
 
-def forgotten(slot: SlotModel, _: Step) -> Answer:
+def forgotten(slot: SlotModel, _: RecordedStep) -> Answer:
     known = slot.current is not None or slot.outcome is not None
     empty = SlotModel(newest_fence=slot.newest_fence, newest_revision=slot.newest_revision)
     return ("forgotten" if known else "not_found"), empty
 
 
-def imported(slot: SlotModel, step: Step) -> Answer:
+def imported(slot: SlotModel, step: RecordedStep) -> Answer:
     if slot.current is not None or slot.outcome is not None:
         return "exists", slot
     newest = max(slot.newest_revision, step.revision)
@@ -151,7 +151,7 @@ def imported(slot: SlotModel, step: Step) -> Answer:
     return "imported", slot._replace(current=job, newest_revision=newest)
 
 
-def claimed(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def claimed(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     current = slot.current
     if current is None or current.fence or step.fence <= slot.newest_fence:
         return
@@ -161,7 +161,7 @@ def claimed(slot: SlotModel, step: Step) -> Iterator[Answer]:
         yield "taken", slot._replace(current=running, newest_fence=step.fence)
 
 
-def settled(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def settled(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     if slot.current is not None and slot.current.fence == step.fence:
         yield settled_by_holder(slot, slot.current, step)
         return
@@ -169,7 +169,7 @@ def settled(slot: SlotModel, step: Step) -> Iterator[Answer]:
         yield late_answer(outcome, step), slot
 
 
-def settled_by_holder(slot: SlotModel, current: CurrentModel, step: Step) -> Answer:
+def settled_by_holder(slot: SlotModel, current: CurrentModel, step: RecordedStep) -> Answer:
     end = END_OF.get(step.how)
     if end is not None:
         return "done", with_outcome(slot, end, step.result)
@@ -182,7 +182,7 @@ def settled_by_holder(slot: SlotModel, current: CurrentModel, step: Step) -> Ans
     return "returned", returned(slot, released=step.how == "release")
 
 
-def late_answer(outcome: RecordedOutcome | None, step: Step) -> str:
+def late_answer(outcome: RecordedOutcome | None, step: RecordedStep) -> str:
     """Return the answer to a settlement of a run that is no longer active."""
     end = END_OF.get(step.how)
     if outcome is None or not outcome.fence or outcome.fence != step.fence:
@@ -192,7 +192,7 @@ def late_answer(outcome: RecordedOutcome | None, step: Step) -> str:
     return "done" if outcome.kind == end else "lost"
 
 
-def finished(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def finished(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     for outcome in (slot.outcome, slot.expired):
         if outcome is not None and outcome.first <= step.revision <= outcome.revision:
             yield ("done" if outcome.kind == END_OF[step.how] else "lost"), slot
@@ -201,7 +201,7 @@ def finished(slot: SlotModel, step: Step) -> Iterator[Answer]:
     yield finished_without_outcome(slot, step)
 
 
-def finished_without_outcome(slot: SlotModel, step: Step) -> Answer:
+def finished_without_outcome(slot: SlotModel, step: RecordedStep) -> Answer:
     current, end = slot.current, END_OF[step.how]
     if current is None:
         return "not_found", slot
@@ -212,7 +212,7 @@ def finished_without_outcome(slot: SlotModel, step: Step) -> Answer:
     return "done", with_outcome(slot, end, step.result)
 
 
-def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def reaped_or_dropped(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     """Yield the effects of a reap or a drop.
 
     A drop names only a lease, so it may have no effect on this run yet.
@@ -232,7 +232,7 @@ def reaped_or_dropped(slot: SlotModel, step: Step) -> Iterator[Answer]:
         yield "stalled", returned(slot, released=False)
 
 
-def cancelled(slot: SlotModel, step: Step) -> Answer:
+def cancelled(slot: SlotModel, step: RecordedStep) -> Answer:
     current = slot.current
     if current is None:
         return (slot.outcome.kind if slot.outcome else "not_found"), slot
@@ -246,7 +246,7 @@ def cancelled(slot: SlotModel, step: Step) -> Answer:
     return "requested", without_successor._replace(current=current._replace(cancel_requested=True))
 
 
-def amended(slot: SlotModel, step: Step) -> Iterator[Answer]:
+def amended(slot: SlotModel, step: RecordedStep) -> Iterator[Answer]:
     """Yield the effects of an amend, or of a retry_failed that changed no data."""
     current = slot.current
     if step.op == "retry_failed" or current is None:
@@ -310,13 +310,13 @@ def matches_read(slot: SlotModel, read: RecordedSlot) -> bool:
 
 
 #: The effect of each operation that has one possible answer in a state.
-EFFECTS: dict[str, Callable[[SlotModel, Step], Answer]] = {
+EFFECTS: dict[str, Callable[[SlotModel, RecordedStep], Answer]] = {
     "cancel": cancelled,
     "forget": forgotten,
     "import": imported,
 }
 #: The effects of the other operations that change a slot.
-CHOICES: dict[str, Callable[[SlotModel, Step], Iterator[Answer]]] = {
+CHOICES: dict[str, Callable[[SlotModel, RecordedStep], Iterator[Answer]]] = {
     "enqueue": enqueued,
     "claim": claimed,
     "settle": settled,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.rule import Violation
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 #: Steps shown before and after each marked step.
 CONTEXT_STEPS = 12
@@ -28,7 +28,7 @@ def timeline(history: RecordedHistory, violation: Violation) -> tuple[str, ...]:
     return tuple(line(step, zero, width, marked=id(step) in marked) for step in steps)
 
 
-def steps_near(history: RecordedHistory, violation: Violation) -> list[Step]:
+def steps_near(history: RecordedHistory, violation: Violation) -> list[RecordedStep]:
     id_steps = history.ids.get(violation.key)
     steps = id_steps.steps() if id_steps is not None else []
     steps += [step for step in violation.steps if all(step is not one for one in steps)]
@@ -42,14 +42,14 @@ def steps_near(history: RecordedHistory, violation: Violation) -> list[Step]:
     return [step for n, step in enumerate(steps) if n in nearby]
 
 
-def line(step: Step, zero: int, width: int, *, marked: bool) -> str:
+def line(step: RecordedStep, zero: int, width: int, *, marked: bool) -> str:
     when = f"{step.began - zero}..{step.ended - zero if step.ended is not None else '?'}"
     mark = ">" if marked else " "
     fields = " ".join(field_texts(step))
     return f"{mark} {when:<12} {step.client:<{width}}  {step.op} {fields} -> {step.status}"
 
 
-def field_texts(step: Step) -> Iterator[str]:
+def field_texts(step: RecordedStep) -> Iterator[str]:
     """Yield the fields that differ from their default."""
     if step.id:
         yield repr(step.id)

@@ -7,4 +7,4 @@ values, and the checks of limits.
 
 from dibs_conformance.oracle.ids import IdRecord as IdRecord
 from dibs_conformance.oracle.ids import OneOf as OneOf
-from dibs_conformance.oracle.storage import Oracle as Oracle
+from dibs_conformance.oracle.queue import Oracle as Oracle

@@ -1,18 +1,14 @@
-"""The oracle's implementation of settle and finish, which end a run or return its job to the queue."""
+"""How the oracle ends a run, or returns its job to the queue: for settle, finish, cancel, drop and reap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from msgspec.structs import replace
 
-from dibs.errors import Refused
-from dibs.model.check_jobs import check_follow_ups
 from dibs.model.error_text import to_storable_error
 from dibs.model.events import KIND_OF_CAUSE
 from dibs.model.job import FAIL_SUFFIX, EndKind, Error, Job, JobData, Origin, Outcome, OutcomeRetention
-from dibs.model.limits import LIMITS
 from dibs.model.requests import (
     Cancelled,
     Complete,
@@ -20,56 +16,13 @@ from dibs.model.requests import (
     EnqueueRequest,
     Fail,
     FollowUp,
-    HandOff,
     Release,
     RetryLater,
     SettleAction,
-    Settlement,
 )
-from dibs.model.results import FinishStatus, SettleResult
 from dibs_conformance.oracle.enqueueing import enqueue, enqueue_fail_job, resolve_time
-from dibs_conformance.oracle.ids import IdRecord, OneOf, replay
-from dibs_conformance.oracle.queue import OracleQueue
-
-
-class Queues(Protocol):
-    """The queues of the oracle by name. An end may enqueue jobs in other queues."""
-
-    def queue(self, name: str) -> OracleQueue: ...
-
-
-def settle(queues: Queues, queue: OracleQueue, settlement: Settlement, now: int) -> SettleResult | OneOf:
-    """Apply a settlement if the run with its fence is active. Return OneOf where two results are correct."""
-    record, action = queue.record(settlement.id), settlement.action
-    job = record.current
-    if job is None or job.run is None or job.run.fence != settlement.fence:
-        return repeated_result(record, settlement.fence, action, now)
-    if isinstance(action, Complete | Fail | Cancelled):
-        return check_limits(action) or end_run(queues, queue, record, action, now)
-    if isinstance(action, HandOff):
-        return hand_off(queue, record, job, now)
-    if job.run.lease is None or (action.run_at is not None and action.delay is not None):
-        return SettleResult("refused")
-    return return_run(queue, record, action, now)
-
-
-def repeated_result(record: IdRecord, fence: int, action: SettleAction, now: int) -> SettleResult | OneOf:
-    """Return the result of a settlement for a run that is no longer active.
-
-    If the outcome has this fence, a repeat of the same end gets its first result again. After the expiry of
-    the outcome, `lost` is correct, too, because prune may have removed the outcome.
-    """
-    outcome = record.outcome
-    lost = SettleResult("lost")
-    if outcome is None or outcome.fence != fence or not fence:
-        return lost
-    if end_kind(action) == outcome.kind:
-        result = SettleResult("done")
-    elif end_kind(action) is None and outcome.kind == "cancelled":
-        result = SettleResult("cancelled")
-    else:
-        return lost
-    return result if record.live_outcome(now) else OneOf((result, lost))
+from dibs_conformance.oracle.ids import IdRecord, replay
+from dibs_conformance.oracle.queue import Oracle, OracleQueue
 
 
 def end_kind(action: SettleAction) -> EndKind | None:
@@ -84,39 +37,28 @@ def end_kind(action: SettleAction) -> EndKind | None:
             return None
 
 
-def check_limits(action: End) -> SettleResult | None:
-    """Return the result `refused` if the action's result or a follow-up breaks a limit, else None."""
-    try:
-        check_follow_ups(() if isinstance(action, Cancelled) else action.then)
-    except Refused:
-        return SettleResult("refused")
-    large = isinstance(action, Complete) and action.result is not None and len(action.result) > LIMITS.result
-    return SettleResult("refused") if large else None
-
-
-def end_run(queues: Queues, queue: OracleQueue, record: IdRecord, action: End, now: int) -> SettleResult:
+def end_run(oracle: Oracle, queue: OracleQueue, record: IdRecord, action: End, now: int) -> None:
     """End the run, promote the successor, then enqueue the follow-ups and the fail job."""
     job = record.joined()
     match action:
         case Complete():
             end_current(queue, record, "completed", now, result=action.result, given=action.retention)
-            enqueue_follow_ups(queues, action.then, now)
+            enqueue_follow_ups(oracle, action.then, now)
         case Fail():
             error = to_storable_error(action.error)
             end_current(queue, record, "failed", now, error=error, given=action.retention)
             if queue.settings.fail_handler and not queue.name.endswith(FAIL_SUFFIX):
-                fail_queue = queues.queue(queue.name + FAIL_SUFFIX)
+                fail_queue = oracle.queue(queue.name + FAIL_SUFFIX)
                 enqueue_fail_job(fail_queue, job.data.payload, make_origin(queue, job, error), now)
-            enqueue_follow_ups(queues, action.then, now)
+            enqueue_follow_ups(oracle, action.then, now)
         case Cancelled():
             reason = None if action.error is None else to_storable_error(action.error)
             end_current(queue, record, "cancelled", now, error=reason, given=action.retention)
-    return SettleResult("done")
 
 
-def enqueue_follow_ups(queues: Queues, then: Iterable[FollowUp], now: int) -> None:
+def enqueue_follow_ups(oracle: Oracle, then: Iterable[FollowUp], now: int) -> None:
     for item in then:
-        enqueue(queues.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
+        enqueue(oracle.queue(item.queue), EnqueueRequest(job=item.job, on_conflict=item.on_conflict), now)
 
 
 def make_origin(queue: OracleQueue, job: Job, error: Error) -> Origin:
@@ -185,26 +127,6 @@ def kept_data(kind: EndKind, job: Job) -> JobData:
     return job.data if kind == "failed" else replace(job.data, memo=None)
 
 
-def hand_off(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> SettleResult:
-    """Remove the run from its lease. If its cancellation was requested, end the run as cancelled instead."""
-    assert job.run is not None  # noqa: S101 - the caller checked it
-    if job.run.lease is None:
-        return SettleResult("handed_off", revision=job.revision)
-    if job.run.cancel_requested:
-        end_current(queue, record, "cancelled", now)
-        return SettleResult("cancelled")
-    record.current = replace(job, run=replace(job.run, lease=None))
-    queue.log_event("handed_off", job.id, now, job)
-    return SettleResult("handed_off", revision=job.revision)
-
-
-def return_run(queue: OracleQueue, record: IdRecord, action: SettleAction, now: int) -> SettleResult:
-    assert isinstance(action, RetryLater | Release)  # noqa: S101 - the caller handled the others
-    if not return_to_waiting(queue, record, action, now):
-        return SettleResult("cancelled")
-    return SettleResult("returned")
-
-
 def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater | Release, now: int) -> bool:
     """Make the active job wait again, and apply the enqueues and amendments during its run to it.
 
@@ -237,31 +159,3 @@ def return_to_waiting(queue: OracleQueue, record: IdRecord, action: RetryLater |
 def increment_count(job: Job, action: RetryLater) -> dict[str, int]:
     name = {"error": "retries", "timeout": "timeouts", "stall": "stalls"}[action.cause]
     return {name: getattr(job, name) + 1}
-
-
-def finish(
-    queues: Queues, queue: OracleQueue, id: str, end: End, revision: int, now: int
-) -> FinishStatus | OneOf:
-    """End the handed-off run of the enqueue with this revision. It is found by id, without its fence."""
-    record = queue.record(id)
-    outcome = record.outcome
-    if outcome is None or not outcome.first <= revision <= outcome.revision:
-        return finish_current(queues, queue, record, end, revision, now)
-    result: FinishStatus = "done" if end_kind(end) == outcome.kind else "lost"
-    if record.live_outcome(now):
-        return result
-    return OneOf((result, finish_current(queues, queue, record, end, revision, now)))
-
-
-def finish_current(
-    queues: Queues, queue: OracleQueue, record: IdRecord, end: End, revision: int, now: int
-) -> FinishStatus:
-    job = record.current
-    if job is None:
-        return "not_found"
-    if not job.first <= revision <= job.revision:
-        return "lost"
-    if job.run is None or job.run.lease is not None:
-        return "refused"
-    end_run(queues, queue, record, end, now)
-    return "done"

@@ -1,4 +1,4 @@
-"""The oracle's implementation of enqueue, claim and retry_failed."""
+"""How the oracle accepts enqueues, also those of follow-ups and of fail jobs, and starts runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Origin
 from dibs.model.requests import EnqueueRequest, Reject, Update
-from dibs.model.results import ClaimResult, EnqueueResult, RetryFailedStatus
-from dibs_conformance.oracle.admission import is_admitted, next_due
+from dibs.model.results import EnqueueResult
 from dibs_conformance.oracle.ids import AcceptedEnqueue, IdRecord, apply_enqueue, new_job
 from dibs_conformance.oracle.queue import KeyedResult, OracleQueue
 
@@ -101,26 +100,6 @@ def enqueue_fail_job(queue: OracleQueue, payload: bytes, origin: Origin, now: in
     return id
 
 
-def claim(queue: OracleQueue, lease: str, limit: int, now: int) -> ClaimResult:
-    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2)."""
-    holder = queue.lease(lease, now)
-    if holder is None:
-        return ClaimResult(now=now, lost=True)
-    if queue.settings.paused:
-        return ClaimResult(now=now)
-    free = limit
-    if queue.settings.max_active is not None:
-        free = min(limit, max(0, queue.settings.max_active - len(queue.held())))
-    due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
-    due.sort(key=lambda job: (-job.data.priority, job.run_at, job.seq))
-    jobs: list[Job] = []
-    for job in due:
-        if len(jobs) < free and is_admitted(queue, job, now):
-            jobs.append(activate(queue, job, lease, holder.holder, now))
-    due_later = next_due(queue, now)
-    return ClaimResult(jobs=tuple(jobs), now=now, next_due=due_later)  # type: ignore[arg-type]
-
-
 def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) -> Job:
     run = ActiveRun(fence=queue.numbers.draw(), lease=lease, holder=holder, claimed_at=now)
     active = replace(job, attempts=job.attempts + 1, run=run)
@@ -128,36 +107,3 @@ def activate(queue: OracleQueue, job: Job, lease: str, holder: str, now: int) ->
     queue.starts.add(job.data.key, now)
     queue.log_event("claimed", job.id, now, active)
     return active
-
-
-def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
-    """Enqueue a failed job again, with the data that its outcome kept."""
-    record = queue.record(id)
-    outcome = record.live_outcome(now)
-    if record.current is not None:
-        return "live"
-    if outcome is None:
-        return "not_found"
-    if outcome.kind != "failed":
-        return outcome.kind
-    if outcome.data is None:
-        return "not_kept"
-    record.forget_old_drops(now)
-    record.current, record.outcome = revived_job(queue, id, outcome.origin, outcome.data, now), None
-    queue.log_event("queued", id, now, record.current)
-    return "queued"
-
-
-def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
-    """Return the job of a failed outcome: due now, with counts of 0, new numbers and its stored data."""
-    seq, revision = queue.numbers.draw(), queue.numbers.draw()
-    return Job(
-        id=id,
-        data=data,
-        run_at=now,
-        enqueued_at=now,
-        seq=seq,
-        first=revision,
-        revision=revision,
-        origin=origin,
-    )

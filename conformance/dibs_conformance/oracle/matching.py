@@ -23,7 +23,7 @@ from dibs_conformance.oracle.ids import (
     resets_counts,
 )
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind, NumberMap, Scope
-from dibs_conformance.report.story import format_value
+from dibs_conformance.report.call_text import format_value
 
 #: The fields whose numbers the storage draws itself, with the kind of number.
 NUMBERS: dict[str, NumberKind] = {"seq": "seq", "first": "revision", "revision": "revision", "fence": "fence"}

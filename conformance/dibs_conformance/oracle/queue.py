@@ -1,8 +1,9 @@
-"""One queue of the oracle: settings, ids, leases, request keys and the log, in lists and dictionaries."""
+"""The oracle and its queues: settings, ids, leases, request keys and the log, in lists and dictionaries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from attrs import define, field, frozen
 from msgspec import UNSET
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, FAIL_SUFFIX, ActiveRun, EndKind, Error, Job, OutcomeRetention
 from dibs.model.requests import Settings
-from dibs.model.results import EnqueueResult
+from dibs.model.results import EnqueueResult, State
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import NumberSource
 from dibs_conformance.oracle.starts import Starts
@@ -189,3 +190,56 @@ class OracleQueue:
             result=result if result is not None and most > 0 and len(result) <= most else None,
         )
         self._append(event)
+
+
+class Oracle:
+    """A simple storage in memory, the model for a real storage. Call `begin_call` before each verb.
+
+    The steps of the verbs are in their modules (dibs_conformance/verbs).
+    """
+
+    def __init__(self, numbers: NumberSource | None = None) -> None:
+        self.numbers = numbers or NumberSource()
+        self.queues: dict[str, OracleQueue] = {}
+        self.now = 0
+
+    def begin_call(self, now: int) -> int:
+        """Start a call and return its time: `now`, or the latest earlier time if that is later."""
+        self.numbers.next_call()
+        self.now = max(self.now, now)
+        return self.now
+
+    def queue(self, name: str) -> OracleQueue:
+        if name not in self.queues:
+            self.queues[name] = OracleQueue(name, self.numbers)
+        return self.queues[name]
+
+    def get(self, queue: str, id: str) -> IdRecord:
+        """Return the record of an id. Its `dropped` has only the ranges that a read must report now."""
+        record = self.queue(queue).record(id)
+        record.forget_old_drops(self.now)
+        return record
+
+    def list(self, queue: str, state: State) -> set[str]:
+        ids = self.queue(queue).ids
+        return {id for id, record in ids.items() if state in states_of_record(record, self.now)}
+
+
+STATES: tuple[State, ...] = get_args(State)
+
+
+def states_of_record(record: IdRecord, now: int) -> Iterator[State]:
+    """Yield every state in which an id counts: a scheduled job counts as waiting, too."""
+    job, outcome = record.current, record.live_outcome(now)
+    if job is not None and job.run is None:
+        yield "waiting"
+        if job.run_at > now:
+            yield "scheduled"
+    if job is not None and job.run is not None:
+        yield "active"
+        if job.run.lease is None:
+            yield "handed_off"
+        if record.during_run:
+            yield "blocked"
+    if outcome is not None:
+        yield outcome.kind

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final
 
 from dibs.storage.protocol import Storage
-from dibs_conformance.report.story import format_value
+from dibs_conformance.report.call_text import format_value
 from dibs_conformance.report.values import Failure
 
 LAW: Final = "a call returns, or raises an error of the contract"

@@ -20,6 +20,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
+from dibs_conformance.answer_types import missing_verb
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.loop_runner import LIMITS, NO_EXCEPTIONS
 from dibs_conformance.report import CapabilityReport
@@ -27,7 +28,6 @@ from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.limit_probes import obeys_limits
 from dibs_conformance.sequential.many_queues import serves_many_queues
-from dibs_conformance.sequential.unimplemented import missing_verb
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 

@@ -19,10 +19,11 @@ from dibs.model.requests import (
     Settlement,
     Update,
 )
-from dibs_conformance.sequential.lockstep import Lockstep, Reader
-from dibs_conformance.sequential.lockstep.moving import read_export
-from dibs_conformance.sequential.strategies import DATA, DAY, HOUR
+from dibs_conformance.sequential.moving import read_export
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
+from dibs_conformance.strategies import DATA, DAY, HOUR
+from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
 
 FAIL = Fail(error=Error(type="Oops", message="no"))
 NOT_KEPT = OutcomeRetention(completed=0, failed=0, cancelled=0)

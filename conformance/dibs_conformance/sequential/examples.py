@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from dibs_conformance.answer_types import missing_verb_failure
 from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import Failure
@@ -23,7 +24,6 @@ from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
 from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
-from dibs_conformance.sequential.unimplemented import missing_verb_failure
 from dibs_conformance.sequential.walkthrough import walk_through
 from dibs_conformance.target import Progress
 

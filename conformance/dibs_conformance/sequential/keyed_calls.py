@@ -6,8 +6,8 @@ from typing import Any
 
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, FollowUp, SettingsPatch, SettleAction, Settlement
-from dibs_conformance.sequential.lockstep import Lockstep
-from dibs_conformance.sequential.strategies import HOUR
+from dibs_conformance.strategies import HOUR
+from dibs_conformance.verbs import Lockstep
 
 QUEUE = "q"
 #: The fence of each claimed id.

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from dibs_conformance.laws import Law, laws_for
+from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
+from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.report.findings import law_report
-from dibs_conformance.report.story import CallRecorder
 from dibs_conformance.sequential import clock_steps, jumped_clock
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.handles import find_reason_to_skip
-from dibs_conformance.sequential.lockstep import LawChecker
 from dibs_conformance.sequential.probes import PROBES, Probe
 from dibs_conformance.sequential.restarts import offers_compaction
 from dibs_conformance.sequential.session import ExampleSession

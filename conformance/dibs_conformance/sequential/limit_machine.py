@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch, StartRate, Update
+from dibs_conformance import strategies as some
 from dibs_conformance.oracle.admission import opens_at
-from dibs_conformance.sequential import strategies as some
-from dibs_conformance.sequential.lockstep import Lockstep
 from dibs_conformance.sequential.wide_calls import WIDE_IDS, WideMachine
+from dibs_conformance.verbs import Lockstep
 
 KEYS: Final = ("k", "m", 'n{}\n"\\é')
 PER_KEY: Final = (None, 1, 1, 2, 3)

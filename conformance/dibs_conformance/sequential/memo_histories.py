@@ -18,10 +18,10 @@ from dibs.model.requests import (
     SettleAction,
     Update,
 )
-from dibs_conformance.sequential.lockstep import Lockstep
-from dibs_conformance.sequential.lockstep.moving import read_export
-from dibs_conformance.sequential.strategies import HOUR
+from dibs_conformance.sequential.moving import read_export
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
+from dibs_conformance.strategies import HOUR
+from dibs_conformance.verbs import Lockstep
 
 #: Bytes that are no text, to find a storage that decodes a memo.
 MEMO = b"\x00\xffmemo"

@@ -22,7 +22,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs_conformance.sequential.keyed_calls import QUEUE, KeyedCalls, follow_up, new_job
-from dibs_conformance.sequential.lockstep import Lockstep
+from dibs_conformance.verbs import Lockstep
 
 FAIL: Final = Fail(error=Error(type="Oops"))
 #: The actions that make room for the next run of a key.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from dibs_conformance.sequential.lockstep import Lockstep
-from dibs_conformance.sequential.lockstep.interruptions import Interruptions
+from dibs_conformance.lockstep.interruptions import Interruptions
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.state_machine import START
 from dibs_conformance.target import OpenedStorage
+from dibs_conformance.verbs import Lockstep
 
 
 def play_history(

@@ -17,7 +17,7 @@ from dibs.model.requests import (
     StartRate,
 )
 from dibs_conformance.sequential.keyed_calls import QUEUE, KeyedCalls
-from dibs_conformance.sequential.lockstep import Lockstep
+from dibs_conformance.verbs import Lockstep
 
 #: One start each 10 ms.
 SLOW: Final = StartRate(1, 10)

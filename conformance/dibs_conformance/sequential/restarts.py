@@ -17,13 +17,11 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.storage.compaction import Compaction
+from dibs_conformance.lockstep.interruptions import OFTEN
 from dibs_conformance.sequential.end_histories import keep_attributes, release_with_a_time
-from dibs_conformance.sequential.lockstep import Lockstep, Reader
-from dibs_conformance.sequential.lockstep.interruptions import OFTEN
 from dibs_conformance.sequential.memo_histories import end_with_a_memo, keep_a_memo
 from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.strategies import DAY, HOUR
 from dibs_conformance.sequential.update_histories import come_back_after_updates, end_with_updates_alone
 from dibs_conformance.sequential.walkthrough import (
     QUEUE,
@@ -39,7 +37,10 @@ from dibs_conformance.sequential.walkthrough import (
     update_during_a_run,
     use_an_outcome,
 )
+from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.target import Locations
+from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
 
 #: Bytes of a large payload, and the number of large payloads of `write_until_it_compacts`. Together they are
 #: twice the 4 MiB after which the file storage makes a checkpoint.

@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 
 from dibs.model.job import FAIL_SUFFIX, NewJob
 from dibs.model.requests import EnqueueRequest, Fail, HandOff, Release, SettingsPatch, Settlement
-from dibs_conformance.sequential import strategies as some
+from dibs_conformance import strategies as some
 from dibs_conformance.sequential.state_machine import LockstepMachine
 
 

@@ -1,36 +1,18 @@
-"""State that all examples of one certification share, and the numbers a storage issued in one example."""
+"""State that all examples of one certification share."""
 
 from __future__ import annotations
 
 import math
 import time
 
-from attrs import define, field
+from attrs import define
 from hypothesis.errors import HypothesisException
 
-from dibs.model.results import ClaimResult
+from dibs_conformance.lockstep.core import LawChecker
+from dibs_conformance.lockstep.interruptions import Interruptions, interruption_kinds
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.exceptions import StorageFailed
-from dibs_conformance.sequential.lockstep import LawChecker
-from dibs_conformance.sequential.lockstep.interruptions import Interruptions, interruption_kinds
 from dibs_conformance.target import Locations
-
-
-@define
-class Issued:
-    """The fences, revisions and leases that the storage issued in this example, oldest first.
-
-    They stay after their run has ended or their lease has expired, so that a rule can use stale ones.
-    """
-
-    runs: list[tuple[str, str, int]] = field(factory=list)
-    revisions: list[tuple[str, str, int]] = field(factory=list)
-    leases: list[str] = field(factory=list)
-
-    def add_claim(self, queue: str, claim: ClaimResult) -> None:
-        """Add the fences and revisions of the claimed jobs."""
-        self.runs += [(queue, job.id, job.run.fence) for job in claim.jobs if job.run is not None]
-        self.revisions += [(queue, job.id, job.revision) for job in claim.jobs]
 
 
 class BudgetSpent(BaseException):

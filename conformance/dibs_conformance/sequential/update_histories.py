@@ -21,9 +21,11 @@ from dibs.model.requests import (
     Settlement,
     Update,
 )
-from dibs_conformance.sequential.lockstep import Lockstep, Reader, export_in_parts
-from dibs_conformance.sequential.strategies import HOUR
+from dibs_conformance.sequential.moving import export_in_parts
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, claim, enqueue, settle
+from dibs_conformance.strategies import HOUR
+from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
 
 #: Rules of update-only requests: MOVE changes run_at, RESET sets the counts to 0.
 MOVE = Update(create=False)

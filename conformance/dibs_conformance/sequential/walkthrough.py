@@ -24,10 +24,12 @@ from dibs.model.requests import (
     SettleAction,
     Settlement,
 )
-from dibs_conformance.sequential.lockstep import Lockstep, Reader, export_in_parts
+from dibs_conformance.sequential.moving import export_in_parts
 from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.strategies import DAY, HOUR
+from dibs_conformance.strategies import DAY, HOUR
+from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
 
 QUEUE = "q"
 FAILED = QUEUE + FAIL_SUFFIX

@@ -27,7 +27,7 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import State
-from dibs_conformance.sequential import strategies as some
+from dibs_conformance import strategies as some
 from dibs_conformance.sequential.scenarios import ScenarioMachine
 
 #: The ids of the batches. Single calls use other ids, so that each rule knows the states of these.

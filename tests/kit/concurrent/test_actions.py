@@ -5,8 +5,9 @@ from __future__ import annotations
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
-from dibs_conformance.concurrent.actions import ClientState
-from dibs_conformance.concurrent.calls import Call
+from dibs_conformance.verbs import remember
+from dibs_conformance.verbs.actions import ClientState
+from dibs_conformance.verbs.calls import ClientCall
 
 
 def test_a_repeated_enqueue_adds_no_revision_to_the_state() -> None:
@@ -17,9 +18,11 @@ def test_a_repeated_enqueue_adds_no_revision_to_the_state() -> None:
     requests = [EnqueueRequest(job=NewJob(id=id), request_key="k") for id in ("a", "b")]
     first = EnqueueResult("queued", "nothing", 5, 5)
     again = EnqueueResult("queued", "nothing", 5, 5, repeated=True)
-    call = Call(client="ann", operation="enqueue", queue="q", args={"requests": requests}, now=1, invoked=1.0)
+    call = ClientCall(
+        client="ann", operation="enqueue", queue="q", args={"requests": requests}, now=1, invoked=1.0
+    )
     call.answer, call.completion = [first, again], "answered"
 
-    state.record(call)
+    remember(state, call)
 
     assert [("a", 5)] == state.revisions

@@ -11,16 +11,16 @@ from attrs import evolve
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import ClaimResult, EnqueueResult, GrantResult, RenewResult
-from dibs_conformance.concurrent.calls import Call, Completion, Round, Snapshot
 from dibs_conformance.concurrent.linearize import linearize
+from dibs_conformance.verbs.calls import ClientCall, Completion, Round, Snapshot
 
 NOW = 1000
 LEASE = "f" * 32
 
 
-def call(client: str, operation: str, began: float, ended: float, answer: Any, **args: Any) -> Call:
+def call(client: str, operation: str, began: float, ended: float, answer: Any, **args: Any) -> ClientCall:
     completion: Completion = "unknown" if ended == inf else "answered"
-    return Call(
+    return ClientCall(
         client=client,
         operation=operation,
         queue="q",
@@ -33,12 +33,12 @@ def call(client: str, operation: str, began: float, ended: float, answer: Any, *
     )
 
 
-def granted(began: float) -> Call:
+def granted(began: float) -> ClientCall:
     answer = GrantResult(lease=LEASE, now=NOW, expires_at=NOW + 100)
     return call("ann", "grant", began, began + 0.1, answer, ttl=100, holder="ann")
 
 
-def enqueued(client: str, began: float, ended: float, revision: int, first: int | None = None) -> Call:
+def enqueued(client: str, began: float, ended: float, revision: int, first: int | None = None) -> ClientCall:
     requests = [EnqueueRequest(job=NewJob(id="a", data=JobData(payload=client.encode())))]
     first = revision if first is None else first
     if first == revision:
@@ -48,7 +48,7 @@ def enqueued(client: str, began: float, ended: float, revision: int, first: int 
     return call(client, "enqueue", began, ended, [answer], requests=requests)
 
 
-def claimed(client: str, began: float, ended: float, *jobs: Job) -> Call:
+def claimed(client: str, began: float, ended: float, *jobs: Job) -> ClientCall:
     return call(client, "claim", began, ended, ClaimResult(jobs=jobs, now=NOW), lease=LEASE, limit=10)
 
 
@@ -68,7 +68,7 @@ def job(payload: bytes, fence: int = 0, *, first: int = 10, revision: int = 10, 
     )
 
 
-def why(*calls: Call, snapshot: Snapshot | None = None) -> str:
+def why(*calls: ClientCall, snapshot: Snapshot | None = None) -> str:
     result = linearize([Round(calls=[granted(0)]), Round(calls=list(calls), snapshot=snapshot)], "q")
     assert not result.undecided
     return "" if result.linearizable else result.why

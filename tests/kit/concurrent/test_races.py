@@ -7,13 +7,13 @@ import pytest
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs_conformance.concurrent import examples
-from dibs_conformance.concurrent.calls import Call, Round, Snapshot
 from dibs_conformance.concurrent.late_commit import try_late_commit
 from dibs_conformance.concurrent.levels import interleaved
 from dibs_conformance.concurrent.log_readers import late_event
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations
+from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
 from tests.kit.concurrent.test_levels import ALONE, run_level
 from tests.kit.mutants import fences
 from tests.kit.mutants.races import RACES, Race
@@ -63,10 +63,10 @@ def test_an_entry_that_becomes_visible_late_is_found(
     assert "broken" == late_commit(postgres_server)
 
 
-def read(after: str | None, offset: str, *events: str) -> Call:
+def read(after: str | None, offset: str, *events: str) -> ClientCall:
     page = EventPage(events=tuple((at, event(at)) for at in events), offset=offset)
     args = {"after": after, "limit": 10}
-    call = Call(client="ann", operation="events", queue="q", args=args, now=1, invoked=1.0)
+    call = ClientCall(client="ann", operation="events", queue="q", args=args, now=1, invoked=1.0)
     call.answer, call.completion = page, "answered"
     return call
 
@@ -75,7 +75,7 @@ def event(offset: str) -> LogEvent:
     return LogEvent(kind="completed", id=f"job {offset}", at=1)
 
 
-def late(*calls: Call, log: str) -> str:
+def late(*calls: ClientCall, log: str) -> str:
     end = Snapshot(now=1, slots={}, events=[event(at) for at in log], offsets=list(log))
     return late_event([Round(calls=list(calls), snapshot=end)])
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.concurrent.calls import Call
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder
 from dibs_conformance.crashes.power_loss import LAW, QUEUE, PowerLossChecker, PowerLossPoint, record_process
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.target import LevelPlan, Locations
+from dibs_conformance.verbs.calls import ClientCall
 from tests.kit.concurrent.test_levels import SHARED
 
 
@@ -54,14 +54,14 @@ def test_a_removed_name_may_come_back() -> None:
 
 
 @pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Call], list[DiskOperation]]:
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[ClientCall], list[DiskOperation]]:
     """Calls and file operations of the file storage with fsync=1."""
     url = f"file:{tmp_path_factory.mktemp('recorded')}/jobs?fsync=1"
     return record_process(Locations(url), url)
 
 
 def failure(
-    folder: Path, calls: Sequence[Call], operations: Sequence[DiskOperation], seconds: float
+    folder: Path, calls: Sequence[ClientCall], operations: Sequence[DiskOperation], seconds: float
 ) -> str | None:
     locations = Locations(f"file:{folder}?fsync=1")
     plan = LevelPlan(locations=locations, claims=SHARED, seed=1, budget=seconds)
@@ -76,7 +76,7 @@ def failure(
 
 
 def test_the_file_storage_keeps_answered_calls(
-    tmp_path: Path, recording: tuple[list[Call], list[DiskOperation]]
+    tmp_path: Path, recording: tuple[list[ClientCall], list[DiskOperation]]
 ) -> None:
     assert failure(tmp_path, *recording, seconds=3) is None
 
@@ -92,7 +92,7 @@ def test_the_file_storage_keeps_answered_calls(
 )
 def test_a_forgotten_fsync_is_caught(
     tmp_path: Path,
-    recording: tuple[list[Call], list[DiskOperation]],
+    recording: tuple[list[ClientCall], list[DiskOperation]],
     forgotten: Callable[[DiskOperation], bool],
 ) -> None:
     calls, operations = recording

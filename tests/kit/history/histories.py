@@ -33,7 +33,7 @@ from dibs.model.requests import (
 from dibs.model.results import ClaimResult, ExportRecord
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs_conformance.history import Step
+from dibs_conformance.history import RecordedStep
 from dibs_conformance.history.queue_calls import PATCHES
 from dibs_conformance.history.recorder import Recorder
 
@@ -216,9 +216,9 @@ CALLS: tuple[Callable[[RandomHistory], Awaitable[None]], ...] = (
 )
 
 
-async def run_random_calls(storage: Storage, random: Random, length: int) -> list[Step]:
+async def run_random_calls(storage: Storage, random: Random, length: int) -> list[RecordedStep]:
     """Make random calls one after the other, and return their steps."""
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     ticks = iter(range(TIME_STEP, 10**12, TIME_STEP))
     recorder = Recorder(steps.append, lambda: next(ticks))
     random_history = RandomHistory(recorder.wrap(storage, "c"), random)
@@ -229,7 +229,7 @@ async def run_random_calls(storage: Storage, random: Random, length: int) -> lis
     return steps
 
 
-def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
+def with_overlaps(steps: list[RecordedStep], random: Random) -> list[RecordedStep]:
     """Stretch the calls so that they overlap, and remove some answers. The last read is unchanged."""
     calls = sorted({step.call for step in steps})
     last = calls[-1]
@@ -250,7 +250,7 @@ def with_overlaps(steps: list[Step], random: Random) -> list[Step]:
     return steps_out
 
 
-def without_answer(step: Step) -> Step:
+def without_answer(step: RecordedStep) -> RecordedStep:
     """Return the step as a client without the answer would record it."""
     fields = {name: getattr(step, name) for name in REQUEST_FIELDS}
     if step.op in ("settle", "report"):
@@ -263,16 +263,16 @@ def without_answer(step: Step) -> Step:
         fields |= {"id": "", "payload": ""}
     if step.op == "grant":
         fields["lease"] = ""
-    return Step(**{**fields, "status": "unknown", "ended": None, "call": 0})
+    return RecordedStep(**{**fields, "status": "unknown", "ended": None, "call": 0})
 
 
-def make_history(seed: int, length: int = 40) -> list[Step]:
+def make_history(seed: int, length: int = 40) -> list[RecordedStep]:
     """Return one correct history with overlapping calls."""
     random = Random(seed)
     steps = asyncio.run(run_in_memory(random, length))
     return with_overlaps(steps, random)
 
 
-async def run_in_memory(random: Random, length: int) -> list[Step]:
+async def run_in_memory(random: Random, length: int) -> list[RecordedStep]:
     async with open_storage("memory:", "manual") as storage:
         return await run_random_calls(storage, random, length)

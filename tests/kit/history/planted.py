@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dibs_conformance.history import Step
-from dibs_conformance.history.step import LoggedEntry, RecordedOutcome, RecordedSlot
+from dibs_conformance.history import RecordedStep
+from dibs_conformance.steps import LoggedEntry, RecordedOutcome, RecordedSlot
 
-Steps = list[Step]
+Steps = list[RecordedStep]
 
 
 class HistoryBuilder:
@@ -23,7 +23,7 @@ class HistoryBuilder:
         began = 10 * (len(self.steps) + 1) if at is None else at
         ended = fields.pop("ended", None if status == "unknown" else began + 5)
         step_fields: dict[str, Any] = {"queue": "q", "id": "a", "client": "c"} | fields
-        self.steps.append(Step(op=op, status=status, began=began, ended=ended, **step_fields))
+        self.steps.append(RecordedStep(op=op, status=status, began=began, ended=ended, **step_fields))
         return self
 
     def enqueued(self, revision: int, status: str = "queued", **fields: Any) -> HistoryBuilder:

@@ -7,10 +7,10 @@ from random import Random
 
 from msgspec.structs import replace
 
-from dibs_conformance.history import Step
-from dibs_conformance.history.step import RecordedOutcome
+from dibs_conformance.history import RecordedStep
+from dibs_conformance.steps import RecordedOutcome
 
-Tamper = Callable[[Step, Random], Step | None]
+Tamper = Callable[[RecordedStep, Random], RecordedStep | None]
 
 ANSWERS = {
     "settle": ("done", "returned", "lost", "cancelled", "handed_off"),
@@ -21,13 +21,13 @@ ANSWERS = {
 }
 
 
-def change_answer(step: Step, random: Random) -> Step | None:
+def change_answer(step: RecordedStep, random: Random) -> RecordedStep | None:
     """Return another answer of the same operation."""
     others = [status for status in ANSWERS.get(step.op, ()) if status != step.status]
     return replace(step, status=random.choice(others)) if others and not step.unknown else None
 
 
-def change_number(step: Step, random: Random) -> Step | None:
+def change_number(step: RecordedStep, random: Random) -> RecordedStep | None:
     """Return a wrong fence, revision or attempt."""
     if step.op != "claim" or step.status != "taken":
         return None
@@ -39,11 +39,11 @@ def change_number(step: Step, random: Random) -> Step | None:
     )
 
 
-def change_payload(step: Step, _: Random) -> Step | None:
+def change_payload(step: RecordedStep, _: Random) -> RecordedStep | None:
     return replace(step, payload="another") if step.op == "claim" and step.status == "taken" else None
 
 
-def change_read(step: Step, random: Random) -> Step | None:
+def change_read(step: RecordedStep, random: Random) -> RecordedStep | None:
     """Return a read without its job, or with another outcome."""
     if step.op != "get" or step.read is None:
         return None
@@ -62,7 +62,7 @@ def change_read(step: Step, random: Random) -> Step | None:
 TAMPERS: tuple[Tamper, ...] = (change_answer, change_answer, change_number, change_payload, change_read)
 
 
-def tamper(steps: list[Step], random: Random) -> list[Step]:
+def tamper(steps: list[RecordedStep], random: Random) -> list[RecordedStep]:
     """Return the history with one wrong answer, or without one of its steps."""
     changed_steps = list(steps)
     for _ in range(100):

@@ -13,7 +13,7 @@ from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.model.requests import LogLevel, SettingsPatch
 from dibs.storage.registry import open_storage
-from dibs_conformance.history import CheckResult, InvalidHistory, Step, check, read_steps, write_steps
+from dibs_conformance.history import CheckResult, InvalidHistory, RecordedStep, check, read_steps, write_steps
 from dibs_conformance.history.command import check_history, read_log
 from dibs_conformance.history.from_log import log_of, steps_of
 from tests.kit.history.histories import QUEUE, run_random_calls
@@ -87,7 +87,7 @@ def test_an_overlap_in_the_log_is_found_by_the_storages_time() -> None:
     )
     second = replace(first, kind="completed", at=30, attempt=2, fence=6_000, claimed_at=6)
 
-    steps = [Step(op="partial"), *steps_of("q", [first, second])]
+    steps = [RecordedStep(op="partial"), *steps_of("q", [first, second])]
 
     assert ["R5 one active run"] == [f.law for f in check(steps).failures]
 

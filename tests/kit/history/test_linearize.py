@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from dibs_conformance.history import Step
+from dibs_conformance.history import RecordedStep
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
 from dibs_conformance.history.linearize import Undecidable, is_linearizable
 from dibs_conformance.history.rules import RULES
@@ -26,13 +26,13 @@ OF_ONE_ID = {"R1", "R3", "R4", "R5", "R6", "R7", "R8", "R10", "R18", "R20", "R21
 UNDECIDABLE = {"R6"}
 
 
-def ids_of_queue(steps: list[Step]) -> list[tuple[RecordedHistory, IdSteps]]:
+def ids_of_queue(steps: list[RecordedStep]) -> list[tuple[RecordedHistory, IdSteps]]:
     """Return the ids of the main queue."""
     whole = RecordedHistory.from_steps(steps)
     return [(whole, id_steps) for (queue, _), id_steps in whole.ids.items() if queue == "q"]
 
 
-def unexplained(steps: list[Step]) -> set[str]:
+def unexplained(steps: list[RecordedStep]) -> set[str]:
     """Return the ids without an order that explains all answers."""
     found = set()
     for whole, id_steps in ids_of_queue(steps):
@@ -44,7 +44,7 @@ def unexplained(steps: list[Step]) -> set[str]:
     return found
 
 
-def decided(steps: list[Step]) -> set[str]:
+def decided(steps: list[RecordedStep]) -> set[str]:
     """Return the ids that the search can decide."""
     found = set()
     for whole, id_steps in ids_of_queue(steps):
@@ -56,7 +56,7 @@ def decided(steps: list[Step]) -> set[str]:
     return found
 
 
-def broken(steps: list[Step]) -> set[str]:
+def broken(steps: list[RecordedStep]) -> set[str]:
     """Return the ids that a rule about one id rejects."""
     rules = [rule() for rule in RULES if rule.name in OF_ONE_ID]
     whole = RecordedHistory.from_steps(steps)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs_conformance.history import Step, check, read_steps, write_steps
+from dibs_conformance.history import RecordedStep, check, read_steps, write_steps
 from dibs_conformance.history.rules import RULES
 from tests.kit.history.histories import make_history
 from tests.kit.history.planted import PLANTED, HistoryBuilder, history_with_decreasing_fences, planted
@@ -43,10 +43,10 @@ def test_a_lease_on_several_queues_may_live_longer_on_one_of_them(
     queues: tuple[str, ...], alarms: set[str]
 ) -> None:
     """The lease begins at a different time on each queue, and grant returns the earliest end."""
-    granted = Step(
+    granted = RecordedStep(
         op="grant", lease="l", status="granted", client="c", call=1, began=0, ended=5, now=0, until=10
     )
-    renewed = Step(
+    renewed = RecordedStep(
         op="renew", lease="l", status="alive", client="c", call=2, began=6, ended=7, now=11, until=21
     )
     steps = [replace(granted, queue=queue) for queue in queues] + [replace(renewed, queue=queues[-1])]

@@ -10,8 +10,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dibs.model import transitions
 from dibs.model.results import ClaimResult
+from dibs_conformance.lockstep.machine import Issued
 from dibs_conformance.sequential import examples
-from dibs_conformance.sequential.session import Issued
 from tests.kit.play import play
 
 #: Enough examples for Hypothesis to replay the beginning of one, from any seed that was tried.

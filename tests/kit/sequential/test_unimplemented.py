@@ -10,7 +10,7 @@ from dibs.model.results import GrantResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs_conformance import certify
-from dibs_conformance.sequential.unimplemented import VERBS
+from dibs_conformance.answer_types import VERBS
 
 
 class Empty:

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
-from dibs_conformance.history.step import UNKNOWN, RecordedSlot, Step
+from dibs_conformance.steps import UNKNOWN, RecordedSlot, RecordedStep
 
 
 class KeptRule(Rule):
@@ -26,7 +26,7 @@ class KeptRule(Rule):
             if read is not None and read.read is not None:
                 yield from self._check_read(id_steps, read, read.read)
 
-    def _check_read(self, id_steps: IdSteps, read: Step, slot: RecordedSlot) -> Iterator[Violation]:
+    def _check_read(self, id_steps: IdSteps, read: RecordedStep, slot: RecordedSlot) -> Iterator[Violation]:
         removals, ended_ranges = Removals(id_steps), EndedRanges(id_steps)
         for step in (*id_steps.creating, *(s for s in id_steps.imported if not s.unknown)):
             if not before(step, read):
@@ -118,14 +118,14 @@ class PayloadCandidates:
         ]
         self.uncertain_from = min(uncertain_times, default=inf)
 
-    def may_carry(self, run: RecordedRun) -> list[Step]:
+    def may_carry(self, run: RecordedRun) -> list[RecordedStep]:
         """Return the updates whose payload the run may carry, newest first; [] if there are too many.
 
         These are the newest replacing update in its range, and older ones while a cancel may have dropped the
         newer. If no update replaces, it is the first enqueue in the range.
         """
         (first, last), until = run.range, ended(run.claim)
-        found: list[Step] = []
+        found: list[RecordedStep] = []
         for index in range(bisect_right(self._replacing, last, key=revision) - 1, -1, -1):
             step = self._replacing[index]
             if step.revision < first:
@@ -219,7 +219,7 @@ class RequestKeyRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
-            keyed: dict[str, list[Step]] = defaultdict(list)
+            keyed: dict[str, list[RecordedStep]] = defaultdict(list)
             for id_steps in ids:
                 for step in id_steps.enqueues:
                     if step.key and step.status not in (UNKNOWN, "refused"):
@@ -227,7 +227,7 @@ class RequestKeyRule(Rule):
             for key, steps in keyed.items():
                 yield from self._check_key(queue, key, steps)
 
-    def _check_key(self, queue: str, key: str, steps: list[Step]) -> Iterator[Violation]:
+    def _check_key(self, queue: str, key: str, steps: list[RecordedStep]) -> Iterator[Violation]:
         self.met += len(steps) > 1
         if len({(step.status, step.first, step.revision) for step in steps}) > 1:
             yield self.violation(
@@ -246,11 +246,11 @@ def in_outcome(slot: RecordedSlot, revision: int) -> bool:
     return slot.outcome is not None and slot.outcome.first <= revision <= slot.outcome.revision
 
 
-def began(step: Step) -> int:
+def began(step: RecordedStep) -> int:
     return step.began
 
 
-def revision(step: Step) -> int:
+def revision(step: RecordedStep) -> int:
     return step.revision
 
 
@@ -268,13 +268,13 @@ class Removals:
         #: Element i is the earliest time at which one of the steps from i on was sent.
         self._earliest_sent = [*accumulate((float(step.began) for step in reversed(steps)), min)][::-1]
 
-    def may_have_removed(self, step: Step, until: float) -> bool:
+    def may_have_removed(self, step: RecordedStep, until: float) -> bool:
         """Return whether a removal was answered after `step` was sent, and was itself sent by `until`."""
         index = bisect_right(self._answer_times, step.began)
         return index < len(self._earliest_sent) and self._earliest_sent[index] <= until
 
 
-def answered_at(step: Step) -> float:
+def answered_at(step: RecordedStep) -> float:
     return inf if step.ended is None else step.ended
 
 
@@ -298,7 +298,7 @@ class EndedRanges:
         return index < len(self._lasts) and self._lowest_firsts[index] <= revision
 
 
-def may_end(step: Step) -> bool:
+def may_end(step: RecordedStep) -> bool:
     """Return whether a step may have ended its run with an outcome."""
     return closed_as(step) not in ("", "back") or step.unknown or step.op == "finish"
 

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline, patch_of
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 class MaxActiveRule(Rule):
@@ -27,7 +27,7 @@ class MaxActiveRule(Rule):
         self, queue: str, timeline: SettingsTimeline, ids: list[IdSteps], smallest: int
     ) -> Iterator[Violation]:
         runs = sorted((run for id_steps in ids for run in id_steps.runs), key=lambda run: ended(run.claim))
-        active: list[tuple[float, int, Step]] = []
+        active: list[tuple[float, int, RecordedStep]] = []
         for run in runs:
             time, close = ended(run.claim), run.earliest_close()
             self.met += timeline.certain("max_active", run.claim.began, time) not in (None, "null")
@@ -39,7 +39,7 @@ class MaxActiveRule(Rule):
                     yield from self._check_moment(queue, timeline, [claim for _, _, claim in active], time)
 
     def _check_moment(
-        self, queue: str, timeline: SettingsTimeline, claims: list[Step], time: int
+        self, queue: str, timeline: SettingsTimeline, claims: list[RecordedStep], time: int
     ) -> Iterator[Violation]:
         """Check jobs that are active at once: the last of their claims took effect while the others ran."""
         latest = max(claims, key=lambda claim: claim.began)
@@ -66,7 +66,7 @@ class PauseRule(Rule):
                         yield self.violation((queue, claim.id), "a paused queue handed out the job", claim)
 
 
-def claims_of(history: RecordedHistory, queue: str) -> Iterator[Step]:
+def claims_of(history: RecordedHistory, queue: str) -> Iterator[RecordedStep]:
     yield from history.short_claims.get(queue, ())
     for id_steps in history.by_queue.get(queue, ()):
         yield from id_steps.claims

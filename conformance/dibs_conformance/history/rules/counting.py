@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation
-from dibs_conformance.history.step import RecordedSlot, Step
+from dibs_conformance.steps import RecordedSlot, RecordedStep
 
 
 class AttemptsRule(Rule):
@@ -65,7 +65,7 @@ class AttemptsRule(Rule):
                 yield self.violation(id_steps.key, f"{why} and {claim.timeouts} timeouts", claim)
 
 
-def attempts_after(step: Step, attempt: int) -> tuple[int, ...]:
+def attempts_after(step: RecordedStep, attempt: int) -> tuple[int, ...]:
     """Return the possible attempt numbers after this step closed the run. A reset makes 1 possible, too."""
     if closed_as(step) not in ("", "back"):
         return (1,)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, ended
-from dibs_conformance.history.step import RecordedOutcome, Step
+from dibs_conformance.steps import RecordedOutcome, RecordedStep
 
 
 class EndsOnceRule(Rule):
@@ -49,7 +49,7 @@ class OutcomeStandsRule(Rule):
                     yield from self._check_outcome(id_steps, runs[outcome.fence], step, outcome)
 
     def _check_outcome(
-        self, id_steps: IdSteps, run: RecordedRun, read: Step, outcome: RecordedOutcome
+        self, id_steps: IdSteps, run: RecordedRun, read: RecordedStep, outcome: RecordedOutcome
     ) -> Iterator[Violation]:
         known = [(end, step) for _, step in run.closing_steps if (end := closed_as(step))]
         if not known:
@@ -103,7 +103,7 @@ class NeverRunsAgainRule(Rule):
 
     def _check_ended(self, id_steps: IdSteps) -> Iterator[Violation]:
         """Yield runs that begin within the range of an earlier run that had ended."""
-        last: tuple[RecordedRun, Step] | None = None
+        last: tuple[RecordedRun, RecordedStep] | None = None
         for run in id_steps.runs:
             if last is not None and not id_steps.imported and before(last[1], run.claim):
                 self.met += 1
@@ -117,7 +117,7 @@ class NeverRunsAgainRule(Rule):
                 last = (run, end)
 
 
-def removes(step: Step) -> bool:
+def removes(step: RecordedStep) -> bool:
     """Return whether a step certainly removed the waiting job or the successor."""
     return (step.op, step.status) in (("forget", "forgotten"), ("cancel", "cancelled"))
 
@@ -129,7 +129,7 @@ class EffectsRule(Rule):
     sentence = "A resource that checks fences never accepts an older fence after a newer one."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        taken: dict[tuple[str, str], list[Step]] = defaultdict(list)
+        taken: dict[tuple[str, str], list[RecordedStep]] = defaultdict(list)
         for step in history.effects:
             if step.status == "taken" and step.ended is not None:
                 taken[step.queue, step.id].append(step)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dibs_conformance.history.by_id import RecordedHistory, closed_as
 from dibs_conformance.history.from_log import ENDINGS
 from dibs_conformance.history.rules.rule import Rule, Violation
-from dibs_conformance.history.step import LoggedEntry, Step
+from dibs_conformance.steps import LoggedEntry, RecordedStep
 
 
 def final_log(history: RecordedHistory, queue: str) -> dict[str, LoggedEntry] | None:
@@ -47,7 +47,7 @@ class LogReaderRule(Rule):
                     yield from self._check_read(queue, log, offsets, read)
 
     def _check_read(
-        self, queue: str, log: dict[str, LoggedEntry], offsets: list[str], read: Step
+        self, queue: str, log: dict[str, LoggedEntry], offsets: list[str], read: RecordedStep
     ) -> Iterator[Violation]:
         got = {entry.offset for entry in read.logged}
         last = read.next or ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dibs.model.job import FAIL_SUFFIX
 from dibs_conformance.history.by_id import RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.rule import Rule, Violation
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 #: Later than the answer of any call.
 LATEST = 2**62
@@ -27,7 +27,7 @@ class FailuresHandledRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         failed, possible = find_handled_failures(history)
-        jobs: dict[Origin, dict[str, Step]] = defaultdict(dict)
+        jobs: dict[Origin, dict[str, RecordedStep]] = defaultdict(dict)
         for id_steps in history.ids.values():
             for claim in id_steps.claims:
                 if claim.origin is not None:
@@ -40,7 +40,7 @@ class FailuresHandledRule(Rule):
                 yield self.violation(origin[:2], f"the failure of fence {origin[2]} was never handled", step)
 
     def _check_fail_jobs(
-        self, history: RecordedHistory, origin: Origin, claims: dict[str, Step], possible: set[Origin]
+        self, history: RecordedHistory, origin: Origin, claims: dict[str, RecordedStep], possible: set[Origin]
     ) -> Iterator[Violation]:
         if len(claims) > 1:
             why = f"the failure of fence {origin[2]} has {len(claims)} fail jobs"
@@ -59,12 +59,12 @@ def runs_of(history: RecordedHistory, origin: Origin) -> list[RecordedRun]:
     return id_steps.runs if id_steps is not None else []
 
 
-def find_handled_failures(history: RecordedHistory) -> tuple[dict[Origin, Step], set[Origin]]:
+def find_handled_failures(history: RecordedHistory) -> tuple[dict[Origin, RecordedStep], set[Origin]]:
     """Return the acknowledged failures that certainly were handled, and all that may have been.
 
     A repeated settlement shows the end long after it happened, so each of them must be certain.
     """
-    failed: dict[Origin, Step] = {}
+    failed: dict[Origin, RecordedStep] = {}
     possible: set[Origin] = set()
     uncertain: set[Origin] = set()
     for (queue, id), id_steps in history.ids.items():
@@ -85,7 +85,7 @@ def find_handled_failures(history: RecordedHistory) -> tuple[dict[Origin, Step],
     return {origin: step for origin, step in failed.items() if origin not in uncertain}, possible
 
 
-def possible_handlers(history: RecordedHistory, queue: str, step: Step) -> set[str]:
+def possible_handlers(history: RecordedHistory, queue: str, step: RecordedStep) -> set[str]:
     """Return the values, as JSON texts, that `fail_handler` may have had when the step took effect."""
     settings = history.settings.get(queue)
     if settings is None:

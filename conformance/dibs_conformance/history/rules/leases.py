@@ -10,7 +10,7 @@ from math import inf
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.accepted import began
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 class LeasesRule(Rule):
@@ -21,7 +21,7 @@ class LeasesRule(Rule):
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for lease, steps in history.leases.items():
-            queues: dict[str, list[Step]] = defaultdict(list)
+            queues: dict[str, list[RecordedStep]] = defaultdict(list)
             for step in steps:
                 queues[step.queue].append(step)
             # The grant of a lease on several queues returns only the earliest of their ends.
@@ -30,10 +30,12 @@ class LeasesRule(Rule):
                 yield from self._check_queue(queue, lease, answered, exact=exact)
         yield from self._check_claims(history)
 
-    def _check_queue(self, queue: str, lease: str, steps: list[Step], *, exact: bool) -> Iterator[Violation]:
+    def _check_queue(
+        self, queue: str, lease: str, steps: list[RecordedStep], *, exact: bool
+    ) -> Iterator[Violation]:
         """Compare each renewal with the latest end announced before it was sent."""
         answered, index = by_answer(step for step in steps if step.until), 0
-        latest: Step | None = None
+        latest: RecordedStep | None = None
         dropped = min((step.began for step in steps if step.op == "drop"), default=inf)
         dead = min((ended(s) for s in steps if s.status == "lost"), default=inf)
         for step, alone in renewals(steps):
@@ -51,7 +53,9 @@ class LeasesRule(Rule):
             elif step.status == "lost" and latest is not None and step.now < latest.until:
                 yield from self._check_lost(queue, latest, step, dropped)
 
-    def _check_alive(self, queue: str, latest: Step, step: Step, *, alone: bool) -> Iterator[Violation]:
+    def _check_alive(
+        self, queue: str, latest: RecordedStep, step: RecordedStep, *, alone: bool
+    ) -> Iterator[Violation]:
         if step.until < latest.until:
             why = f"a renewal shortened the lease from {latest.until} to {step.until}"
             yield self.violation((queue, ""), why, latest, step)
@@ -59,14 +63,16 @@ class LeasesRule(Rule):
             why = f"the lease ended at {latest.until} and was renewed at {step.now}"
             yield self.violation((queue, ""), why, latest, step)
 
-    def _check_lost(self, queue: str, latest: Step, step: Step, dropped: float) -> Iterator[Violation]:
+    def _check_lost(
+        self, queue: str, latest: RecordedStep, step: RecordedStep, dropped: float
+    ) -> Iterator[Violation]:
         if dropped > ended(step):
             why = f"the lease was lost at {step.now}, before its end at {latest.until}"
             yield self.violation((queue, ""), why, latest, step)
 
     def _check_claims(self, history: RecordedHistory) -> Iterator[Violation]:
         """Yield claims under a lease that had been answered lost."""
-        dead: dict[tuple[str, str], Step] = {}
+        dead: dict[tuple[str, str], RecordedStep] = {}
         for lease, steps in history.leases.items():
             for step in by_answer(step for step in steps if step.status in ("lost", "dropped")):
                 dead.setdefault((step.queue, lease), step)
@@ -78,7 +84,7 @@ class LeasesRule(Rule):
                     yield self.violation(id_steps.key, why, death, claim)
 
 
-def renewals(steps: list[Step]) -> Iterator[tuple[Step, bool]]:
+def renewals(steps: list[RecordedStep]) -> Iterator[tuple[RecordedStep, bool]]:
     """Yield (renewal, alone) for the answered renewals in the order they were sent.
 
     `alone` is True if no other renewal overlapped this one. Without overlap, the latest

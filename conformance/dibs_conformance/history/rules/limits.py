@@ -13,7 +13,7 @@ from dibs.model.requests import StartRate
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 class PerKeyRule(Rule):
@@ -31,7 +31,7 @@ class PerKeyRule(Rule):
     def _check_key(
         self, queue: str, timeline: SettingsTimeline, runs: list[RecordedRun], smallest: int
     ) -> Iterator[Violation]:
-        active: list[tuple[float, int, Step]] = []
+        active: list[tuple[float, int, RecordedStep]] = []
         for run in sorted(runs, key=lambda run: ended(run.claim)):
             time, close = ended(run.claim), run.earliest_close()
             self.met += timeline.certain("per_key", run.claim.began, time) not in (None, "null")
@@ -43,7 +43,7 @@ class PerKeyRule(Rule):
                     yield from self._check_moment(queue, timeline, [claim for _, _, claim in active], time)
 
     def _check_moment(
-        self, queue: str, timeline: SettingsTimeline, claims: list[Step], time: int
+        self, queue: str, timeline: SettingsTimeline, claims: list[RecordedStep], time: int
     ) -> Iterator[Violation]:
         """Check runs that are active at once: the last of their claims took effect while the others ran."""
         latest = max(claims, key=lambda claim: claim.began)
@@ -72,7 +72,7 @@ class RateRule(Rule):
                     yield from self._check_starts(queue, timeline, "key_rate", [run.claim for run in keyed])
 
     def _check_starts(
-        self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[Step]
+        self, queue: str, timeline: SettingsTimeline, setting: str, claims: list[RecordedStep]
     ) -> Iterator[Violation]:
         """Yield claims that a rate forbids. Starts before the rate certainly had its value do not count."""
         stretch = Stretch()
@@ -95,18 +95,18 @@ class RateRule(Rule):
 class Stretch:
     """The claims during which a rate certainly held, and the clock that they charge."""
 
-    claims: list[Step] = field(factory=list)
+    claims: list[RecordedStep] = field(factory=list)
     clock: int = 0
 
-    def interval_with(self, claim: Step) -> tuple[int, int]:
+    def interval_with(self, claim: RecordedStep) -> tuple[int, int]:
         """Return the recorder's times of the first and the last of these claims, including `claim`."""
         steps = (*self.claims, claim)
         return min(step.began for step in steps), max(ended(step) for step in steps)
 
-    def allows(self, rate: StartRate, claim: Step) -> bool:
+    def allows(self, rate: StartRate, claim: RecordedStep) -> bool:
         return self.clock <= claim.now * 1000 + (rate.burst - 1) * interval_of(rate)
 
-    def add(self, rate: StartRate, claim: Step) -> None:
+    def add(self, rate: StartRate, claim: RecordedStep) -> None:
         self.clock = max(self.clock, claim.now * 1000) + interval_of(rate)
         self.claims.append(claim)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
-from dibs_conformance.history.step import NO_MEMO, Step
+from dibs_conformance.steps import NO_MEMO, RecordedStep
 
 
 class MemoRule(Rule):
@@ -70,7 +70,7 @@ class MemoRule(Rule):
                 yield self.violation(id_steps.key, why, last, b.claim)
 
 
-def came_before_closing(run: RecordedRun, report: Step) -> bool:
+def came_before_closing(run: RecordedRun, report: RecordedStep) -> bool:
     return ended(report) < run.earliest_close()
 
 

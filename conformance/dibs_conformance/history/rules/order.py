@@ -10,7 +10,7 @@ from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun
 from dibs_conformance.history.rules.accepted import began
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 #: Negated priority, run_at and seq. The smallest is claimed first.
 ClaimPosition = tuple[int, int, int]
@@ -76,7 +76,7 @@ class NothingLeftRule(Rule):
                     yield self.violation((queue, job.id), why, step, job)
 
 
-def is_unlimited(settings: SettingsTimeline, claim: Step) -> bool:
+def is_unlimited(settings: SettingsTimeline, claim: RecordedStep) -> bool:
     """Return whether the queue certainly was not paused and had no limits during a claim."""
     interval = (claim.began, ended(claim))
     return settings.certain("paused", *interval) == "false" and all(
@@ -84,7 +84,7 @@ def is_unlimited(settings: SettingsTimeline, claim: Step) -> bool:
     )
 
 
-def admits_every_job(settings: SettingsTimeline, claim: Step) -> bool:
+def admits_every_job(settings: SettingsTimeline, claim: RecordedStep) -> bool:
     """Return whether no key and no clock could hold a due job back during a claim."""
     interval = (claim.began, ended(claim))
     return all(settings.certain(name, *interval) == "null" for name in ("per_key", "rate", "key_rate"))
@@ -95,18 +95,18 @@ class WaitingJob:
 
     __slots__ = ("claim", "position", "since")
 
-    def __init__(self, claim: Step, since: float) -> None:
+    def __init__(self, claim: RecordedStep, since: float) -> None:
         self.claim, self.since = claim, since
         self.position: ClaimPosition = position_of(claim)
 
 
-def position_of(claim: Step) -> ClaimPosition:
+def position_of(claim: RecordedStep) -> ClaimPosition:
     return (-claim.priority, claim.run_at, claim.seq)
 
 
 def skipped_jobs(
-    ids: list[IdSteps], unanswered_claim: float, short_claims: list[Step] | None
-) -> Iterator[tuple[Step, Step | None]]:
+    ids: list[IdSteps], unanswered_claim: float, short_claims: list[RecordedStep] | None
+) -> Iterator[tuple[RecordedStep, RecordedStep | None]]:
     """Yield each claim (or each short claim) with None, and again with a job it skipped.
 
     One sweep over the claims in the order they were sent. A job is added once it certainly waits, and removed
@@ -140,7 +140,7 @@ class WaitingJobs:
         self._number += 1
         heappush(self._later, (job.claim.run_at, self._number, job))
 
-    def first(self, step: Step) -> WaitingJob | None:
+    def first(self, step: RecordedStep) -> WaitingJob | None:
         """Return the first job that waited and was due during the whole claim, or None."""
         while self._later and self._later[0][0] <= step.now:
             _, number, job = heappop(self._later)
@@ -188,14 +188,14 @@ def is_closed_for_sure(run: RecordedRun, until: int) -> bool:
     return bool(ways) and all(ways)
 
 
-def seq_of(claim: Step) -> int:
+def seq_of(claim: RecordedStep) -> int:
     """Return the seq; 0 if the history does not contain it, as in an event log."""
     return claim.seq
 
 
-def last_of_each_call(ids: list[IdSteps]) -> list[Step]:
+def last_of_each_call(ids: list[IdSteps]) -> list[RecordedStep]:
     """For each claim, return the job it took that comes last in claim order."""
-    calls: dict[tuple[object, ...], Step] = {}
+    calls: dict[tuple[object, ...], RecordedStep] = {}
     for id_steps in ids:
         for claim in filter(seq_of, id_steps.claims):
             key = (claim.client, claim.call) if claim.call else (claim.began, claim.ended, claim.lease)

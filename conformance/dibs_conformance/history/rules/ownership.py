@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from dibs_conformance.history.by_id import END_OF, IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 class FencesRule(Rule):
@@ -100,7 +100,7 @@ class StaleFenceRule(Rule):
                 yield self.violation(id_steps.key, why, newest, step)
 
 
-def may_repeat(run: RecordedRun | None, step: Step) -> bool:
+def may_repeat(run: RecordedRun | None, step: RecordedStep) -> bool:
     """Return whether the answer of `step` may repeat an end that an earlier step made.
 
     Return True if the run is not in the history.
@@ -115,7 +115,7 @@ def may_repeat(run: RecordedRun | None, step: Step) -> bool:
 SUCCESS = frozenset({"done", "returned", "handed_off", "cancelled"})
 
 
-def makes_same_end(earlier: Step, step: Step) -> bool:
+def makes_same_end(earlier: RecordedStep, step: RecordedStep) -> bool:
     """Return whether `earlier` may have made the end that the answer of `step` repeats."""
     end = "cancelled" if step.status == "cancelled" else END_OF.get(step.how, "")
     if step.status in ("returned", "handed_off") or not end:
@@ -141,7 +141,9 @@ class HolderAcceptedRule(Rule):
                 for step in lost:
                     yield from self._check_lost(id_steps, runs.get(step.fence), step)
 
-    def _check_lost(self, id_steps: IdSteps, run: RecordedRun | None, step: Step) -> Iterator[Violation]:
+    def _check_lost(
+        self, id_steps: IdSteps, run: RecordedRun | None, step: RecordedStep
+    ) -> Iterator[Violation]:
         if run is None or not before(run.claim, step):
             return
         self.met += 1

@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.order import waiting_periods
 from dibs_conformance.history.rules.rule import Rule, Violation, ended
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 @frozen
@@ -22,7 +22,7 @@ class Period:
     since: float
     until: float
     #: The claim that ended the period of a waiting job, or that began the run.
-    claim: Step
+    claim: RecordedStep
 
 
 @define
@@ -30,7 +30,7 @@ class Reading:
     """A listing or an export by one client, from its first page to its last, read as a whole or in parts."""
 
     #: The `split` that returned the cursors of the parts, if there was one, and then the pages.
-    steps: list[Step] = field(factory=list)
+    steps: list[RecordedStep] = field(factory=list)
     ids: Counter[str] = field(factory=Counter)
 
     @property
@@ -93,9 +93,9 @@ def periods_by_state(history: RecordedHistory, queue: str) -> dict[str, list[Per
     return found
 
 
-def readings_of(pages: Iterable[Step]) -> Iterator[Reading]:
+def readings_of(pages: Iterable[RecordedStep]) -> Iterator[Reading]:
     """Yield the complete readings: pages of one client that follow each other, from no cursor to none."""
-    by_client: dict[str, list[Step]] = defaultdict(list)
+    by_client: dict[str, list[RecordedStep]] = defaultdict(list)
     for page in pages:
         by_client[page.client].append(page)
     for steps in by_client.values():
@@ -116,7 +116,7 @@ def readings_of(pages: Iterable[Step]) -> Iterator[Reading]:
                 reading = Reading()
 
 
-def follows(reading: Reading, page: Step) -> bool:
+def follows(reading: Reading, page: RecordedStep) -> bool:
     """Return whether a page continues a reading."""
     if not reading.steps or reading.steps[-1].op == "split":
         return page.after is None
@@ -124,7 +124,7 @@ def follows(reading: Reading, page: Step) -> bool:
     return (last.op, last.how, cursor_behind(last)) == (page.op, page.how, page.after)
 
 
-def cursor_behind(page: Step) -> str | None:
+def cursor_behind(page: RecordedStep) -> str | None:
     """Return the cursor at which the next page of the reading begins, or None after the last page."""
     return page.upto if page.next is None else page.next
 

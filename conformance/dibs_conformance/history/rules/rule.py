@@ -12,7 +12,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from dibs_conformance.history.by_id import Key, RecordedHistory
-from dibs_conformance.history.step import Step
+from dibs_conformance.steps import RecordedStep
 
 
 @frozen
@@ -24,7 +24,7 @@ class Violation:
     key: Key
     why: str
     #: The contradicting steps.
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RecordedStep, ...] = ()
 
 
 class Rule:
@@ -42,21 +42,21 @@ class Rule:
         """Yield every violation."""
         raise NotImplementedError
 
-    def violation(self, key: Key, why: str, *steps: Step) -> Violation:
+    def violation(self, key: Key, why: str, *steps: RecordedStep) -> Violation:
         return Violation(self.name, key, why, steps)
 
 
-def by_answer(steps: Iterable[Step]) -> list[Step]:
+def by_answer(steps: Iterable[RecordedStep]) -> list[RecordedStep]:
     """Return the answered steps, ordered by the time of their answer."""
     return sorted((step for step in steps if step.ended is not None), key=ended)
 
 
-def ended(step: Step) -> int:
+def ended(step: RecordedStep) -> int:
     """Return the time of the answer. The step must have one."""
     assert step.ended is not None  # noqa: S101 - callers pass answered steps only
     return step.ended
 
 
-def before(earlier: Step, later: Step) -> bool:
+def before(earlier: RecordedStep, later: RecordedStep) -> bool:
     """Return whether `earlier` was answered before `later` was sent."""
     return earlier.ended is not None and earlier.ended < later.began

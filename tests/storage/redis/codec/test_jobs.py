@@ -25,7 +25,7 @@ from dibs.storage.redis.codec.data import decode_retention, encode_retention
 from dibs.storage.redis.codec.requests import encode_request, encode_requests
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
-from dibs_conformance.sequential.strategies import DATA, ERRORS, RETENTIONS
+from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
 
 numbers = st.integers(0, 2**53)
 counts = st.integers(0, 2**32 - 1)

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
 from dibs.model.overrides import BACKOFF, COUNT, DECLARATIONS, DURATION, TIME, Kind, Overrides
 from dibs.model.requests import (
     Cancelled,
@@ -41,6 +41,8 @@ DAY = 24 * HOUR
 QUEUES = ("q", 'we{ird}:q*"\n')
 IDS = ("a", "b", "c{d}:'\"\n\\%é", "i" * 510 + "é")
 HOLDERS = ("ann", 'b"o\nb')
+#: The queues of an example and their fail queues.
+EVERYWHERE = (*QUEUES, *(name + FAIL_SUFFIX for name in QUEUES))
 
 RETENTIONS: tuple[OutcomeRetention | None, ...] = (
     None,
@@ -140,6 +142,12 @@ CAUSES: tuple[RetryCause, ...] = ("error", "timeout", "stall")
 # A value that is listed several times is drawn more often: most examples use one id of one queue.
 ids = st.sampled_from((*IDS[:1] * 4, *IDS[:2], *IDS))
 queues = st.sampled_from((*QUEUES[:1] * 3, *QUEUES))
+every_queue = st.sampled_from((*QUEUES[:1] * 4, QUEUES[1], EVERYWHERE[2]))
+#: The age of the issued value that a rule uses. 0 is the newest value, and the most frequent choice.
+picks = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 5, 8))
+picked = st.lists(picks, min_size=1, max_size=3)
+#: True: the next claim uses a live lease. False: it uses any lease, also an expired or unknown one.
+mostly_true = st.sampled_from((True, True, True, True, False))
 data = st.sampled_from(DATA)
 conflicts = st.sampled_from(CONFLICTS)
 retentions = st.sampled_from(RETENTIONS)

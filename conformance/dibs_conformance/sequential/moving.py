@@ -7,11 +7,12 @@ from copy import deepcopy
 
 from msgspec import structs
 
-from dibs.model.job import Outcome, Slot
+from dibs.model.job import Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
-from dibs_conformance.sequential.lockstep.log import Lockstep
+from dibs_conformance.verbs import Lockstep, import_
+from dibs_conformance.verbs.list import hide_expired
 
 HOUR = 3_600_000
 
@@ -25,7 +26,7 @@ def read_export(pair: Lockstep, queue: str, limit: int) -> tuple[list[ExportReco
     pair.record("export", {"queue": queue, "limit": limit}, [record.id for record in records])
     check_ids(pair, queue, [record.id for record in records])
     for record in records:
-        pair.compare_slot(queue, record.id, hide_expired_outcome(record.slot, pair.now))
+        pair.compare_slot(queue, record.id, hide_expired(record.slot, pair.now))
     return records, settings
 
 
@@ -46,15 +47,6 @@ def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
     must = {id for id, one in known.items() if one.current or one.live_outcome(pair.now)}
     if len(ids) != len(set(ids)) or not must <= set(ids) <= set(known):
         raise Mismatch(f"export has {sorted(ids)}; expected {sorted(must)}")
-
-
-def hide_expired_outcome(slot: Slot, now: int) -> Slot:
-    """Return the slot as `get` shows it: without an expired outcome."""
-    return structs.replace(slot, outcome=None) if slot.outcome and is_expired(slot.outcome, now) else slot
-
-
-def is_expired(outcome: Outcome, now: int) -> bool:
-    return outcome.expires_at is not None and now >= outcome.expires_at
 
 
 def copy_and_compare(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
@@ -86,7 +78,7 @@ def copy_oracle(source: Lockstep, target: Lockstep, queue: str, records: list[Ex
                 kind, scope, source.numbering.expected(kind, scope, number), number, call
             )
         known = deepcopy(source.oracle.get(queue, record.id))
-        target.oracle.import_(queue, record.id, known, target.now)
+        import_.step(target.oracle, queue, record.id, known, target.now)
 
 
 def import_twice(target: Lockstep, queue: str, records: list[ExportRecord]) -> None:

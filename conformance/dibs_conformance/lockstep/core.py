@@ -2,6 +2,10 @@
 
 After a call, the laws check its result. Then the result is compared with that of the oracle, and then every
 slot of the queue. A slot holds everything about one id.
+
+After a claim that left no admitted job, its caller waits with the token of the claim until its `next_due`. If
+a job is admitted before that time, a wait with this token must return at once. `check_token` makes such a
+wait, through the handle of the claim.
 """
 
 from __future__ import annotations
@@ -11,22 +15,22 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Settings
-from dibs.model.results import ExportRecord, State
+from dibs.model.results import ClaimResult, ExportRecord, State
 from dibs.storage.protocol import Storage
+from dibs_conformance.answer_types import VERBS, check_result
 from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
+from dibs_conformance.lockstep.interruptions import Interruptions, Kind, compact_handle
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.admission import admitted_jobs, has_headroom
 from dibs_conformance.oracle.matching import match, match_slot
 from dibs_conformance.oracle.numbering import Mismatch, NumberMap
-from dibs_conformance.report.story import CallRecorder
-from dibs_conformance.sequential.lockstep.interruptions import Interruptions, Kind, compact_handle
-from dibs_conformance.sequential.lockstep.standing import StandingToken
-from dibs_conformance.sequential.strategies import IDS
-from dibs_conformance.sequential.unimplemented import VERBS, check_result
+from dibs_conformance.report.call_text import CallRecorder
+from dibs_conformance.strategies import IDS
 from dibs_conformance.target import OpenedStorage
 
 T = TypeVar("T")
@@ -46,6 +50,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 #: The most pages of one read. No example fills as many pages, so a read with more of them would never end.
 MOST_PAGES = 1000
+#: Seconds in which a storage gets the message about a change through another connection.
+TOKEN_PATIENCE = 3.0
 
 
 @define
@@ -73,6 +79,21 @@ class LawChecker:
         history.add(observed)
         for check in self._after:
             check(observed, history)
+
+
+@frozen
+class StandingToken:
+    """The token of the newest claim in a queue, if that claim left no admitted job."""
+
+    token: str
+    next_due: int | None
+    #: The handle of the claim. After a restart it is another one: a restart ends all waits.
+    storage: Storage
+
+    def lasts(self, handles: list[Storage], now: int) -> bool:
+        """Return whether the caller of the claim still waits at `now`."""
+        is_open = any(handle is self.storage for handle in handles)
+        return is_open and (self.next_due is None or now < self.next_due)
 
 
 class LockstepCore:
@@ -106,7 +127,7 @@ class LockstepCore:
         #: The queue, the number of the call and the slots of the newest read.
         self._newest: tuple[str, int, dict[str, Slot]] = ("", 0, {})
         #: The id whose numbers the result of a request_key carries, by queue and key.
-        self._key_owners: dict[tuple[str, str], str] = {}
+        self.key_owners: dict[tuple[str, str], str] = {}
         #: By queue: the token of the newest claim, if its caller would wait with it.
         self.standing: dict[str, StandingToken] = {}
 
@@ -223,21 +244,11 @@ class LockstepCore:
             raise Mismatch(f"after the call, {queue!r}/{id!r}: {error}") from None
 
     def after_write(self, *queues: str) -> None:
-        if self.compare_each:
-            for queue in queues:
-                self._compare_with_oracle(queue, self._slots_after_call(queue))
-
-    def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
-        """Return the two cursors of each part into which `split` divides a listing or an export."""
-        args = {"queue": queue, "parts": parts, "state": state}
-        cuts = self.call(
-            "split", args, self.storage.split(queue, parts, **self.options("split", state=state))
-        )
-        if len(cuts) >= parts:
-            raise Mismatch(
-                f"split in {parts} parts returned {len(cuts)} cursors; expected at most {parts - 1}"
-            )
-        return list(zip((None, *cuts), (*cuts, None), strict=True))
+        """Compare the slots of the changed queues, and check that the change ends the waits it must end."""
+        for queue in queues if self.compare_each else ():
+            self._compare_with_oracle(queue, self._slots_after_call(queue))
+        for queue in queues:
+            self.check_token(queue)
 
     def read_listing(
         self, queue: str, state: State, limit: int = PAGE, part: CursorRange = (None, None)
@@ -317,3 +328,33 @@ class LockstepCore:
         if expected is None or actual is None or (actual.queue, actual.id) != (expected.queue, expected.id):
             return False
         return self.numbering.expected("fence", (actual.queue, actual.id), actual.fence) == expected.fence
+
+    # -- tokens of claims ------------------------------------------------------------------------------
+
+    def keep_token(self, queue: str, answer: ClaimResult, storage: Storage) -> None:
+        """Keep the token of a claim of `storage` if a caller would wait with it: it left no admitted job.
+
+        A storage that does not listen yet has no token. Then a wait returns one, and begins to listen.
+        """
+        known = self.oracle.queue(queue)
+        self.standing.pop(queue, None)
+        if not known.settings.has_limits or answer.lost or not storage.capabilities.push_wakeups:
+            return
+        # A read after the claim may have closed its handle, and opened another one in its place.
+        if storage in self.opened.handles and not admitted_jobs(known, self.now):
+            token = answer.token or self.run_coroutine(storage.wait([queue], timeout=0)).since[queue]
+            self.standing[queue] = StandingToken(token, answer.next_due, storage)
+
+    def check_token(self, queue: str) -> None:
+        """Check that the kept token of a queue stands only as long as no job is admitted."""
+        standing, known = self.standing.get(queue), self.oracle.queue(queue)
+        if standing is None or known.settings.paused or not has_headroom(known):
+            return
+        if not admitted_jobs(known, self.now):
+            return
+        del self.standing[queue]
+        if standing.lasts(self.opened.handles, self.now):
+            since = {queue: standing.token}
+            work = standing.storage.wait([queue], since=since, timeout=TOKEN_PATIENCE)
+            answer = self.call("wait", {"queues": [queue], "since": since, "timeout": TOKEN_PATIENCE}, work)
+            self.check_laws("wait", queue, {"next_due": standing.next_due}, answer, self.slots(queue))

@@ -18,7 +18,7 @@ Completion = Literal["answered", "unknown", "refused", "raised"]
 
 
 @define(kw_only=True)
-class Call:
+class ClientCall:
     """One call of one client, with the times at which it was sent (`invoked`) and answered (`returned`).
 
     All clients of an example take both times from the same clock.
@@ -36,7 +36,7 @@ class Call:
     completion: Completion = "unknown"
     answer: Any = None
 
-    def overlaps(self, other: Call) -> bool:
+    def overlaps(self, other: ClientCall) -> bool:
         """Return whether the two calls overlap in time."""
         return self.invoked <= other.returned and other.invoked <= self.returned
 
@@ -60,5 +60,5 @@ class Snapshot:
 class Round:
     """Calls that may overlap, and a snapshot taken after they returned."""
 
-    calls: list[Call]
+    calls: list[ClientCall]
     snapshot: Snapshot | None = None

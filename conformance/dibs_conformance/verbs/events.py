@@ -1,17 +1,51 @@
-"""Reads the log of a queue from an offset, and compares it with the log of the oracle."""
+"""The verb `events`, which reads the log of a queue from an offset."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import define
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
 
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
-from dibs.storage.protocol import LATEST
+from dibs.storage.protocol import LATEST, Storage
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import MOST_PAGES, PAGE, LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import LoggedEvent
-from dibs_conformance.sequential.lockstep.by_id import IdVerbs
-from dibs_conformance.sequential.lockstep.core import MOST_PAGES, PAGE
+from dibs_conformance.steps import LoggedEntry
+from dibs_conformance.verbs.actions import ClientAction, ClientState
+from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages
+from dibs_conformance.verbs.verb import CallEncoding, StepFields, Verb
+
+
+async def read_events(
+    storage: Storage, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
+) -> EventPage:
+    """Read the log from an offset to its end. Return all events, and the offset of the last page."""
+    found: list[tuple[str, LogEvent]] = []
+    for _ in range(MAX_PAGES):
+        page = await storage.events(queue, after=after, limit=limit, now=now)
+        found += page.events
+        after = page.offset
+        if not page.events:
+            return EventPage(events=tuple(found), offset=page.offset)
+    raise EndlessPages(f"the log of {queue!r} does not end after {MAX_PAGES} pages")
+
+
+def build_arguments(action: ClientAction, _: str, state: ClientState) -> dict[str, Any]:
+    """Read from the start of the log, or from an offset that a client received."""
+    offsets = [None, *state.offsets]
+    return {"after": offsets[-1 - action.nth_newest % len(offsets)], "limit": action.limit}
+
+
+def remember(state: ClientState, call: ClientCall) -> None:
+    state.offsets.append(call.answer.offset)
 
 
 @define
@@ -22,8 +56,8 @@ class Reader:
     position: int = 0
 
 
-class Lockstep(IdVerbs):
-    """A storage and the oracle in lockstep, with all verbs."""
+class EventsCalls(LockstepCore):
+    """`events`, called in lockstep."""
 
     def events(self, queue: str, reader: Reader, limit: int) -> None:
         """Read to the end of the log, and raise Mismatch unless it has the events of the oracle."""
@@ -123,3 +157,37 @@ def summarize_events(events: list[LogEvent]) -> str:
 
 def summarize_logged_events(logged: list[LoggedEvent]) -> str:
     return summarize_events([n.event for n in logged])
+
+
+class EventsRules(MachineBase):
+    @rule(queue=some.every_queue, limit=some.limits, jump=st.sampled_from((False, False, False, True)))
+    def events(self, queue: str, limit: int, *, jump: bool) -> None:
+        reader = self.readers.setdefault(queue, Reader())
+        if jump:
+            self.lockstep.skip_to_latest(queue, reader)
+        self.lockstep.events(queue, reader, limit)
+
+
+def recorded_request(queue: str, *, after: str | None = None, **_: Any) -> StepFields:
+    return [{"op": "events", "queue": queue, "after": after}]
+
+
+def recorded_reply(requested: StepFields, answer: EventPage) -> StepFields:
+    logged = tuple(
+        LoggedEntry(offset, e.kind, e.id, e.fence, e.claimed_at, e.finished_at) for offset, e in answer.events
+    )
+    fields = {"status": "read", "logged": logged, "next": answer.offset, "fell_off": answer.fell_off}
+    return [{**one, **fields} for one in requested]
+
+
+VERB = Verb(
+    name="events",
+    weight=3,
+    # The search for an order leaves it out; concurrent/log_readers.py checks it.
+    arguments=build_arguments,
+    reads=True,
+    call=read_events,
+    remember=remember,
+    encoding=CallEncoding(recorded_request, recorded_reply),
+    valid={"after": None},
+)

@@ -10,6 +10,7 @@ never.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Literal
 
@@ -57,6 +58,11 @@ NO_MEMO: Final = "none"
 Range = tuple[int, int]
 
 
+def digest(value: bytes | None) -> str:
+    """Return a short digest of bytes, or "none" for None."""
+    return "none" if value is None else blake2b(value, digest_size=6).hexdigest()
+
+
 class RecordedOutcome(Struct, frozen=True, gc=False, array_like=True):
     """An outcome as read. `result` is a digest."""
 
@@ -90,7 +96,7 @@ class LoggedEntry(Struct, frozen=True, gc=False, array_like=True):
     finished_at: int | None = None
 
 
-class Step(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The effect of one call on one id. Values are those of the contract; bytes are replaced by digests."""
 
     op: Op
@@ -171,9 +177,9 @@ class InvalidHistory(Refused):
     """A line of a history cannot be read as a step."""
 
 
-def read_steps(lines: Iterable[bytes]) -> Iterator[Step]:
+def read_steps(lines: Iterable[bytes]) -> Iterator[RecordedStep]:
     """Read JSON lines, skipping empty ones. Raises InvalidHistory with the line number."""
-    decode = msgspec.json.Decoder(Step).decode
+    decode = msgspec.json.Decoder(RecordedStep).decode
     for number, line in enumerate(lines, 1):
         if line.isspace():
             continue
@@ -185,7 +191,7 @@ def read_steps(lines: Iterable[bytes]) -> Iterator[Step]:
             ) from None
 
 
-def read_file(path: Path) -> Iterator[Step]:
+def read_file(path: Path) -> Iterator[RecordedStep]:
     """Read a history from a file. Raises InvalidHistory."""
     try:
         file = path.open("rb")
@@ -195,20 +201,20 @@ def read_file(path: Path) -> Iterator[Step]:
         yield from read_steps(file)
 
 
-def write_steps(steps: Iterable[Step]) -> Iterator[bytes]:
+def write_steps(steps: Iterable[RecordedStep]) -> Iterator[bytes]:
     """Encode steps as JSON lines."""
     encode = msgspec.json.Encoder().encode
     for step in steps:
         yield encode(step) + b"\n"
 
 
-def without_superseded(steps: Iterable[Step]) -> Iterator[Step]:
+def without_superseded(steps: Iterable[RecordedStep]) -> Iterator[RecordedStep]:
     """Yield the steps without unanswered ones that were written again with their answer.
 
     A recorder with `twice` writes a call when it is sent, with the status `unknown`, and again when it is
     answered.
     """
-    open_calls: dict[tuple[str, int], list[Step]] = {}
+    open_calls: dict[tuple[str, int], list[RecordedStep]] = {}
     for step in steps:
         if step.call and step.unknown:
             open_calls.setdefault((step.client, step.call), []).append(step)

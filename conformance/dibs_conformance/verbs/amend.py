@@ -1,60 +1,47 @@
-"""The oracle's implementation of cancel, amend and forget."""
+"""The verb `amend`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from dibs.model.job import Job, OutcomeRetention
 from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
-from dibs.model.results import AmendStatus, CancelStatus
-from dibs_conformance.oracle.ending import end_current
+from dibs.model.results import AmendStatus
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.enqueueing import resolve_time
 from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
+from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.steps import digest
+from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, WITH_SUCCESSOR
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Scene,
+    StepFields,
+    Verb,
+    check_answer,
+    race,
+    with_status,
+)
+
+PATCHES = (JobPatch(attributes={"b": b"2"}), JobPatch(priority=1, delay=5, lease=7))
 
 
-def cancel(queue: OracleQueue, id: str, now: int, *, running: bool) -> CancelStatus:
-    """Cancel a waiting job or drop a successor; with `running`, also request the cancellation of the run."""
-    record = queue.record(id)
-    record.forget_old_drops(now)
-    job, outcome = record.current, record.live_outcome(now)
-    if job is None:
-        return outcome.kind if outcome else "not_found"
-    if job.run is None:
-        end_current(queue, record, "cancelled", now)
-        return "cancelled"
-    dropped = drop_successor(queue, record, now)
-    if not running:
-        return "cancelled" if dropped else "active"
-    return cancel_running(queue, record, job, now)
-
-
-def drop_successor(queue: OracleQueue, record: IdRecord, now: int) -> bool:
-    blocked = record.successor()
-    if blocked is None:
-        return False
-    record.drop_successor(now)
-    queue.log_attempt_end("cancelled", replace(blocked, attempts=0), now)
-    return True
-
-
-def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> CancelStatus:
-    assert job.run is not None  # noqa: S101 - the caller checked it
-    if job.run.lease is None:
-        end_current(queue, record, "cancelled", now)
-        return "cancelled"
-    if not job.run.cancel_requested:
-        record.current = replace(job, run=replace(job.run, cancel_requested=True))
-        queue.log_event("cancel_requested", job.id, now, record.current)
-    return "requested"
-
-
-def amend(queue: OracleQueue, id: str, patch: JobPatch, now: int) -> AmendStatus:
+def step(oracle: Oracle, queue_name: str, id: str, patch: JobPatch, now: int) -> AmendStatus:
     """Apply a patch to the job, its successor and its outcome. Apply all fields, or none."""
+    queue = oracle.queue(queue_name)
     record = queue.record(id)
     record.forget_old_drops(now)
     job = record.current
@@ -121,11 +108,40 @@ def extend_outcome(record: IdRecord, retention: OutcomeRetention, now: int) -> N
         record.outcome = replace(record.outcome, expires_at=None if age is None else now + age)
 
 
-def forget(queue: OracleQueue, id: str, now: int) -> bool:
-    """Remove everything of an id. Return whether it had a job or an unexpired outcome."""
-    record = queue.record(id)
-    had = record.current is not None or record.live_outcome(now) is not None
-    queue.ids[id] = IdRecord()
-    if had:
-        queue.log_event("forgotten", id, now)
-    return had
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    id, patch = part.request["id"], part.request["patch"]
+    check_answer(world, part, id, step(world.oracle, part.call.queue, id, patch, now))
+
+
+class AmendCalls(LockstepCore):
+    """`amend`, called in lockstep."""
+
+    def amend(self, queue: str, id: str, patch: JobPatch) -> None:
+        args = {"id": id, "patch": patch}
+        work = self.storage.amend(queue, id, patch, now=self.now)
+        answer = self.call("amend", {"queue": queue, **args}, work)
+        self.check_laws("amend", queue, args, answer)
+        self.compare(queue, id, step(self.oracle, queue, id, patch, self.now), answer)
+        self.after_write(queue)
+
+
+class AmendRules(MachineBase):
+    @rule(queue=some.queues, id=some.ids, data=st.data())
+    def amend(self, queue: str, id: str, data: st.DataObject) -> None:
+        self.lockstep.amend(queue, id, data.draw(some.patches(self.lockstep.now)))
+
+
+def recorded_request(queue: str, id: str, patch: JobPatch, **_: Any) -> StepFields:
+    payload = "" if patch.payload is UNSET else digest(patch.payload)
+    return [{"op": "amend", "queue": queue, "id": id, "payload": payload}]
+
+
+VERB = Verb(
+    name="amend",
+    weight=2,
+    arguments=lambda action, _, __: {"id": action.ids[0], "patch": PATCHES[action.flag]},
+    apply=apply,
+    races=(race("amend", "claim", setup=(*GRANTS, ENQUEUE)),),
+    scenes={"amend": Scene(WITH_SUCCESSOR, ClientAction(operation="amend"))},
+    encoding=CallEncoding(recorded_request, lambda requested, answer: with_status(requested, [answer])),
+)

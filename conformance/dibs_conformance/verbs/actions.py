@@ -1,0 +1,110 @@
+"""The actions of the test clients: random calls as data, which can be sent to another process.
+
+A failing example is shrunk by removing actions. So an action does not contain fences, revisions or leases.
+It picks them from the `ClientState` when it runs, for example "the newest run".
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from attrs import define, evolve, field, frozen
+
+from dibs.model.results import ClaimResult, State
+
+#: Lifetimes of leases in ms. A short lease expires within an example once a client adds `PAST_SHORT_TTL` to
+#: its time.
+LONG_TTL, SHORT_TTL, PAST_SHORT_TTL = 3_600_000, 10, 11
+UNUSED_LEASE = "0" * 32
+#: 2026-01-01 UTC, in ms.
+START = 1_767_225_600_000
+#: The ids of all examples. Few ids, so that clients meet.
+IDS = ("a", "b")
+
+
+@frozen(kw_only=True)
+class ClientAction:
+    """One call that a client is to make."""
+
+    operation: str
+    ids: tuple[str, ...] = ("a",)
+    #: Selects a run or revision of the client's state. 0 is the newest.
+    nth_newest: int = 0
+    #: Selects a lease: 0 is the long lease, 1 the short lease, 2 a lease that was never granted.
+    lease: int = 0
+    #: A key of `verbs.settle.SETTLE_ACTIONS`.
+    settle_as: str = "complete"
+    #: An index into `verbs.enqueue.CONFLICT_OPTIONS`.
+    conflict: int = 0
+    #: An index into `verbs.enqueue.JOB_DATA`, or `LARGE_DATA`.
+    data: int = 0
+    #: Delay of an enqueued job in ms.
+    delay: int = 0
+    limit: int = 10
+    #: Chooses a variant of the operation, for example `running` of a cancel.
+    flag: bool = False
+    #: Added to the time of the example, in ms.
+    clock_offset: int = 0
+    #: A key of `verbs.configure.SETTINGS_PATCHES`.
+    configure_to: str = "pause"
+    #: The state of a listing.
+    state: State = "waiting"
+
+
+@frozen
+class Hold:
+    """The point at which a client stops until the other clients of its round are done."""
+
+    #: Counts the coroutines that the client enters or resumes, or its lines of storage code.
+    at: int
+    unit: Literal["coroutine", "line"] = "coroutine"
+
+
+@define
+class ClientState:
+    """The runs, revisions, leases and offsets of the log that clients received so far, oldest first."""
+
+    runs: list[tuple[str, int]] = field(factory=list)
+    revisions: list[tuple[str, int]] = field(factory=list)
+    leases: list[str] = field(factory=list)
+    offsets: list[str] = field(factory=list)
+
+    def add_claim(self, claim: ClaimResult) -> None:
+        """Add the fences and revisions of the claimed jobs."""
+        self.runs += [(job.id, job.run.fence) for job in claim.jobs if job.run is not None]
+        self.revisions += [(job.id, job.revision) for job in claim.jobs]
+
+    def lease(self, action: ClientAction) -> str:
+        """Return the lease that an action picks: the long one, the short one, or one never granted."""
+        return self.leases[action.lease] if action.lease < min(2, len(self.leases)) else UNUSED_LEASE
+
+    def run(self, action: ClientAction) -> tuple[str, int]:
+        """Return the id and the fence of the run that an action picks; without any run, a fence of 1."""
+        return nth_newest(self.runs, action.nth_newest) or (action.ids[0], 1)
+
+    def revision(self, action: ClientAction) -> tuple[str, int]:
+        """Return the id and the revision that an action picks; without any, a revision of 1."""
+        return nth_newest(self.revisions, action.nth_newest) or (action.ids[0], 1)
+
+
+def nth_newest(received: list[tuple[str, int]], nth: int) -> tuple[str, int] | None:
+    return received[-1 - nth % len(received)] if received else None
+
+
+@frozen
+class Program:
+    """The actions that one client runs next, with the client state and the time they start from."""
+
+    actions: tuple[ClientAction, ...]
+    queue: str
+    state: ClientState
+    now: int
+    #: The place in the storage's code at which the client stops during this action; None for no stop. Clients
+    #: without a scheduler ignore it.
+    hold: Hold | None = None
+
+    def with_own_state(self) -> Program:
+        """Return a copy with its own `ClientState`, so that the client can add to it."""
+        state = self.state
+        own = ClientState(list(state.runs), list(state.revisions), list(state.leases), list(state.offsets))
+        return evolve(self, state=own)

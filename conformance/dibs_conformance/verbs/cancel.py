@@ -1,0 +1,116 @@
+"""The verb `cancel`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from msgspec.structs import replace
+
+from dibs.model.job import Job
+from dibs.model.results import CancelStatus
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.ending import end_current
+from dibs_conformance.oracle.ids import IdRecord
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.verbs.actions import ClientAction, ClientState
+from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, WITH_SUCCESSOR
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Scene,
+    Verb,
+    by_ids,
+    check_answer,
+    race,
+    step_of_each_id,
+    with_status,
+)
+
+
+def build_arguments(action: ClientAction, queue: str, state: ClientState) -> dict[str, Any]:
+    return {**by_ids(action, queue, state), "running": action.flag}
+
+
+def step(oracle: Oracle, queue: str, ids: Sequence[str], now: int, *, running: bool) -> list[CancelStatus]:
+    return [cancel(oracle.queue(queue), id, now, running=running) for id in ids]
+
+
+def cancel(queue: OracleQueue, id: str, now: int, *, running: bool) -> CancelStatus:
+    """Cancel a waiting job or drop a successor; with `running`, also request the cancellation of the run."""
+    record = queue.record(id)
+    record.forget_old_drops(now)
+    job, outcome = record.current, record.live_outcome(now)
+    if job is None:
+        return outcome.kind if outcome else "not_found"
+    if job.run is None:
+        end_current(queue, record, "cancelled", now)
+        return "cancelled"
+    dropped = drop_successor(queue, record, now)
+    if not running:
+        return "cancelled" if dropped else "active"
+    return cancel_running(queue, record, job, now)
+
+
+def drop_successor(queue: OracleQueue, record: IdRecord, now: int) -> bool:
+    blocked = record.successor()
+    if blocked is None:
+        return False
+    record.drop_successor(now)
+    queue.log_attempt_end("cancelled", replace(blocked, attempts=0), now)
+    return True
+
+
+def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> CancelStatus:
+    assert job.run is not None  # noqa: S101 - the caller checked it
+    if job.run.lease is None:
+        end_current(queue, record, "cancelled", now)
+        return "cancelled"
+    if not job.run.cancel_requested:
+        record.current = replace(job, run=replace(job.run, cancel_requested=True))
+        queue.log_event("cancel_requested", job.id, now, record.current)
+    return "requested"
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    running = part.call.args["running"]
+    [expected] = step(world.oracle, part.call.queue, [part.request], now, running=running)
+    check_answer(world, part, part.request, expected)
+
+
+class CancelCalls(LockstepCore):
+    """`cancel`, called in lockstep."""
+
+    def cancel(self, queue: str, ids: Sequence[str], *, running: bool) -> None:
+        args = {"ids": ids, "running": running}
+        options = self.options("cancel", running=running)
+        work = self.storage.cancel(queue, ids, **options, now=self.now)
+        answers = self.call("cancel", {"queue": queue, **args}, work)
+        self.check_laws("cancel", queue, args, answers)
+        expected = step(self.oracle, queue, ids, self.now, running=running)
+        self.compare(queue, "", tuple(expected), tuple(answers))
+        self.after_write(queue)
+
+
+class CancelRules(MachineBase):
+    @rule(queue=some.queues, ids=some.some_ids, running=st.booleans())
+    def cancel(self, queue: str, ids: list[str], *, running: bool) -> None:
+        self.lockstep.cancel(queue, ids, running=running)
+
+
+VERB = Verb(
+    name="cancel",
+    weight=4,
+    arguments=build_arguments,
+    batch="ids",
+    apply=apply,
+    races=(race("cancel", "settle"), race("cancel", "claim", setup=(*GRANTS, ENQUEUE))),
+    scenes={"cancel": Scene(WITH_SUCCESSOR, ClientAction(operation="cancel", flag=True))},
+    encoding=CallEncoding(step_of_each_id("cancel"), with_status),
+)

@@ -1,0 +1,314 @@
+"""The verb `claim`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hypothesis.stateful import rule
+from msgspec.structs import replace
+
+from dibs.model.job import Job
+from dibs.model.results import ClaimResult
+from dibs.storage.protocol import Storage
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.admission import is_admitted, next_due
+from dibs_conformance.oracle.enqueueing import activate
+from dibs_conformance.oracle.matching import match
+from dibs_conformance.oracle.numbering import Mismatch, WrongTime
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.steps import digest
+from dibs_conformance.verbs.actions import IDS, ClientAction
+from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.situations import (
+    CLAIM,
+    CLAIM_ONE,
+    ENQUEUE_BOTH,
+    FULL_KEY,
+    GRANTS,
+    KEYED,
+    ONE_OF_TWO,
+    ONE_START,
+    OTHER_KEY_DATA,
+    SETTLE,
+    configure,
+)
+from dibs_conformance.verbs.verb import (
+    ANY_ID,
+    CallEncoding,
+    CallPart,
+    Fields,
+    Scene,
+    StepFields,
+    Verb,
+    race,
+)
+
+
+def step(oracle: Oracle, queue_name: str, lease: str, limit: int, now: int) -> ClaimResult:
+    """Make admitted due jobs active: by priority, then by run_at, then by seq (contract 2)."""
+    queue = oracle.queue(queue_name)
+    holder = queue.lease(lease, now)
+    if holder is None:
+        return ClaimResult(now=now, lost=True)
+    if queue.settings.paused:
+        return ClaimResult(now=now)
+    free = limit
+    if queue.settings.max_active is not None:
+        free = min(limit, max(0, queue.settings.max_active - len(queue.held())))
+    due = [job for job in queue.jobs() if job.run is None and job.run_at <= now]
+    jobs: list[Job] = []
+    for job in sorted(due, key=lambda job: claim_order(job, job.seq)):
+        if len(jobs) < free and is_admitted(queue, job, now):
+            jobs.append(activate(queue, job, lease, holder.holder, now))
+    due_later = next_due(queue, now)
+    return ClaimResult(jobs=tuple(jobs), now=now, next_due=due_later)  # type: ignore[arg-type]
+
+
+def claim_order(job: Job, seq: int) -> tuple[int, int, int]:
+    return -job.data.priority, job.run_at, seq
+
+
+# -- beside other clients ----------------------------------------------------------------------------
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    lease, limit = part.request["lease"], part.request["limit"]
+    if not part.answered:
+        step(world.oracle, part.call.queue, lease, limit, now)
+        return
+    queue, answer = world.oracle.queue(part.call.queue), part.answer
+    holder = queue.lease(lease, now)
+    if answer.lost or holder is None:
+        if (holder is None) != answer.lost:
+            alive = "alive" if holder else "dead"
+            raise Mismatch(f"claim answered lost={answer.lost}, but the lease is {alive}")
+        return
+    if answer.now != now:
+        raise WrongTime(f"claim answered now={answer.now}; expected {now}")
+    activate_claimed_jobs(world, part, queue, answer, lease, holder.holder)
+
+
+def activate_claimed_jobs(
+    world: PossibleWorld, part: CallPart, queue: OracleQueue, answer: ClaimResult, lease: str, holder: str
+) -> None:
+    """Activate the claimed jobs in the oracle. Raises Mismatch for a job not due, out of order or skipped."""
+    now, limit = answer.now, part.request["limit"]
+    full = check_settings(part, queue, len(answer.jobs)) or len(answer.jobs) == limit
+    if len(answer.jobs) > limit or len({job.id for job in answer.jobs}) < len(answer.jobs):
+        raise Mismatch(f"claimed {[job.id for job in answer.jobs]} with the limit {limit}")
+    keys = [claim_order(job, job.seq) for job in answer.jobs]
+    if keys != sorted(keys):
+        raise Mismatch(f"claimed {[job.id for job in answer.jobs]} in the wrong order")
+    for job in answer.jobs:
+        current = queue.record(job.id).current
+        if current is None or current.run is not None or current.run_at > now:
+            raise Mismatch(f"claimed {job.id!r}, which was not due")
+        check_skipped(world, part, queue, claim_order(job, job.seq))
+        if not part.settings_change and not is_admitted(queue, current, now):
+            raise Mismatch(f"claimed {job.id!r}, which the limits of the queue did not admit")
+        actual = activate(queue, current, lease, holder, now)
+        match(world.numbering, (queue.name, job.id), actual, job, f"claimed {job.id!r}")
+    if not full:
+        check_skipped(world, part, queue, None)
+
+
+def check_skipped(
+    world: PossibleWorld, part: CallPart, queue: OracleQueue, until: tuple[int, int, int] | None
+) -> None:
+    """Raise Mismatch if an admitted job stands before `until` in the order, or anywhere if that is None."""
+    # An overlapping call may free room, and may charge a clock, before or after the claim has read them.
+    if queue.settings.has_limits and (part.concurrent_ids or part.settings_change):
+        return
+    now = part.answer.now
+    for job in queue.jobs():
+        if job.run is not None or job.run_at > now or part.may_skip(job.id):
+            continue
+        seq = world.numbering.actual("seq", (queue.name, job.id), job.seq)
+        passed = until is None or (seq is not None and claim_order(job, seq) < until)
+        if passed and is_admitted(queue, job, now):
+            raise Mismatch(f"claim skipped {job.id!r}, which was due")
+
+
+def check_settings(part: CallPart, queue: OracleQueue, taken: int) -> bool:
+    """Return whether the settings of the queue allow the claim to take no more than the jobs `taken`.
+
+    Raises Mismatch if they allow fewer. While a `configure` overlaps the claim, any settings may apply.
+    """
+    settings = queue.settings
+    if part.settings_change:
+        return True
+    if settings.paused:
+        if taken:
+            raise Mismatch(f"claimed {taken} jobs from a paused queue")
+        return True
+    if settings.max_active is None:
+        return False
+    room = max(0, settings.max_active - len(queue.held()))
+    if taken > room:
+        raise Mismatch(f"claimed {taken} jobs; max_active {settings.max_active} leaves room for {room}")
+    # An overlapping call may free room only after the claim has counted.
+    return taken == room or bool(part.concurrent_ids)
+
+
+def touches(call: ClientCall) -> Iterator[str]:
+    """Yield the ids that the claim took. Without an answer, it may have taken any."""
+    if call.completion != "answered":
+        yield ANY_ID
+    else:
+        yield from (job.id for job in call.answer.jobs)
+
+
+# -- in lockstep -------------------------------------------------------------------------------------
+
+
+class ClaimCalls(LockstepCore):
+    """`claim`, called in lockstep."""
+
+    def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
+        args = {"lease": lease, "limit": limit}
+        called_at = self.now if now is None else now
+        work = self.storage.claim(queue, lease, limit, now=called_at)
+        answer = self.call("claim", {"queue": queue, **args}, work)
+        self.compare_claim(queue, args, answer, self.newest_handle)
+        self.after_write(queue)
+        return answer
+
+    def compare_claim(
+        self, queue: str, args: Mapping[str, Any], answer: ClaimResult, storage: Storage
+    ) -> None:
+        """Compare the answer of a claim by the handle `storage`. The reads of laws may use another one."""
+        self.check_laws("claim", queue, args, answer)
+        expected = step(self.oracle, queue, args["lease"], args["limit"], self.now)
+        if expected.lost:
+            answer = replace(answer, next_due=None)
+        self._compare_jobs(queue, expected, answer)
+        self.compare(queue, "", replace(expected, jobs=()), replace(answer, jobs=()))
+        self.keep_token(queue, answer, storage)
+
+    def _compare_jobs(self, queue: str, expected: ClaimResult, answer: ClaimResult) -> None:
+        ids, wanted = [job.id for job in answer.jobs], [job.id for job in expected.jobs]
+        if ids != wanted:
+            raise Mismatch(f"claimed {ids}; expected {wanted}")
+        for old, new in zip(expected.jobs, answer.jobs, strict=True):
+            self.compare(queue, old.id, old, new)
+
+
+class ClaimRules(MachineBase):
+    @rule(queue=some.every_queue, pick=some.picks, limit=some.limits, alive=some.mostly_true)
+    def claim(self, queue: str, pick: int, limit: int, *, alive: bool) -> None:
+        lease = self.live_lease(queue) if alive else self.issued_lease(pick)
+        self.issued.add_claim(queue, self.lockstep.claim(queue, lease, limit))
+
+
+# -- in recorded histories ---------------------------------------------------------------------------
+
+
+def recorded_request(queue: str, lease: str, limit: int, **_: Any) -> StepFields:
+    return [{"op": "claim", "queue": queue, "lease": lease, "limit": limit}]
+
+
+def recorded_reply(requested: StepFields, answer: ClaimResult) -> StepFields:
+    """Return one step per job, and one more if the claim took fewer jobs than its limit or lost its lease."""
+    [claim] = requested
+    taken = [job_fields(claim, job, answer.now) for job in answer.jobs]
+    if len(taken) >= claim["limit"]:
+        return taken
+    return [*taken, {**claim, "status": "lost" if answer.lost else "short", "now": answer.now}]
+
+
+def job_fields(claim: Fields, job: Job, now: int) -> Fields:
+    run, origin = job.run, job.origin
+    return {
+        **claim,
+        "id": job.id,
+        "status": "taken",
+        "now": now,
+        "fence": run.fence if run else 0,
+        "first": job.first,
+        "revision": job.revision,
+        "attempt": job.attempts,
+        "retries": job.retries,
+        "stalls": job.stalls,
+        "timeouts": job.timeouts,
+        "priority": job.data.priority,
+        "job_key": job.data.key or "",
+        "run_at": job.run_at,
+        "seq": job.seq,
+        "payload": digest(job.data.payload),
+        "memo": digest(job.data.memo),
+        "origin": (origin.queue, origin.id, origin.fence) if origin else None,
+    }
+
+
+ENCODING = CallEncoding(recorded_request, recorded_reply)
+OTHER_KEY = ClientAction(operation="enqueue", ids=IDS[1:], data=OTHER_KEY_DATA)
+ONE_OF_A_KEY = configure("one of a key")
+
+VERB = Verb(
+    name="claim",
+    weight=9,
+    arguments=lambda action, _, state: {"lease": state.lease(action), "limit": action.limit},
+    apply=apply,
+    touches=touches,
+    remember=lambda state, call: state.add_claim(call.answer),
+    races=(
+        race("claim", "claim", "2"),
+        race("claim", "enqueue"),
+        race("claim", "settle"),
+        race("claim", "reap", "3, leases"),
+        race(
+            "claim",
+            "claim",
+            "3, claim",
+            setup=(*GRANTS, configure("one active"), ENQUEUE_BOTH),
+            first_action=CLAIM_ONE,
+            second_actions=(CLAIM_ONE,),
+        ),
+        race(
+            "claim",
+            "configure",
+            "3, configure",
+            setup=(*GRANTS, ENQUEUE_BOTH),
+            first_action=CLAIM_ONE,
+            second_actions=(configure("pause"),),
+            after=(CLAIM,),
+        ),
+        *(
+            race(
+                "claim",
+                "claim",
+                "2",
+                setup=(*KEYED, limit),
+                first_action=CLAIM_ONE,
+                second_actions=(CLAIM_ONE,),
+                after=(CLAIM,),
+            )
+            for limit in (ONE_OF_A_KEY, configure("one start"), configure("one start of a key"))
+        ),
+        *(
+            race(
+                "claim",
+                other.operation,
+                "2",
+                setup=FULL_KEY,
+                first_action=CLAIM,
+                second_actions=(other,),
+                after=(CLAIM,),
+            )
+            for other in (SETTLE, OTHER_KEY, configure("any of a key"), ClientAction(operation="forget"))
+        ),
+    ),
+    scenes={
+        "claim": Scene((*GRANTS, ENQUEUE_BOTH), CLAIM),
+        "claim one of a key": Scene(ONE_OF_TWO, CLAIM),
+        "charge a rate": Scene(ONE_START, CLAIM),
+    },
+    encoding=ENCODING,
+)
+#: The blocking form of `claim`, which only recorded histories call.
+BLOCKING = Verb(name="claim_blocking", encoding=ENCODING)

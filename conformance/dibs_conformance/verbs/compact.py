@@ -1,0 +1,26 @@
+"""The operation `compact`: the rare work of a storage, for example a checkpoint (dibs.storage.compaction)."""
+
+from __future__ import annotations
+
+from dibs.storage.compaction import Compaction
+from dibs.storage.protocol import Storage
+from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.situations import WITH_SUCCESSOR
+from dibs_conformance.verbs.verb import Scene, Verb
+
+
+async def compact(storage: Storage, _: str, *, now: int) -> None:
+    """Call `compact` of the storage, if it has this method."""
+    del now
+    if isinstance(storage, Compaction):
+        await storage.compact()
+
+
+VERB = Verb(
+    name="compact",
+    weight=1,
+    # The search for an order leaves it out: it changes nothing that a call can see.
+    arguments=lambda _, __, ___: {},
+    call=compact,
+    scenes={"compact": Scene(WITH_SUCCESSOR, ClientAction(operation="compact"))},
+)

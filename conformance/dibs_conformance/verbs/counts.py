@@ -1,0 +1,70 @@
+"""The verb `counts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import convert
+
+from dibs.model.results import Counts
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import STATES
+from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.situations import ENQUEUE_BOTH, GRANTS
+from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, race
+
+
+def step(oracle: Oracle, queue: str) -> Counts:
+    sizes: dict[str, int] = {state: len(oracle.list(queue, state)) for state in STATES}
+    return convert(sizes, Counts)
+
+
+def split(call: ClientCall) -> Iterator[CallPart]:
+    """Yield a part for each number."""
+    counts: Counts = call.answer[call.queue]
+    for name in counts.__struct_fields__:
+        if name != "approximate":
+            yield CallPart(call, "counts", name, getattr(counts, name), apply, is_pure=True)
+
+
+def apply(world: PossibleWorld, part: CallPart, _: int) -> None:
+    expected = getattr(step(world.oracle, part.call.queue), part.request)
+    if part.answer != expected:
+        raise Mismatch(f"counts answered {part.answer} {part.request}; expected {expected}")
+
+
+class CountsCalls(LockstepCore):
+    """`counts`, called in lockstep."""
+
+    def counts(self, queues: Sequence[str]) -> None:
+        args = {"queues": queues}
+        answers = self.call("counts", args, self.storage.counts(queues, now=self.now))
+        for queue in queues:
+            self.check_laws("counts", queue, args, answers[queue])
+            self.compare(queue, "", step(self.oracle, queue), answers[queue])
+
+
+def recorded_reply(requested: StepFields, answer: Mapping[str, Counts]) -> StepFields:
+    return [{**one, "status": "counted", "counts": numbers_of(answer[one["queue"]])} for one in requested]
+
+
+def numbers_of(counts: Counts) -> dict[str, int]:
+    return {name: int(getattr(counts, name)) for name in counts.__struct_fields__}
+
+
+VERB = Verb(
+    name="counts",
+    weight=1,
+    arguments=lambda _, __, ___: {},
+    split=split,
+    apply=apply,
+    reads=True,
+    takes_queues=True,
+    races=(race("counts", "claim", "3, counts", setup=(*GRANTS, ENQUEUE_BOTH)),),
+    encoding=CallEncoding(
+        lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], recorded_reply
+    ),
+)

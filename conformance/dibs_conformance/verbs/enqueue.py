@@ -1,0 +1,202 @@
+"""The verb `enqueue`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, OnConflict, Reject, Update
+from dibs.model.results import EnqueueResult
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle, enqueueing
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.steps import digest
+from dibs_conformance.verbs.actions import IDS, ClientAction, ClientState
+from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.situations import (
+    ENQUEUE,
+    ENQUEUE_OTHER,
+    GRANTS,
+    READ_LOG,
+    RUNNING,
+    SETTLE,
+    configure,
+)
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Fields,
+    Scene,
+    StepFields,
+    Verb,
+    check_answer,
+    race,
+)
+
+#: `ClientAction.conflict` is an index into these. The last one is update-only: its job has no data.
+CONFLICT_OPTIONS: tuple[OnConflict, ...] = (
+    *(Update(), Update(), Update(), Reject(), Reject(failed=True)),
+    *(Update(data=False, run_at="earlier"), Update(run_at="later", reset_counts=False)),
+    Update(create=False, run_at="later"),
+)
+UPDATE_ONLY = len(CONFLICT_OPTIONS) - 1
+#: `ClientAction.data` is an index into these, or `LARGE_DATA` for a payload of `LARGE_BYTES` bytes.
+JOB_DATA = (
+    JobData(payload=b"1"),
+    JobData(payload=b"2", priority=1),
+    JobData(payload=b"3", attributes={"a": b"1"}),
+    JobData(payload=b"4", key="k"),
+    JobData(payload=b"5", key="m"),
+)
+LARGE_DATA, LARGE_BYTES = -1, 1_000_000
+
+
+def build_requests(action: ClientAction) -> list[EnqueueRequest]:
+    data = large_data() if action.data == LARGE_DATA else JOB_DATA[action.data]
+    if action.conflict == UPDATE_ONLY:
+        data = JobData()
+    return [
+        EnqueueRequest(
+            job=NewJob(id=id, data=data, delay=action.delay or None),
+            on_conflict=CONFLICT_OPTIONS[action.conflict],
+            request_key="k" if action.flag and action.nth_newest else None,
+        )
+        for id in action.ids
+    ]
+
+
+@cache
+def large_data() -> JobData:
+    """Return a payload of random bytes, which a storage cannot compress."""
+    return JobData(payload=Random(0).randbytes(LARGE_BYTES))
+
+
+def step(oracle: Oracle, queue: str, requests: Sequence[EnqueueRequest], now: int) -> list[EnqueueResult]:
+    return [enqueueing.enqueue(oracle.queue(queue), request, now) for request in requests]
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    request = part.request
+    [expected] = step(world.oracle, part.call.queue, [request], now)
+    owner = request.job.id
+    if request.request_key is not None:
+        if not expected.repeated:
+            world.key_owners[request.request_key] = owner
+        owner = world.key_owners.get(request.request_key, owner)
+    check_answer(world, part, owner, expected)
+
+
+def remember(state: ClientState, call: ClientCall) -> None:
+    """Add the revisions.
+
+    Skip repeated enqueues. Their answer has the revision of the first enqueue with that request_key, often
+    for another id. If the range of this id covers that revision by chance, the linearizability check cannot
+    decide whether the answer is right.
+    """
+    ids = (request.job.id for request in call.args["requests"])
+    answers = zip(ids, call.answer, strict=True)
+    state.revisions += [(id, answer.revision) for id, answer in answers if not answer.repeated]
+
+
+class EnqueueCalls(LockstepCore):
+    """`enqueue`, called in lockstep."""
+
+    def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        args = {"requests": requests}
+        work = self.storage.enqueue(queue, requests, now=self.now)
+        answers = self.call("enqueue", {"queue": queue, **args}, work)
+        self.check_laws("enqueue", queue, args, answers)
+        expected = step(self.oracle, queue, requests, self.now)
+        for request, wanted, answer in zip(requests, expected, answers, strict=True):
+            self.compare(queue, self._key_owner(queue, request, repeated=wanted.repeated), wanted, answer)
+        self.after_write(queue)
+        return answers
+
+    def _key_owner(self, queue: str, request: EnqueueRequest, *, repeated: bool) -> str:
+        """Return the id to which the revisions in a result belong.
+
+        For a repeated request_key, this is the id of the first request with that key.
+        """
+        if request.request_key is None:
+            return request.job.id
+        key = (queue, request.request_key)
+        if not repeated:
+            self.key_owners[key] = request.job.id
+        return self.key_owners.get(key, request.job.id)
+
+
+class EnqueueRules(MachineBase):
+    @rule(queue=some.queues, data=st.data())
+    def enqueue(self, queue: str, data: st.DataObject) -> None:
+        requests = data.draw(some.requests(self.lockstep.now))
+        answers = self.lockstep.enqueue(queue, requests)
+        accepted = [(r.job.id, a.revision) for r, a in zip(requests, answers, strict=True) if not a.repeated]
+        self.issued.revisions += [(queue, id, revision) for id, revision in accepted]
+
+
+def recorded_request(queue: str, requests: Sequence[EnqueueRequest], **_: Any) -> StepFields:
+    return [request_fields(queue, request) for request in requests]
+
+
+def request_fields(queue: str, request: EnqueueRequest) -> Fields:
+    """Return the fields of the step of one request; also of a follow-up."""
+    on_conflict = request.on_conflict
+    return {
+        "op": "enqueue",
+        "queue": queue,
+        "id": request.job.id,
+        "key": request.request_key or "",
+        "payload": digest(request.job.data.payload),
+        "replaces": not isinstance(on_conflict, Update) or on_conflict.replaces,
+        "resets": not isinstance(on_conflict, Update) or on_conflict.resets,
+        "creates": not isinstance(on_conflict, Update) or on_conflict.create,
+    }
+
+
+def recorded_reply(requested: StepFields, answer: Sequence[EnqueueResult]) -> StepFields:
+    names = ("status", "first", "revision", "repeated")
+    return [
+        {**one, **{name: getattr(result, name) for name in names}}
+        for one, result in zip(requested, answer, strict=True)
+    ]
+
+
+ONLY_UPDATES = ClientAction(operation="enqueue", conflict=UPDATE_ONLY)
+ALL_EVENTS = configure("all events")
+
+VERB = Verb(
+    name="enqueue",
+    weight=10,
+    arguments=lambda action, _, __: {"requests": build_requests(action)},
+    batch="requests",
+    apply=apply,
+    remember=remember,
+    races=(
+        race("enqueue", "enqueue"),
+        race("enqueue", "settle", "3, the fold law"),
+        race("enqueue", "settle", "3, the fold law", first_action=ONLY_UPDATES, second_actions=(SETTLE,)),
+        race(
+            "enqueue",
+            "events",
+            "3, events",
+            setup=(*GRANTS, ALL_EVENTS),
+            first_action=ENQUEUE,
+            second_actions=(ENQUEUE_OTHER, READ_LOG),
+        ),
+    ),
+    scenes={
+        "enqueue": Scene(GRANTS, ClientAction(operation="enqueue", ids=IDS, flag=True, nth_newest=1)),
+        "update": Scene((*GRANTS, ENQUEUE), ClientAction(operation="enqueue", data=1)),
+        "block": Scene(RUNNING, ClientAction(operation="enqueue", ids=("a", "a"), data=1)),
+        "update only": Scene(RUNNING, ONLY_UPDATES),
+    },
+    encoding=CallEncoding(recorded_request, recorded_reply),
+)

@@ -1,0 +1,82 @@
+"""The verb `export`, and the operation of test clients that reads an export in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from dibs.model.job import Slot
+from dibs.model.results import ExportPage
+from dibs.storage.protocol import Storage
+from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages, apply_found, split_reading
+from dibs_conformance.verbs.verb import CallEncoding, StepFields, Verb, answered, race
+
+#: The number of parts into which the operation `split` divides an export.
+PARTS = 2
+
+
+async def read_export(
+    storage: Storage, queue: str, *, limit: int = 100, after: str | None = None, until: str | None = None
+) -> list[tuple[str, Slot]]:
+    """Return all ids of an export, or of the part of it between two cursors."""
+    found: list[tuple[str, Slot]] = []
+    for _ in range(MAX_PAGES):
+        page = await storage.export(queue, after=after, until=until, limit=limit)
+        found += [(record.id, record.slot) for record in page.records]
+        after = page.after
+        if after is None:
+            return found
+    raise EndlessPages(f"export of {queue!r} does not end after {MAX_PAGES} pages")
+
+
+async def read_split(storage: Storage, queue: str, *, limit: int = 100) -> list[tuple[str, Slot]]:
+    """Return all ids of an export that is read in parts, the last part first."""
+    cursors: Sequence[str | None] = [None, *await storage.split(queue, PARTS), None]
+    found: list[tuple[str, Slot]] = []
+    for after, until in reversed([*pairwise(cursors)]):
+        found += await read_export(storage, queue, limit=limit, after=after, until=until)
+    return found
+
+
+def recorded_request(
+    queue: str, *, after: str | None = None, until: str | None = None, **_: Any
+) -> StepFields:
+    return [{"op": "export", "queue": queue, "after": after, "upto": until}]
+
+
+def recorded_reply(requested: StepFields, answer: ExportPage) -> StepFields:
+    ids = tuple(record.id for record in answer.records)
+    return [{**one, "status": "listed", "ids": ids, "next": answer.after} for one in requested]
+
+
+def recorded_split(queue: str, *_: Any, state: str | None = None, **__: Any) -> StepFields:
+    return [{"op": "split", "queue": queue, "how": state or ""}]
+
+
+VERB = Verb(
+    name="export",
+    weight=1,
+    arguments=lambda action, _, __: {"limit": action.limit},
+    split=split_reading,
+    apply=apply_found,
+    reads=True,
+    takes_now=False,
+    call=read_export,
+    races=(race("export", "enqueue", "3, export", first_action=ClientAction(operation="export", limit=1)),),
+    encoding=CallEncoding(recorded_request, recorded_reply),
+    valid={"after": None, "until": None},
+)
+SPLIT = Verb(
+    name="split",
+    weight=1,
+    arguments=lambda action, _, __: {"limit": action.limit},
+    split=split_reading,
+    apply=apply_found,
+    reads=True,
+    takes_now=False,
+    call=read_split,
+    races=(race("split", "forget", "3, split", first_action=ClientAction(operation="split", limit=1)),),
+    encoding=CallEncoding(recorded_split, answered("split")),
+)

@@ -1,0 +1,82 @@
+"""The verb `forget`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.ids import IdRecord
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, RUNNING
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Scene,
+    StepFields,
+    Verb,
+    by_ids,
+    check_answer,
+    race,
+    step_of_each_id,
+    with_status,
+)
+
+
+def step(oracle: Oracle, queue: str, ids: Sequence[str], now: int) -> list[bool]:
+    return [forget(oracle.queue(queue), id, now) for id in ids]
+
+
+def forget(queue: OracleQueue, id: str, now: int) -> bool:
+    """Remove everything of an id. Return whether it had a job or an unexpired outcome."""
+    record = queue.record(id)
+    had = record.current is not None or record.live_outcome(now) is not None
+    queue.ids[id] = IdRecord()
+    if had:
+        queue.log_event("forgotten", id, now)
+    return had
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    [expected] = step(world.oracle, part.call.queue, [part.request], now)
+    check_answer(world, part, part.request, expected)
+
+
+class ForgetCalls(LockstepCore):
+    """`forget`, called in lockstep."""
+
+    def forget(self, queue: str, ids: Sequence[str]) -> None:
+        args = {"ids": ids}
+        answers = self.call("forget", {"queue": queue, **args}, self.storage.forget(queue, ids, now=self.now))
+        self.check_laws("forget", queue, args, answers)
+        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now)), tuple(answers))
+        self.after_write(queue)
+
+
+class ForgetRules(MachineBase):
+    @rule(queue=some.queues, ids=st.lists(some.ids, min_size=1, max_size=1))
+    def forget(self, queue: str, ids: list[str]) -> None:
+        self.lockstep.forget(queue, ids)
+
+
+def recorded_reply(requested: StepFields, answer: Sequence[bool]) -> StepFields:
+    return with_status(requested, ["forgotten" if one else "not_found" for one in answer])
+
+
+VERB = Verb(
+    name="forget",
+    weight=2,
+    arguments=by_ids,
+    batch="ids",
+    apply=apply,
+    races=(race("forget", "claim", setup=(*GRANTS, ENQUEUE)),),
+    scenes={"forget": Scene(RUNNING, ClientAction(operation="forget"))},
+    encoding=CallEncoding(step_of_each_id("forget"), recorded_reply),
+)

@@ -1,0 +1,123 @@
+"""The verb `report`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
+
+from dibs.model.results import ReportStatus
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.steps import digest
+from dibs_conformance.verbs.actions import ClientAction, ClientState
+from dibs_conformance.verbs.situations import CLAIM, REAP, RUNNING
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Scene,
+    StepFields,
+    Verb,
+    check_answer,
+    race,
+    with_status,
+)
+
+#: The progress and the memo of a report.
+REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (
+    (b"0.5", None),
+    (None, b"m1"),
+    (b"0.5", b"m2"),
+    (None, b""),
+)
+
+
+def build_arguments(action: ClientAction, _: str, state: ClientState) -> dict[str, Any]:
+    id, fence = state.run(action)
+    progress, memo = REPORTS[(action.limit + action.flag + action.nth_newest) % len(REPORTS)]
+    return {"id": id, "fence": fence, "progress": progress, "memo": memo}
+
+
+def step(
+    oracle: Oracle, queue: str, id: str, fence: int, progress: bytes | None, memo: bytes | None = None
+) -> ReportStatus:
+    """Store progress, a memo, or both, on the active run with this fence. An empty memo removes the memo."""
+    record = oracle.queue(queue).record(id)
+    job = record.current
+    if job is None or job.run is None or job.run.fence != fence:
+        return "lost"
+    if progress is not None:
+        job = replace(job, run=replace(job.run, progress=progress))
+    if memo is not None:
+        job = replace(job, data=replace(job.data, memo=memo or None))
+    record.current = job
+    return "reported"
+
+
+def apply(world: PossibleWorld, part: CallPart, _: int) -> None:
+    queue, id, request = part.call.queue, part.request["id"], part.request
+    fence = world.numbering.expected("fence", (queue, id), request["fence"])
+    expected = step(world.oracle, queue, id, fence, request["progress"], request["memo"])
+    check_answer(world, part, id, expected)
+
+
+class ReportCalls(LockstepCore):
+    """`report`, called in lockstep."""
+
+    def report(
+        self, queue: str, id: str, fence: int, progress: bytes | None = None, memo: bytes | None = None
+    ) -> None:
+        args = {"id": id, "fence": fence, "progress": progress, "memo": memo}
+        options = self.options("report", progress=progress, memo=memo)
+        work = self.storage.report(queue, id, fence, **options, now=self.now)
+        answer = self.call("report", {"queue": queue, **args}, work)
+        self.check_laws("report", queue, args, answer)
+        oracle_fence = self.numbering.expected("fence", (queue, id), fence)
+        self.compare(queue, id, step(self.oracle, queue, id, oracle_fence, progress, memo), answer)
+        self.after_write(queue)
+
+
+class ReportRules(MachineBase):
+    @precondition(has_runs)
+    @rule(pick=some.picks, reported=st.sampled_from(some.REPORTS))
+    def report(self, pick: int, reported: tuple[bytes | None, bytes | None]) -> None:
+        self.lockstep.report(*self.issued_run(pick), *reported)
+
+
+def recorded_request(
+    queue: str, id: str, fence: int, *reported: bytes | None, memo: bytes | None = None, **_: Any
+) -> StepFields:
+    memo = reported[1] if len(reported) > 1 else memo
+    stored = "" if memo is None else digest(memo or None)
+    return [{"op": "report", "queue": queue, "id": id, "fence": fence, "memo": stored}]
+
+
+A_MEMO = ClientAction(operation="report", limit=1)
+
+VERB = Verb(
+    name="report",
+    weight=1,
+    arguments=build_arguments,
+    apply=apply,
+    races=(
+        race(
+            "report",
+            "settle",
+            "1, the memo",
+            first_action=A_MEMO,
+            second_actions=(ClientAction(operation="settle", settle_as="retry"), CLAIM),
+        ),
+        race("report", "reap", "3, leases", second_actions=(REAP, CLAIM)),
+    ),
+    scenes={
+        "report": Scene(RUNNING, ClientAction(operation="report")),
+        "report a memo": Scene(RUNNING, A_MEMO),
+    },
+    encoding=CallEncoding(recorded_request, lambda requested, answer: with_status(requested, [answer])),
+    valid={"id": "held"},
+)

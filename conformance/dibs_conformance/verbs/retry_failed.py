@@ -1,0 +1,101 @@
+"""The verb `retry_failed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis.stateful import rule
+
+from dibs.model.job import Job, JobData, Origin
+from dibs.model.results import RetryFailedStatus
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.situations import FAILED
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Scene,
+    Verb,
+    by_ids,
+    check_answer,
+    race,
+    step_of_each_id,
+    with_status,
+)
+
+
+def step(oracle: Oracle, queue: str, ids: Sequence[str], now: int) -> list[RetryFailedStatus]:
+    return [retry_failed(oracle.queue(queue), id, now) for id in ids]
+
+
+def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
+    """Enqueue a failed job again, with the data that its outcome kept."""
+    record = queue.record(id)
+    outcome = record.live_outcome(now)
+    if record.current is not None:
+        return "live"
+    if outcome is None:
+        return "not_found"
+    if outcome.kind != "failed":
+        return outcome.kind
+    if outcome.data is None:
+        return "not_kept"
+    record.forget_old_drops(now)
+    record.current, record.outcome = revived_job(queue, id, outcome.origin, outcome.data, now), None
+    queue.log_event("queued", id, now, record.current)
+    return "queued"
+
+
+def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
+    """Return the job of a failed outcome: due now, with counts of 0, new numbers and its stored data."""
+    seq, revision = queue.numbers.draw(), queue.numbers.draw()
+    return Job(
+        id=id,
+        data=data,
+        run_at=now,
+        enqueued_at=now,
+        seq=seq,
+        first=revision,
+        revision=revision,
+        origin=origin,
+    )
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    [expected] = step(world.oracle, part.call.queue, [part.request], now)
+    check_answer(world, part, part.request, expected)
+
+
+class RetryFailedCalls(LockstepCore):
+    """`retry_failed`, called in lockstep."""
+
+    def retry_failed(self, queue: str, ids: Sequence[str]) -> None:
+        args = {"ids": ids}
+        work = self.storage.retry_failed(queue, ids, now=self.now)
+        answers = self.call("retry_failed", {"queue": queue, **args}, work)
+        self.check_laws("retry_failed", queue, args, answers)
+        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now)), tuple(answers))
+        self.after_write(queue)
+
+
+class RetryFailedRules(MachineBase):
+    @rule(queue=some.queues, ids=some.some_ids)
+    def retry_failed(self, queue: str, ids: list[str]) -> None:
+        self.lockstep.retry_failed(queue, ids)
+
+
+VERB = Verb(
+    name="retry_failed",
+    weight=2,
+    arguments=by_ids,
+    batch="ids",
+    apply=apply,
+    races=(race("retry_failed", "enqueue", setup=FAILED),),
+    scenes={"retry_failed": Scene(FAILED, ClientAction(operation="retry_failed"))},
+    encoding=CallEncoding(step_of_each_id("retry_failed"), with_status),
+)

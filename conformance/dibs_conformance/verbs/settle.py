@@ -1,0 +1,302 @@
+"""The verb `settle`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
+
+from dibs.errors import Refused
+from dibs.model.check_jobs import check_follow_ups
+from dibs.model.job import FAIL_SUFFIX, Error, NewJob
+from dibs.model.limits import LIMITS
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    EnqueueRequest,
+    Fail,
+    FollowUp,
+    HandOff,
+    Release,
+    RetryLater,
+    SettleAction,
+    Settlement,
+)
+from dibs.model.results import SettleResult
+from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import LockstepCore
+from dibs_conformance.lockstep.machine import MachineBase, has_runs
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle.ending import end_current, end_kind, end_run, return_to_waiting
+from dibs_conformance.oracle.ids import IdRecord, OneOf
+from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.steps import FOLLOWED, digest
+from dibs_conformance.verbs.actions import IDS, PAST_SHORT_TTL, ClientAction, ClientState
+from dibs_conformance.verbs.enqueue import ONLY_UPDATES, request_fields
+from dibs_conformance.verbs.situations import (
+    CLAIM,
+    ENQUEUE_OTHER,
+    FULL_KEY,
+    ONE_OF_TWO,
+    READ_LOG,
+    REAP,
+    RUNNING,
+    RUNNING_SHORT_LEASE,
+    SETTLE,
+    WITH_SUCCESSOR,
+    configure,
+)
+from dibs_conformance.verbs.verb import (
+    CallEncoding,
+    CallPart,
+    Fields,
+    Scene,
+    StepFields,
+    Verb,
+    check_answer,
+    race,
+)
+
+ERROR = Error(type="ValueError", message="no")
+#: Keyed by name, because the report of a failure prints the name.
+SETTLE_ACTIONS: dict[str, SettleAction] = {
+    "complete": Complete(result=b"1"),
+    "fail": Fail(error=ERROR),
+    "cancelled": Cancelled(error=ERROR),
+    "retry": RetryLater(),
+    "retry later": RetryLater(delay=5, cause="timeout", error=ERROR),
+    "release": Release(),
+    "release until": Release(delay=5),
+    "hand off": HandOff(),
+}
+#: The names of the actions in recorded histories.
+ACTION_NAMES: dict[type[SettleAction], str] = {
+    Complete: "complete",
+    Fail: "fail",
+    Cancelled: "cancelled",
+    RetryLater: "retry",
+    Release: "release",
+    HandOff: "hand_off",
+}
+
+
+def build_settlements(action: ClientAction, queue: str, state: ClientState) -> list[Settlement]:
+    id, fence = state.run(action)
+    settle_as = SETTLE_ACTIONS[action.settle_as]
+    if isinstance(settle_as, Complete) and action.flag:
+        settle_as = Complete(result=b"1", then=(FollowUp(queue=queue, job=NewJob(id=action.ids[-1])),))
+    return [Settlement(id=id, fence=fence, action=settle_as)]
+
+
+# -- in the oracle -----------------------------------------------------------------------------------
+
+
+def step(
+    oracle: Oracle, queue: str, settlements: Sequence[Settlement], now: int
+) -> list[SettleResult | OneOf]:
+    return [settle(oracle, oracle.queue(queue), one, now) for one in settlements]
+
+
+def settle(oracle: Oracle, queue: OracleQueue, settlement: Settlement, now: int) -> SettleResult | OneOf:
+    """Apply a settlement if the run with its fence is active. Return OneOf where two results are correct."""
+    record, action = queue.record(settlement.id), settlement.action
+    job = record.current
+    if job is None or job.run is None or job.run.fence != settlement.fence:
+        return repeated_result(record, settlement.fence, action, now)
+    if isinstance(action, Complete | Fail | Cancelled):
+        if breaks_limit(action):
+            return SettleResult("refused")
+        end_run(oracle, queue, record, action, now)
+        return SettleResult("done")
+    if isinstance(action, HandOff):
+        return hand_off(queue, record, now)
+    if job.run.lease is None or (action.run_at is not None and action.delay is not None):
+        return SettleResult("refused")
+    return SettleResult("returned" if return_to_waiting(queue, record, action, now) else "cancelled")
+
+
+def repeated_result(record: IdRecord, fence: int, action: SettleAction, now: int) -> SettleResult | OneOf:
+    """Return the result of a settlement for a run that is no longer active.
+
+    If the outcome has this fence, a repeat of the same end gets its first result again. After the expiry of
+    the outcome, `lost` is correct, too, because prune may have removed the outcome.
+    """
+    outcome = record.outcome
+    lost = SettleResult("lost")
+    if outcome is None or outcome.fence != fence or not fence:
+        return lost
+    if end_kind(action) == outcome.kind:
+        result = SettleResult("done")
+    elif end_kind(action) is None and outcome.kind == "cancelled":
+        result = SettleResult("cancelled")
+    else:
+        return lost
+    return result if record.live_outcome(now) else OneOf((result, lost))
+
+
+def breaks_limit(action: End) -> bool:
+    """Return whether the result or a follow-up of an end breaks a limit."""
+    try:
+        check_follow_ups(() if isinstance(action, Cancelled) else action.then)
+    except Refused:
+        return True
+    return isinstance(action, Complete) and action.result is not None and len(action.result) > LIMITS.result
+
+
+def hand_off(queue: OracleQueue, record: IdRecord, now: int) -> SettleResult:
+    """Remove the run from its lease. If its cancellation was requested, end the run as cancelled instead."""
+    job = record.current
+    assert job is not None  # noqa: S101 - the caller checked it
+    assert job.run is not None  # noqa: S101
+    if job.run.lease is None:
+        return SettleResult("handed_off", revision=job.revision)
+    if job.run.cancel_requested:
+        end_current(queue, record, "cancelled", now)
+        return SettleResult("cancelled")
+    record.current = replace(job, run=replace(job.run, lease=None))
+    queue.log_event("handed_off", job.id, now, job)
+    return SettleResult("handed_off", revision=job.revision)
+
+
+# -- beside other clients ----------------------------------------------------------------------------
+
+
+def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+    queue, id = part.call.queue, part.request.id
+    fence = world.numbering.expected("fence", (queue, id), part.request.fence)
+    [expected] = step(world.oracle, queue, [replace(part.request, fence=fence)], now)
+    check_answer(world, part, id, expected)
+
+
+# -- in lockstep -------------------------------------------------------------------------------------
+
+
+class SettleCalls(LockstepCore):
+    """`settle`, called in lockstep."""
+
+    def settle(self, queue: str, settlements: Sequence[Settlement]) -> Sequence[SettleResult]:
+        work = self.storage.settle(queue, settlements, now=self.now)
+        answers = self.call("settle", {"queue": queue, "settlements": settlements}, work)
+        self.compare_settlements(queue, settlements, answers)
+        self.after_write(*changed_queues(queue, settlements))
+        return answers
+
+    def compare_settlements(
+        self, queue: str, settlements: Sequence[Settlement], answers: Sequence[SettleResult]
+    ) -> None:
+        self.check_laws("settle", queue, {"settlements": settlements}, answers)
+        expected = step(self.oracle, queue, [self._as_oracle_knows(queue, s) for s in settlements], self.now)
+        for settlement, wanted, answer in zip(settlements, expected, answers, strict=True):
+            self.compare(queue, settlement.id, wanted, answer)
+        self.match_fail_jobs(queue + FAIL_SUFFIX)
+
+    def _as_oracle_knows(self, queue: str, settlement: Settlement) -> Settlement:
+        """Return the settlement with the fence that the oracle drew for the same run."""
+        fence = self.numbering.expected("fence", (queue, settlement.id), settlement.fence)
+        return replace(settlement, fence=fence)
+
+
+def changed_queues(queue: str, settlements: Sequence[Settlement]) -> list[str]:
+    """Return the queues in which settlements change jobs, also by follow-ups and fail jobs."""
+    follow = [item.queue for s in settlements for item in getattr(s.action, "then", ())]
+    return list(dict.fromkeys([queue, queue + FAIL_SUFFIX, *follow]))
+
+
+class SettleRules(MachineBase):
+    @precondition(has_runs)
+    @rule(picked=some.picked, data=st.data())
+    def settle(self, picked: list[int], data: st.DataObject) -> None:
+        queue = self.issued_run(picked[0])[0]
+        self.lockstep.settle(queue, self.settlements(data, picked, queue))
+
+    @precondition(has_runs)
+    @rule(pick=some.picks, data=st.data())
+    def settle_one(self, pick: int, data: st.DataObject) -> None:
+        self.settle([pick], data)
+
+
+# -- in recorded histories ---------------------------------------------------------------------------
+
+
+def recorded_request(queue: str, settlements: Sequence[Settlement], **_: Any) -> StepFields:
+    return [fields for one in settlements for fields in settlement_fields(queue, one)]
+
+
+def settlement_fields(queue: str, settlement: Settlement) -> list[Fields]:
+    """Return a settlement and its follow-ups. The answer does not show the results of follow-ups."""
+    fields = {"op": "settle", "queue": queue, "id": settlement.id, "fence": settlement.fence}
+    return [{**fields, **action_fields(settlement.action)}, *follow_up_fields(settlement.action)]
+
+
+def action_fields(action: SettleAction) -> Fields:
+    fields: Fields = {"how": ACTION_NAMES[type(action)]}
+    if isinstance(action, Complete):
+        fields["result"] = digest(action.result)
+    return fields
+
+
+def follow_up_fields(action: SettleAction) -> Iterator[Fields]:
+    for item in action.then if isinstance(action, Complete | Fail) else ():
+        yield request_fields(item.queue, EnqueueRequest(job=item.job, on_conflict=item.on_conflict))
+
+
+def recorded_reply(requested: StepFields, answer: Sequence[SettleResult]) -> StepFields:
+    answers, steps, done = iter(answer), list[Fields](), False
+    for one in requested:
+        if one["op"] == "settle":
+            result = next(answers)
+            steps.append({**one, "status": result.status, "revision": result.revision})
+            done = result.status == "done"
+        elif done:
+            steps.append({**one, "status": FOLLOWED})
+    return steps
+
+
+COMPLETE = ClientAction(operation="settle", clock_offset=PAST_SHORT_TTL)
+
+VERB = Verb(
+    name="settle",
+    weight=10,
+    arguments=lambda action, queue, state: {"settlements": build_settlements(action, queue, state)},
+    batch="settlements",
+    apply=apply,
+    races=(
+        race("settle", "settle"),
+        race("settle", "reap", "3, leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
+        race(
+            "settle",
+            "events",
+            "3, events",
+            setup=(*RUNNING_SHORT_LEASE, ENQUEUE_OTHER),
+            first_action=COMPLETE,
+            second_actions=(ClientAction(operation="cancel", ids=IDS[1:]), READ_LOG),
+        ),
+        race(
+            "settle",
+            "claim",
+            "2",
+            setup=FULL_KEY,
+            first_action=SETTLE,
+            second_actions=(CLAIM,),
+            after=(CLAIM,),
+        ),
+    ),
+    scenes={
+        "complete": Scene(WITH_SUCCESSOR, ClientAction(operation="settle", ids=IDS, flag=True)),
+        "fail": Scene(
+            (*WITH_SUCCESSOR, configure("fail handler")), ClientAction(operation="settle", settle_as="fail")
+        ),
+        "end with updates": Scene((*RUNNING, ONLY_UPDATES), SETTLE),
+        "release until": Scene(RUNNING, ClientAction(operation="settle", settle_as="release until")),
+        "retry": Scene(WITH_SUCCESSOR, ClientAction(operation="settle", settle_as="retry later")),
+        "release": Scene(RUNNING, ClientAction(operation="settle", settle_as="release")),
+        "hand off": Scene(RUNNING, ClientAction(operation="settle", settle_as="hand off")),
+        "free a key": Scene((*ONE_OF_TWO, CLAIM), ClientAction(operation="settle", ids=IDS)),
+    },
+    encoding=CallEncoding(recorded_request, recorded_reply),
+)
