@@ -1,30 +1,19 @@
-"""The linearizability check: a search for an order of overlapping calls that explains all results.
-
-The results are the answers of the calls, and the snapshots taken after each round of calls.
-
-The search is depth-first, round by round. All calls of a round return before its snapshot, so the search only
-reorders calls of one round. A call without an answer may take effect now, later or never. An example not
-decided within `MAX_TRIES` steps counts as undecided.
-"""
+"""The linearizability check of an example: the answers, and the snapshots after each round of calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attrs import define, evolve
+from attrs import define, evolve, frozen
 
 from dibs_conformance.concurrent.check_snapshot import check_snapshot
-from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 from dibs_conformance.oracle.possible_world import PossibleWorld
+from dibs_conformance.order_search import OrderSearch, UndecidedOrder
 from dibs_conformance.verbs import VERBS
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.calls import ClientCall, Round
 from dibs_conformance.verbs.verb import CallPart, ids_in_arguments
 
 MAX_TRIES = 8_000
-
-
-class Undecided(Exception):
-    """Raised if the search tried `MAX_TRIES` steps and found no order that explains the results."""
 
 
 @define
@@ -41,106 +30,38 @@ def linearize(rounds: Sequence[Round], queue: str) -> LinearizeResult:
     raised = [call for round_ in rounds for call in round_.calls if call.completion == "raised"]
     if raised:
         return LinearizeResult(linearizable=False, why=f"{raised[0].operation} raised {raised[0].answer}")
-    search = Search(queue)
+    search = OrderSearch([RoundOfCalls(one, queue) for one in rounds], apply_part, MAX_TRIES)
     try:
-        linearizable = search.explains(PossibleWorld(), rounds, ())
-    except Undecided:
+        linearizable = search.explains(PossibleWorld())
+    except UndecidedOrder:
         return LinearizeResult(linearizable=True, undecided=True)
     return LinearizeResult(linearizable=linearizable, why="" if linearizable else search.why)
 
 
-@define
-class Search:
-    """The state of one search, with the longest partial order so far."""
+def apply_part(world: PossibleWorld, part: CallPart, time: int) -> Iterator[PossibleWorld]:
+    after = world.copy()
+    after.oracle.numbers.next_call()
+    after.oracle.now = time
+    part.apply(after, part, time)
+    yield after
 
+
+@frozen
+class RoundOfCalls:
+    """A round of an example, for the search."""
+
+    round: Round
     queue: str
-    tries: int = 0
-    why: str = "no order explains it"
-    #: The longest partial order: its round, the number of parts explained in that round, and False if the
-    #: next part failed only because of the time that was tried for it.
-    furthest: tuple[int, int, bool] = (-1, -1, False)
 
-    def explains(
-        self,
-        world: PossibleWorld,
-        rounds: Sequence[Round],
-        pending: tuple[CallPart, ...],
-        round_number: int = 0,
-    ) -> bool:
-        """Return whether an order explains the rounds from `round_number` on."""
-        if round_number == len(rounds):
-            return True
-        calls = rounds[round_number].calls
-        open_parts = [*split_round(calls, pending), *(with_later_times(part, calls) for part in pending)]
-        return any(
-            self.explains(after, rounds, left, round_number + 1)
-            for after, left in self._worlds_after_round(world, open_parts, rounds[round_number], round_number)
-        )
+    def open_parts(self, pending: tuple[CallPart, ...]) -> list[CallPart]:
+        calls = self.round.calls
+        return [*split_round(calls, pending), *(with_later_times(part, calls) for part in pending)]
 
-    def _worlds_after_round(
-        self, world: PossibleWorld, open_parts: list[CallPart], current: Round, round_number: int
-    ) -> Iterator[tuple[PossibleWorld, tuple[CallPart, ...]]]:
-        """Yield each world that explains this round, with the parts that may still take effect later."""
-        if all(part.call.completion == "unknown" for part in open_parts):
-            unchanged = world.copy()
-            if self._matches_snapshot(unchanged, current.snapshot, round_number, len(open_parts)):
-                yield unchanged, tuple(open_parts)
-        for part in candidates(open_parts):
-            rest = [other for other in open_parts if other is not part]
-            for time in part.times:
-                after = self._apply(world, part, time, round_number, len(rest))
-                if after is not None:
-                    yield from self._worlds_after_round(after, rest, current, round_number)
-                    if part.is_pure:
-                        return
-
-    def _apply(
-        self, world: PossibleWorld, part: CallPart, time: int, round_number: int, left: int
-    ) -> PossibleWorld | None:
-        self.tries += 1
-        if self.tries > MAX_TRIES:
-            raise Undecided
+    def check(self, world: PossibleWorld) -> PossibleWorld:
         after = world.copy()
-        try:
-            after.oracle.numbers.next_call()
-            after.oracle.now = time
-            part.apply(after, part, time)
-        except Mismatch as error:
-            why = f"{part.call.client}: {part.operation}: {error}"
-            self._record_progress(round_number, -left, why, right_time=not isinstance(error, WrongTime))
-            return None
+        if self.round.snapshot is not None:
+            check_snapshot(after, self.queue, self.round.snapshot)
         return after
-
-    def _matches_snapshot(
-        self, world: PossibleWorld, snapshot: Snapshot | None, round_number: int, left: int
-    ) -> bool:
-        try:
-            if snapshot is not None:
-                check_snapshot(world, self.queue, snapshot)
-        except Mismatch as error:
-            self._record_progress(round_number, 1 - left, str(error))
-            return False
-        return True
-
-    def _record_progress(self, round_number: int, done: int, why: str, *, right_time: bool = True) -> None:
-        progress = round_number, done, right_time
-        if progress > self.furthest:
-            self.furthest, self.why = progress, why
-
-
-def candidates(open_parts: Sequence[CallPart]) -> list[CallPart]:
-    """Return the parts of calls that may take effect next: pure reads first, then by time of their answer.
-
-    A part may be next if no other open part was answered before the call of this part was sent.
-    """
-    first = min((part.call.returned for part in open_parts), default=0.0)
-    ready = [
-        part
-        for part in open_parts
-        if part.call.invoked <= first
-        and not any(other.call is part.call and other.index < part.index for other in open_parts)
-    ]
-    return sorted(ready, key=lambda part: (not part.is_pure, part.call.returned))
 
 
 def with_later_times(part: CallPart, calls: Sequence[ClientCall]) -> CallPart:

@@ -60,8 +60,28 @@ class CallPart:
     settings_change: bool = False
 
     @property
+    def name(self) -> str:
+        return f"{self.call.client}: {self.operation}"
+
+    @property
+    def invoked(self) -> float:
+        return self.call.invoked
+
+    @property
+    def returned(self) -> float:
+        return self.call.returned
+
+    @property
     def answered(self) -> bool:
         return self.call.completion == "answered"
+
+    @property
+    def unanswered(self) -> bool:
+        return self.call.completion == "unknown"
+
+    def follows(self, other: object) -> bool:
+        """Return whether this part is a later item of the same call."""
+        return isinstance(other, CallPart) and other.call is self.call and other.index < self.index
 
     def may_skip(self, id: str) -> bool:
         return id in self.concurrent_ids or ANY_ID in self.concurrent_ids

@@ -12,8 +12,9 @@ import pytest
 
 from dibs_conformance.history import RecordedStep
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
-from dibs_conformance.history.linearize import Undecidable, is_linearizable
+from dibs_conformance.history.linearize import is_linearizable
 from dibs_conformance.history.rules import RULES
+from dibs_conformance.order_search import UndecidedOrder
 from tests.kit.history.histories import make_history
 from tests.kit.history.planted import PLANTED, planted
 from tests.kit.history.tampering import tamper
@@ -39,7 +40,7 @@ def unexplained(steps: list[RecordedStep]) -> set[str]:
         try:
             if not is_linearizable(whole, id_steps):
                 found.add(id_steps.key[1])
-        except Undecidable:
+        except UndecidedOrder:
             continue
     return found
 
@@ -50,7 +51,7 @@ def decided(steps: list[RecordedStep]) -> set[str]:
     for whole, id_steps in ids_of_queue(steps):
         try:
             is_linearizable(whole, id_steps)
-        except Undecidable:
+        except UndecidedOrder:
             continue
         found.add(id_steps.key[1])
     return found

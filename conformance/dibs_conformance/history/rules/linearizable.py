@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import RecordedHistory
-from dibs_conformance.history.linearize import Undecidable, is_linearizable
+from dibs_conformance.history.linearize import is_linearizable
 from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.order_search import UndecidedOrder
 
 
 class LinearizableRule(Rule):
@@ -25,7 +26,7 @@ class LinearizableRule(Rule):
                 continue
             try:
                 linearizable = is_linearizable(history, id_steps)
-            except Undecidable:
+            except UndecidedOrder:
                 continue
             self.met += 1
             if not linearizable:
