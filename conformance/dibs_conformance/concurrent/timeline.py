@@ -1,33 +1,34 @@
-"""The report of a failed example: a timeline with one column per client, and the calls on each id."""
+"""The timeline of a failed example: the calls of each round, and the calls on each id."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isinf
+from math import inf
 
 from dibs_conformance.concurrent.linearize import touched_ids
-from dibs_conformance.report.call_text import format_value
+from dibs_conformance.report.call_text import TimelineEntry, format_value, timeline_lines
 from dibs_conformance.verbs.calls import ClientCall, Round
 from dibs_conformance.verbs.verb import ANY_ID
 
 
 def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Return the calls as lines, and then one line per id."""
+    """Return the calls as lines, and then one line per id. Times are positions in the order of events."""
     calls = [call for round_ in rounds for call in round_.calls]
-    names = sorted({call.client for call in calls})
-    lines = [line for round_ in rounds for line in round_lines(round_, names)]
+    times = sorted({time for call in calls for time in (call.invoked, call.returned)} - {inf})
+    position = {inf: inf, **{time: at for at, time in enumerate(times)}}
+    lines: list[str] = []
+    for round_ in rounds:
+        lines += timeline_lines(
+            TimelineEntry(
+                call.client,
+                position[call.invoked],
+                position[call.returned],
+                f"{call_text(call)} -> {result_text(call)}",
+            )
+            for call in round_.calls
+        )
+        lines.append("-- all clients idle")
     return (*lines, *lines_by_id(calls))
-
-
-def round_lines(round_: Round, names: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each invocation and each return, indented by client."""
-    events: list[tuple[float, int, ClientCall]] = []
-    for call in round_.calls:
-        events += [(call.invoked, 0, call), (call.returned, 1, call)]
-    for _, is_return, call in sorted(events, key=lambda event: event[:2]):
-        indent = "    " * names.index(call.client)
-        yield f"{indent}{call.client} {result_text(call) if is_return else call_text(call)}"
-    yield "-- all clients idle"
 
 
 def call_text(call: ClientCall) -> str:
@@ -37,12 +38,8 @@ def call_text(call: ClientCall) -> str:
 
 def result_text(call: ClientCall) -> str:
     if call.completion == "answered":
-        return f"{call.operation} -> {format_value(call.answer)}"
-    return (
-        f"{call.operation} never returned"
-        if isinf(call.returned)
-        else f"{call.operation} {call.completion}: {call.answer}"
-    )
+        return format_value(call.answer)
+    return "no answer" if call.returned == inf else f"{call.completion}: {call.answer}"
 
 
 def lines_by_id(calls: Sequence[ClientCall]) -> Iterator[str]:

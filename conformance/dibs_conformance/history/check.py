@@ -6,13 +6,14 @@ import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 
 from msgspec import Struct
 
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules import RULES, Rule, Violation
 from dibs_conformance.history.rules.linearizable import LinearizableRule
-from dibs_conformance.history.timeline import timeline
+from dibs_conformance.report.call_text import TimelineEntry, timeline_lines
 from dibs_conformance.report.values import Failure, LawReport, Verdict
 from dibs_conformance.steps import RecordedStep
 
@@ -20,6 +21,12 @@ from dibs_conformance.steps import RecordedStep
 MAX_DEEP_STEPS = 200_000
 #: Violations reported per rule.
 MAX_VIOLATIONS = 5
+#: Steps shown before and after each marked step.
+CONTEXT_STEPS = 12
+FIELDS = (
+    "how", "key", "payload", "memo", "running", "lease", "result", "fence", "first", "revision", "attempt",
+    "priority", "job_key", "run_at", "now", "until", "origin", "read", "counts",
+)  # fmt: skip
 
 
 class CheckResult(Struct, frozen=True, kw_only=True):
@@ -95,3 +102,47 @@ def failure_from(history: RecordedHistory, violation: Violation) -> Failure:
     return Failure(
         law=f"{rule.name} {rule.title}", why=about + violation.why, story=timeline(history, violation)
     )
+
+
+# -- the timeline of a violation ---------------------------------------------------------------------
+
+
+def timeline(history: RecordedHistory, violation: Violation) -> tuple[str, ...]:
+    """Return the steps near the violating ones as lines, with the violating steps marked."""
+    marked = {id(step) for step in violation.steps}
+    return tuple(
+        timeline_lines(
+            TimelineEntry(
+                step.client,
+                step.began,
+                inf if step.ended is None else step.ended,
+                " ".join((step.op, *field_texts(step), "->", step.status)),
+                marked=id(step) in marked,
+            )
+            for step in steps_near(history, violation)
+        )
+    )
+
+
+def steps_near(history: RecordedHistory, violation: Violation) -> list[RecordedStep]:
+    id_steps = history.ids.get(violation.key)
+    steps = id_steps.steps() if id_steps is not None else []
+    steps += [step for step in violation.steps if all(step is not one for one in steps)]
+    steps.sort(key=lambda step: step.began)
+    positions = [n for n, step in enumerate(steps) if any(step is one for one in violation.steps)]
+    if not positions:
+        return steps[: 2 * CONTEXT_STEPS]
+    nearby = {
+        n for position in positions for n in range(position - CONTEXT_STEPS, position + CONTEXT_STEPS + 1)
+    }
+    return [step for n, step in enumerate(steps) if n in nearby]
+
+
+def field_texts(step: RecordedStep) -> Iterator[str]:
+    """Yield the fields that differ from their default."""
+    if step.id:
+        yield repr(step.id)
+    for name in FIELDS:
+        value = getattr(step, name)
+        if value:
+            yield f"{name}={value[:8] if name == 'lease' else value}"

@@ -1,13 +1,16 @@
-"""The calls of an example as lines of text, for the report of a failure.
+"""Calls as lines of text, for the report of a failure.
 
-A line looks like `claim(queue='q', lease='...', limit=10) at 1767225600000 -> ClaimResult(...)`.
+One call looks like `claim(queue='q', lease='...', limit=10) at 1767225600000 -> ClaimResult(...)`.
+In the timeline of several clients, the times of the call and of its answer stand before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
+from attrs import frozen
 from msgspec import UNSET, Struct
 
 LONGEST_BYTES = 24
@@ -39,6 +42,38 @@ def format_call(verb: str, now: int, args: Mapping[str, Any], answer: Any) -> st
     """Return one call as a line of text. An `answer` of UNSET is left out."""
     shown = ", ".join(f"{name}={format_value(value)}" for name, value in args.items())
     return f"{verb}({shown}) at {now}" + ("" if answer is UNSET else f" -> {format_value(answer)}")
+
+
+@frozen
+class TimelineEntry:
+    """One call in a timeline, with the times at which it was sent and answered, by one clock."""
+
+    client: str
+    began: float
+    #: Infinite without an answer.
+    ended: float
+    text: str
+    #: True for a call that contradicts another one.
+    marked: bool = False
+
+
+def timeline_lines(entries: Iterable[TimelineEntry]) -> list[str]:
+    """Return one line for each call, in the order they were sent.
+
+    Times count from the first call. The line of a marked call starts with ">".
+    """
+    ordered = sorted(entries, key=lambda entry: entry.began)
+    zero = min((entry.began for entry in ordered), default=0)
+    width = max((len(entry.client) for entry in ordered), default=0)
+    return [
+        f"{'>' if entry.marked else ' '} {entry.began - zero:g}..{answer_time(entry, zero):<12} "
+        f"{entry.client:<{width}}  {entry.text}"
+        for entry in ordered
+    ]
+
+
+def answer_time(entry: TimelineEntry, zero: float) -> str:
+    return "?" if entry.ended == inf else f"{entry.ended - zero:g}"
 
 
 def format_value(value: Any) -> str:
