@@ -137,6 +137,8 @@ class ExampleRunner:
         self._examples_run = 0
         #: The rounds of the newest example so far.
         self._rounds: list[Round] = []
+        #: A line for each client with the verbs of the newest round.
+        self._planned: list[str] = []
         self.counts = ExampleCounts()
 
     def run(self, example: Example) -> Failure | None:
@@ -149,7 +151,7 @@ class ExampleRunner:
             return self._shrink(example, rounds, result)
         except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
             self.counts.histories += 1
-            return exception_failure(error, timeline(self._rounds))
+            return exception_failure(error, (*timeline(self._rounds), *self._planned))
 
     def _run_once(self, example: Example) -> tuple[list[Round], LinearizeResult]:
         queue = f"q{self._examples_run}"
@@ -169,6 +171,10 @@ class ExampleRunner:
             programs = [
                 Program(actions, queue, state, now, hold)
                 for actions, hold in zip(round_actions, holds, strict=False)
+            ]
+            self._planned = [
+                f"client {number} was to call {', '.join(action.operation for action in actions)}"
+                for number, actions in enumerate(round_actions, 1)
             ]
             calls = self._clients.run_round(programs, example.seed + at)
             for call in sorted(calls, key=lambda call: call.returned):

@@ -42,8 +42,8 @@ from dibs_conformance.verbs.verb import Verb as Verb
 VERBS: Final[dict[str, Verb]] = {
     verb.name: verb
     for verb in (
-        enqueue.VERB,
         claim.VERB,
+        enqueue.VERB,
         claim.BLOCKING,
         settle.VERB,
         settle_and_claim.VERB,
