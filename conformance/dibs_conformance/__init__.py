@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from dibs_conformance.certification import certify as certify
-    from dibs_conformance.report import Failure as Failure
+    from dibs_conformance.report import CertificationReport as CertificationReport
+    from dibs_conformance.report import LawFailure as LawFailure
     from dibs_conformance.report import LawReport as LawReport
-    from dibs_conformance.report import Report as Report
 
-__all__ = ["Failure", "LawReport", "Report", "certify"]
+__all__ = ["CertificationReport", "LawFailure", "LawReport", "certify"]
 
-_MODULES: Final = {"certify": "certification", "Failure": "report", "LawReport": "report", "Report": "report"}
+_MODULES: Final = {
+    "certify": "certification",
+    "CertificationReport": "report",
+    "LawFailure": "report",
+    "LawReport": "report",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.report import Failure
+from dibs_conformance.report import LawFailure
 from dibs_conformance.report.call_text import format_value
 
 LAW: Final = "every verb is implemented"
@@ -69,7 +69,7 @@ def has_type(value: object, declared: Any) -> bool:
     return True
 
 
-def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | None:
+def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> LawFailure | None:
     """Return a failure for a call of a missing method. It also lists the other missing methods.
 
     Return None for any other error.
@@ -81,7 +81,7 @@ def missing_verb_failure(error: Exception, story: tuple[str, ...]) -> Failure | 
     others = [other for other in VERBS if other != verb and not hasattr(kind, other)]
     also = f" Also missing: {', '.join(others)}." if others else ""
     why = f"{kind.__name__} has no method {verb}(). {describe_verb(verb)}{also}"
-    return Failure(law=LAW, why=why, story=story)
+    return LawFailure(law=LAW, why=why, story=story)
 
 
 def missing_verb(error: BaseException) -> str | None:

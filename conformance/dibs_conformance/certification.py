@@ -28,7 +28,14 @@ from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.loop_runner import LIMITS, LoopRunner, without_exits
-from dibs_conformance.report import LEVEL_TITLES, CapabilityReport, Findings, LevelReport, Report, SkippedTest
+from dibs_conformance.report import (
+    LEVEL_TITLES,
+    CapabilityReport,
+    CertificationReport,
+    Findings,
+    LevelReport,
+    SkippedTest,
+)
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.report.passwords import without_passwords
@@ -53,7 +60,7 @@ def certify(
     examples: int | None = None,
     steps: int = 50,
     progress: Progress = lambda _: None,
-) -> Report:
+) -> CertificationReport:
     """Test a storage against the contract for `budget` seconds, or with `examples` histories on each level.
 
     A history is a random sequence of at most `steps` calls. The same `seed` repeats a run.
@@ -105,7 +112,7 @@ class Certification:
     _budget: float
     _began: float = field(factory=time.monotonic, init=False)
 
-    def run(self, examples: int | None, steps: int, progress: Progress) -> Report:
+    def run(self, examples: int | None, steps: int, progress: Progress) -> CertificationReport:
         """Probe the capabilities, run the levels, and return the report."""
         names = levels_up_to(self._level)
         try:
@@ -137,13 +144,13 @@ class Certification:
         capabilities: tuple[CapabilityReport, ...],
         levels: Sequence[LevelReport],
         examples: int | None,
-    ) -> Report:
+    ) -> CertificationReport:
         """Return the report. Requested levels without a report of their own did not run."""
         reason = find_reason_to_stop(levels)
         missing = levels_up_to(self._level)[len(levels) :]
         levels = (*levels, *(skipped_level_report(name, reason) for name in missing))
         reached = highest_reached(levels)
-        return Report(
+        return CertificationReport(
             target=self._locations.name,
             level=self._level,
             certified=reached == self._level and not false_claims(capabilities),

@@ -19,7 +19,7 @@ from dibs.model.duration_text import parse_seconds
 from dibs_conformance.certification import INTERRUPTED
 from dibs_conformance.certification import certify as certify_target
 from dibs_conformance.levels import LEVELS
-from dibs_conformance.report import Report
+from dibs_conformance.report import CertificationReport
 
 EXIT_NOT_CERTIFIED = 1
 EXIT_USAGE = 2
@@ -126,11 +126,11 @@ def find_forms(
     return forms
 
 
-RENDERERS: Final[dict[str, Callable[[Report], str]]] = {
-    ".html": Report.html,
-    ".json": Report.json,
-    ".svg": Report.badge,
-    ".txt": Report.text,
+RENDERERS: Final[dict[str, Callable[[CertificationReport], str]]] = {
+    ".html": CertificationReport.html,
+    ".json": CertificationReport.json,
+    ".svg": CertificationReport.badge,
+    ".txt": CertificationReport.text,
 }
 
 

@@ -19,7 +19,7 @@ from dibs.errors import ConfigurationError, Refused
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.registry import factory, parse_scheme
 from dibs_conformance.certification import certify, check_effort, check_level, levels_up_to
-from dibs_conformance.report import LevelReport, Report
+from dibs_conformance.report import CertificationReport, LevelReport
 from dibs_conformance.report.text import (
     capability_line,
     failure_lines,
@@ -39,9 +39,9 @@ class ConformancePlugin:
         self._config = config
         self._target = find_target(config.getoption("dibs_storage"))
         self.level: str = config.getoption("dibs_level")
-        self._report: Report | None = None
+        self._report: CertificationReport | None = None
 
-    def report(self) -> Report:
+    def report(self) -> CertificationReport:
         """Return the report of the certification. The first call runs the certification."""
         if self._report is None:
             options = {
@@ -141,7 +141,7 @@ def missing_lines(level: LevelReport) -> Iterator[str]:
         yield from failure_lines(failure)
 
 
-def unclaimed_capabilities(report: Report) -> Iterator[str]:
+def unclaimed_capabilities(report: CertificationReport) -> Iterator[str]:
     """Yield a line for each capability that works and is not claimed. dibs uses only claimed capabilities."""
     for capability in report.capabilities:
         if capability.found and not capability.claimed:

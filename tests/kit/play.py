@@ -10,7 +10,7 @@ from dibs_conformance.laws import LAWS
 from dibs_conformance.levels import LEVELS
 from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.session import ExampleSession
@@ -25,7 +25,7 @@ def play(
     target: str | OpenStorage = "memory:",
     durable: bool = False,
     walkthrough: bool = False,
-) -> tuple[Failure | None, ExampleSession]:
+) -> tuple[LawFailure | None, ExampleSession]:
     """Run examples until one fails, after the walkthrough if requested.
 
     `session.examples` is their number.

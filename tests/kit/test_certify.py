@@ -16,7 +16,7 @@ from dibs.model import transitions
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
-from dibs_conformance import Report, certify
+from dibs_conformance import CertificationReport, certify
 from dibs_conformance.command import certify as verb
 from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
@@ -92,7 +92,7 @@ def run(*words: str) -> tuple[int, str]:
 
 def test_the_command_prints_the_report_as_json() -> None:
     code, text = run("memory:", "--examples", "3", "--seed", "3", "--json")
-    report = msgspec.json.decode(text, type=Report)
+    report = msgspec.json.decode(text, type=CertificationReport)
 
     assert (code, report.certified, report.seed) == (0, True, 3)
     assert {law.verdict for law in report.laws} == {"kept"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance import Report, certify
+from dibs_conformance import CertificationReport, certify
 
 
 def test_certify_file(tmp_path: Path) -> None:
@@ -21,5 +21,5 @@ def test_certify_file_in_the_long_form(tmp_path: Path) -> None:
     assert report.certified, report.text()
 
 
-def untested(report: Report) -> list[str]:
+def untested(report: CertificationReport) -> list[str]:
     return [law.name for law in report.laws if law.verdict != "kept"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs_conformance import Report, certify
+from dibs_conformance import CertificationReport, certify
 
 
 def test_certify_memory() -> None:
@@ -19,5 +19,5 @@ def test_certify_memory_in_the_long_form() -> None:
     assert report.certified, report.text()
 
 
-def untested(report: Report) -> list[str]:
+def untested(report: CertificationReport) -> list[str]:
     return [law.name for law in report.laws if law.verdict != "kept"]

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance import Report, certify
+from dibs_conformance import CertificationReport, certify
 from dibs_conformance.certification import run_level
 from dibs_conformance.history import free_run
 from dibs_conformance.levels import LEVELS
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_with_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dibs_conformance.certification.probe_capabilities", no_probes)
     monkeypatch.setitem(LEVELS, "L0", lambda _: Findings(histories=1))
-    report: Report = certify("memory:", "L2", examples=30, progress=interrupt)
+    report: CertificationReport = certify("memory:", "L2", examples=30, progress=interrupt)
 
     assert (False, "L0", ()) == (report.certified, report.reached, report.failures)
     assert [1, 3, 0] == [level.histories for level in report.levels]

@@ -18,11 +18,11 @@ from dibs_conformance.levels import LEVELS
 from dibs_conformance.report import (
     LEVEL_TITLES,
     CapabilityReport,
-    Failure,
+    CertificationReport,
     Findings,
+    LawFailure,
     LawReport,
     LevelReport,
-    Report,
     SkippedTest,
 )
 from dibs_conformance.report.passwords import without_passwords
@@ -32,7 +32,7 @@ from tests.kit.shell import invoke
 
 KEPT = LawReport(name="kept law", section="1", sentence="It is.", met=3, verdict="kept")
 UNMET = LawReport(name="unmet law", section="2", sentence="It was not met.", met=0, verdict="not tested")
-BROKEN = Failure(law="a law", why="<script>alert(1)</script> & more", story=("claim('a') -> <b>",))
+BROKEN = LawFailure(law="a law", why="<script>alert(1)</script> & more", story=("claim('a') -> <b>",))
 GOOD = Findings(histories=5, events=50, laws=(KEPT,))
 
 
@@ -40,9 +40,9 @@ def level(name: str, found: Findings) -> LevelReport:
     return level_report(name, found, "", 1.0)
 
 
-def report(*levels: LevelReport, **changes: object) -> Report:
+def report(*levels: LevelReport, **changes: object) -> CertificationReport:
     reached = highest_reached([*levels])
-    whole = Report(
+    whole = CertificationReport(
         target="my_storage",
         level=levels[-1].name,
         certified=reached == levels[-1].name,
@@ -143,7 +143,7 @@ def test_no_password_is_in_a_report(url: str, shown: str) -> None:
 def test_json_comes_back_the_same() -> None:
     shown = report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,))))
 
-    assert shown == msgspec.json.decode(shown.json(), type=Report)
+    assert shown == msgspec.json.decode(shown.json(), type=CertificationReport)
 
 
 def test_the_lines_name_missing_tests() -> None:
@@ -220,7 +220,7 @@ def test_each_line_of_the_text_fits_into_80_columns() -> None:
     """Long names of laws, findings and histories are wrapped; control characters are escaped."""
     name = "a law with a very long name " * 4
     long = LawReport(name=name, section="1", sentence="It is.", met=1, verdict="kept")
-    wide = Failure(law=name, why="word " * 60 + "\x1b[31m", story=("claim(" + "x" * 200 + ")",))
+    wide = LawFailure(law=name, why="word " * 60 + "\x1b[31m", story=("claim(" + "x" * 200 + ")",))
     gap = SkippedTest(name="power loss", why="claimed, not tried: " + "no hook " * 20)
     found = Findings(histories=1, laws=(KEPT, long), failures=(wide,), untested=(gap,), raced=("claim",) * 40)
     text = report(level("L0", GOOD), level("L1", found)).text()
@@ -247,7 +247,7 @@ def test_certified_stands_only_beside_level_and_coverage() -> None:
 @pytest.mark.parametrize("url", ["redis://ann:hunter2@host:1/0", "postgresql://ann:h%75nter2@host/db"])
 def test_no_password_of_the_url_is_in_any_form(url: str) -> None:
     """An error of a driver may repeat the URL or the decoded password."""
-    broken = Failure(law="a law", why=f"cannot connect to {url}: bad password hunter2", story=(url,))
+    broken = LawFailure(law="a law", why=f"cannot connect to {url}: bad password hunter2", story=(url,))
     shown = without_passwords(report(level("L0", Findings(histories=1, failures=(broken,)))), url)
 
     for form in (shown.text(), shown.json(), shown.html(), shown.badge()):

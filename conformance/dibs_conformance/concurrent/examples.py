@@ -13,7 +13,7 @@ from dibs_conformance.concurrent.linearize import LinearizeResult, linearize
 from dibs_conformance.concurrent.log_readers import late_event, reads_of_log
 from dibs_conformance.concurrent.races import hold_of_visit, race_actions, random_action, random_hold
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.report import Failure
+from dibs_conformance.report import LawFailure
 from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.verbs import remember
 from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Hold, Program
@@ -141,7 +141,7 @@ class ExampleRunner:
         self._planned: list[str] = []
         self.counts = ExampleCounts()
 
-    def run(self, example: Example) -> Failure | None:
+    def run(self, example: Example) -> LawFailure | None:
         """Run an example. Return None, or a failure with the shortest failing example found."""
         try:
             rounds, result = self._run_once(example)
@@ -184,7 +184,7 @@ class ExampleRunner:
             rounds.append(Round(calls=calls, snapshot=self._clients.snapshot(queue, IDS, now, log=last)))
         return rounds
 
-    def _shrink(self, example: Example, rounds: list[Round], result: LinearizeResult) -> Failure:
+    def _shrink(self, example: Example, rounds: list[Round], result: LinearizeResult) -> LawFailure:
         """Remove rounds and actions while the example still fails, for at most `SHRINK_SECONDS`."""
         deadline, found = time.monotonic() + SHRINK_SECONDS, True
         while found and time.monotonic() < deadline:
@@ -194,7 +194,7 @@ class ExampleRunner:
                 if failing is not None:
                     example, (rounds, result), found = shrunk, failing, True
                     break
-        return Failure(law="some order explains every answer", why=result.why, story=timeline(rounds))
+        return LawFailure(law="some order explains every answer", why=result.why, story=timeline(rounds))
 
     def _find_failing_run(
         self, example: Example, deadline: float

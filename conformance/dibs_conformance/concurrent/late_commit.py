@@ -10,7 +10,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs_conformance.concurrent.log_readers import LAW, SENTENCE
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs.events import read_events
@@ -27,7 +27,7 @@ def try_late_commit(plan: LevelPlan) -> Findings:
         runner.close()
     if why is None:
         return Findings()
-    failures = (Failure(law=LAW, why=why),) if why else ()
+    failures = (LawFailure(law=LAW, why=why),) if why else ()
     law = law_report(LAW, "3, events", SENTENCE, 1, broken=bool(failures))
     return Findings(histories=1, laws=(law,), failures=failures)
 

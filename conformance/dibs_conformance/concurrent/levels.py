@@ -27,7 +27,7 @@ from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
 from dibs_conformance.concurrent.process_clients import process_clients
 from dibs_conformance.concurrent.races import RACES, SECTIONS
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
-from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report, merge_findings
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.verb import Race
@@ -122,7 +122,7 @@ class ExampleLoop:
             untested=undecided_gap(runner.counts),
         )
 
-    def _first_failure(self, runner: ExampleRunner) -> Failure | None:
+    def _first_failure(self, runner: ExampleRunner) -> LawFailure | None:
         done = 0
         while self._has_time(done) or (done < MAX_FOR_PAIRS and self._missing_races(runner)):
             failure = runner.run(self._next_example(done, runner))
@@ -178,7 +178,7 @@ def counted(counts: ExampleCounts) -> Findings:
     )
 
 
-def order_law(counts: ExampleCounts, failure: Failure | None) -> LawReport:
+def order_law(counts: ExampleCounts, failure: LawFailure | None) -> LawReport:
     return law_report(
         "some order explains every answer",
         "4.2",

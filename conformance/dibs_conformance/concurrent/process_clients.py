@@ -25,7 +25,7 @@ from dibs_conformance.concurrent.system_calls import InjectedError, SystemCallIn
 from dibs_conformance.concurrent.thread_clients import close_all
 from dibs_conformance.concurrent.timeline import call_text
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
-from dibs_conformance.report import Failure
+from dibs_conformance.report import LawFailure
 from dibs_conformance.report.exceptions import LAW, StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import Locations, OpenedStorage, OpenStorage
 from dibs_conformance.verbs.actions import Program
@@ -63,7 +63,7 @@ class ClientUnresponsive(StorageFailed):
     """A process neither answered nor exited in time."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(Failure(law=LAW, why=why))
+        super().__init__(LawFailure(law=LAW, why=why))
 
 
 def process_context() -> BaseContext:
@@ -124,7 +124,7 @@ class ProcessClient:
             self._running, self.died = False, True
             self._check_exit()
             return
-        if isinstance(message, Failure):
+        if isinstance(message, LawFailure):
             self._running = False
             raise StorageFailed(message)
         if isinstance(message, ProgramStats):
@@ -148,7 +148,7 @@ class ProcessClient:
         """Raise StorageFailed with the call during which the process ended."""
         ending = describe_exit(self._process.exitcode)
         why = f"{self._call_in_flight()}: the process of the client ended {ending} during the call"
-        raise StorageFailed(Failure(law=LAW, why=why))
+        raise StorageFailed(LawFailure(law=LAW, why=why))
 
     @property
     def pid(self) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 
 from dibs_conformance.concurrent.process_clients import GRACE, process_context
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.exceptions import LAW as CALL_LAW
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.findings import law_report
@@ -45,7 +45,7 @@ def skewed_processes(plan: LevelPlan) -> Findings:
         events=len(readings),
         faults={"skewed clock": len(SHIFTS) - 1},
         laws=(law_report(LAW, "1, Time", SENTENCE, len(readings), broken=why is not None),),
-        failures=() if why is None else (Failure(law=LAW, why=why),),
+        failures=() if why is None else (LawFailure(law=LAW, why=why),),
     )
 
 
@@ -63,12 +63,12 @@ def receive_time(client: Connection, shift: int) -> int:
     """Return the time that a process read. Raise StorageFailed if it raised, ended, or does not answer."""
     who = f"grant(queues=['q']) in a process whose clock is {shift} ms off"
     if not client.poll(LIMITS.call + GRACE):
-        raise StorageFailed(Failure(law=CALL_LAW, why=f"{who} did not return within {LIMITS.call:g} s"))
+        raise StorageFailed(LawFailure(law=CALL_LAW, why=f"{who} did not return within {LIMITS.call:g} s"))
     try:
-        answer: int | Failure = client.recv()
+        answer: int | LawFailure = client.recv()
     except (EOFError, ConnectionResetError):
-        raise StorageFailed(Failure(law=CALL_LAW, why=f"{who} ended the process")) from None
-    if isinstance(answer, Failure):
+        raise StorageFailed(LawFailure(law=CALL_LAW, why=f"{who} ended the process")) from None
+    if isinstance(answer, LawFailure):
         raise StorageFailed(answer)
     return answer
 

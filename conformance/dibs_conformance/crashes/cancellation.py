@@ -16,7 +16,7 @@ from attrs import frozen
 from dibs_conformance.concurrent.client import make_call
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS
 from dibs_conformance.verbs.actions import Program
@@ -82,7 +82,7 @@ class CancellationRunner:
         history.add([call])
         problem = client.wait_for(client.submit(lambda: client.run(self._check_readers(history.queue))))
         if problem:
-            self._campaign.failure = Failure(
+            self._campaign.failure = LawFailure(
                 law=self._campaign.law, why=f"{name}, cancelled at await {at}: {problem}"
             )
         history.finish()

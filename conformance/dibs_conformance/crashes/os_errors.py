@@ -14,7 +14,7 @@ from dibs_conformance.concurrent.system_calls import ERRORS, InjectedError
 from dibs_conformance.crashes.scenes import RECOVERY_ACTIONS, SCENES, FaultCampaign, min_points, points
 from dibs_conformance.crashes.survivor import thread_survivor
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.report import Failure, Findings, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.calls import ClientCall
 
@@ -66,7 +66,7 @@ class OsErrorInjector:
         for call in calls:
             if call.completion != "answered":
                 why = f"{name}: after {failed} failed, {call.operation} was {call.completion}: {call.answer}"
-                self._campaign.failure = Failure(law=self._campaign.law, why=why)
+                self._campaign.failure = LawFailure(law=self._campaign.law, why=why)
 
 
 def try_os_errors(plan: LevelPlan, until: float) -> Findings:

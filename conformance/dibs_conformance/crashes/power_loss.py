@@ -22,7 +22,7 @@ from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
-from dibs_conformance.report import Failure, Findings, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.report.exceptions import StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
@@ -142,11 +142,11 @@ class PowerLossChecker:
             rounds[-1].snapshot = asyncio.run(read_disk(self._plan.locations, location, self._calls[-1].now))
         except Exception as error:  # noqa: BLE001 - any exception means that answered calls cannot be read
             why = f"after {answered} answered calls it does not open: {type(error).__name__}: {error}"
-            campaign.failure = Failure(law=campaign.law, why=why, story=timeline(rounds))
+            campaign.failure = LawFailure(law=campaign.law, why=why, story=timeline(rounds))
             return
         result = linearize(rounds, QUEUE)
         if not result.linearizable:
-            campaign.failure = Failure(law=campaign.law, why=result.why, story=timeline(rounds))
+            campaign.failure = LawFailure(law=campaign.law, why=result.why, story=timeline(rounds))
 
     def _rounds(self, answered: int) -> list[Round]:
         """Return the answered calls, and the call in flight with its answer removed."""
@@ -198,14 +198,14 @@ def received(pipe: Connection, process: BaseProcess) -> tuple[list[ClientCall], 
     """Return the recording that the process sends. Raise StorageFailed if it sends none."""
     if not pipe.poll(TIMEOUT):
         why = f"the process whose file operations are recorded sent nothing for {TIMEOUT:.0f} s"
-        raise StorageFailed(Failure(law=LAW[0], why=why))
+        raise StorageFailed(LawFailure(law=LAW[0], why=why))
     try:
         message = pipe.recv()
     except (EOFError, ConnectionResetError):
         process.join(TIMEOUT)
         why = f"the process whose file operations are recorded ended {describe_exit(process.exitcode)}"
-        raise StorageFailed(Failure(law=LAW[0], why=why)) from None
-    if isinstance(message, Failure):
+        raise StorageFailed(LawFailure(law=LAW[0], why=why)) from None
+    if isinstance(message, LawFailure):
         raise StorageFailed(message)
     calls, operations = message
     return calls, operations

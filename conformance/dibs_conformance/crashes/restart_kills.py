@@ -30,7 +30,7 @@ from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Survivor
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 from dibs_conformance.verbs import remember
@@ -95,7 +95,7 @@ class DoomedClient:
         try:
             while ours.poll(TIMEOUT):
                 message = ours.recv()
-                if isinstance(message, Failure):
+                if isinstance(message, LawFailure):
                     raise StorageFailed(message)
                 if calls and message.invoked == calls[-1].invoked:
                     calls.pop()
@@ -163,7 +163,7 @@ class RestartKiller:
         except Exception as error:  # noqa: BLE001 - the storage may raise anything
             law = self._campaign.law
             found = exception_failure(error, timeline(history.rounds), law)
-            self._campaign.failure = Failure(law=law, why=f"{name}: {found.why}", story=found.story)
+            self._campaign.failure = LawFailure(law=law, why=f"{name}: {found.why}", story=found.story)
             return
         self._campaign.check(history)
 

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.timeline import timeline
-from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS, remember
@@ -106,7 +106,7 @@ class FaultHistory:
                 return latest
             previous = latest
 
-    def check(self, law: str) -> Failure | None:
+    def check(self, law: str) -> LawFailure | None:
         """Return a failure if no order of the calls explains the history.
 
         With an unanswered call, read the storage once more before reporting: Postgres makes a commit
@@ -117,7 +117,9 @@ class FaultHistory:
             time.sleep(LATE_ENTRIES)
             self.rounds[-1].snapshot = self._stable_snapshot(log=True)
             result = linearize(self.rounds, self.queue)
-        return None if result.linearizable else Failure(law=law, why=result.why, story=timeline(self.rounds))
+        return (
+            None if result.linearizable else LawFailure(law=law, why=result.why, story=timeline(self.rounds))
+        )
 
     def _has_unanswered_call(self) -> bool:
         return any(call.completion == "unknown" for round_ in self.rounds for call in round_.calls)
@@ -143,7 +145,7 @@ class FaultCampaign(Generic[P]):
     faults: dict[str, int] = field(factory=dict)
     histories: int = 0
     calls: int = 0
-    failure: Failure | None = None
+    failure: LawFailure | None = None
     min_points: int = len(SCENES)
     #: The number of points that there are, and the number of those that were tested.
     known_points: int = 0

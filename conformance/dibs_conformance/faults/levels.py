@@ -14,8 +14,8 @@ from dibs_conformance.faults.outages import (
     READ_ONLY,
     RESTART,
     SCRIPTS_FLUSHED,
-    Outage,
     OutageRunner,
+    ServerOutage,
 )
 from dibs_conformance.faults.private_servers import BreakableServer, started_server, starter_for
 from dibs_conformance.report import Findings, SkippedTest
@@ -64,7 +64,7 @@ def own_server_gap(server: BreakableServer) -> tuple[SkippedTest, ...]:
 
 
 def run_outage(
-    server: BreakableServer, locations: Locations, outage: Outage, plan: LevelPlan, until: float
+    server: BreakableServer, locations: Locations, outage: ServerOutage, plan: LevelPlan, until: float
 ) -> Findings:
     """Run histories with one kind of outage until the deadline `until` or the first failure."""
     with thread_clients(locations, CLIENTS, scheduled=False) as clients:

@@ -14,7 +14,7 @@ from dibs_conformance.concurrent.linearize import linearize
 from dibs_conformance.concurrent.thread_clients import ThreadClients
 from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.faults.private_servers import BreakableServer
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.verbs import remember
 from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
@@ -33,7 +33,7 @@ def do_nothing(_: object) -> None: ...
 
 
 @define
-class Outage:
+class ServerOutage:
     """One kind of server fault, with the law it tests."""
 
     law: str
@@ -63,13 +63,13 @@ def flush_scripts(server: BreakableServer, random: Random) -> None:
         server.flush_scripts()
 
 
-RESTART = Outage(
+RESTART = ServerOutage(
     "accepted is kept through a restart",
     "Calls answered before the server is killed survive its restart, and no call takes effect by half.",
     "server killed",
     during=kill_server,
 )
-FULL = Outage(
+FULL = ServerOutage(
     "a full server refuses whole",
     "A full server refuses calls without effect, and works again when it has space.",
     "server full",
@@ -78,7 +78,7 @@ FULL = Outage(
     large=True,
     refuses=True,
 )
-READ_ONLY = Outage(
+READ_ONLY = ServerOutage(
     "a read-only server refuses whole",
     "A read-only server refuses calls without effect, and works again when it is writable.",
     "server read-only",
@@ -86,7 +86,7 @@ READ_ONLY = Outage(
     refuses=True,
     after=lambda server: server.set_writable(),
 )
-SCRIPTS_FLUSHED = Outage(
+SCRIPTS_FLUSHED = ServerOutage(
     "what a server forgets is told again",
     "Scripts flushed from the server are loaded again, and callers do not notice.",
     "scripts flushed",
@@ -108,7 +108,7 @@ class OutageRunner:
     #: Number of calls refused during outages.
     refused: int = 0
 
-    def run(self, outage: Outage) -> Failure | None:
+    def run(self, outage: ServerOutage) -> LawFailure | None:
         """Run one history: a setup, a round with the outage, a round after it. Return a failure or None."""
         self.histories += 1
         random = Random(self.seed + self.histories)
@@ -132,7 +132,7 @@ class OutageRunner:
             )
         return self._check(outage, queue, rounds)
 
-    def _actions_for(self, phase: str, outage: Outage, random: Random) -> RoundActions:
+    def _actions_for(self, phase: str, outage: ServerOutage, random: Random) -> RoundActions:
         """Return the actions for each client. After the outage, clients start with new leases."""
         if phase == "before":
             return (random_setup(random),)
@@ -145,11 +145,11 @@ class OutageRunner:
             else round_actions
         )
 
-    def _during(self, phase: str, outage: Outage, random: Random) -> Callable[[], None] | None:
+    def _during(self, phase: str, outage: ServerOutage, random: Random) -> Callable[[], None] | None:
         during = outage.during if phase == "during" else None
         return None if during is None else lambda: during(self.server, random)
 
-    def _count_fault(self, outage: Outage, calls: list[ClientCall]) -> None:
+    def _count_fault(self, outage: ServerOutage, calls: list[ClientCall]) -> None:
         self.faults[outage.fault] = self.faults.get(outage.fault, 0) + 1
         self.refused += sum(call.completion == "refused" for call in calls)
 
@@ -167,18 +167,20 @@ class OutageRunner:
                 if time.monotonic() > end:
                     raise
 
-    def _check(self, outage: Outage, queue: str, rounds: list[Round]) -> Failure | None:
+    def _check(self, outage: ServerOutage, queue: str, rounds: list[Round]) -> LawFailure | None:
         self.calls += sum(len(round_.calls) for round_ in rounds)
         failed = [call for call in rounds[1].calls if call.completion in ("unknown", "refused")]
         if outage.unnoticed and failed:
             why = f"{failed[0].operation} was {failed[0].completion}: {failed[0].answer}"
-            return Failure(law=outage.law, why=why, story=timeline(rounds))
+            return LawFailure(law=outage.law, why=why, story=timeline(rounds))
         result = linearize(rounds, queue)
         return (
-            None if result.linearizable else Failure(law=outage.law, why=result.why, story=timeline(rounds))
+            None
+            if result.linearizable
+            else LawFailure(law=outage.law, why=result.why, story=timeline(rounds))
         )
 
-    def findings(self, outage: Outage, failure: Failure | None) -> Findings:
+    def findings(self, outage: ServerOutage, failure: LawFailure | None) -> Findings:
         met = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
         law = law_report(outage.law, "4.1, 4.7", outage.sentence, met, broken=failure is not None)
         return Findings(

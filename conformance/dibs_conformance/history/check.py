@@ -11,10 +11,10 @@ from math import inf
 from msgspec import Struct
 
 from dibs_conformance.history.by_id import RecordedHistory
-from dibs_conformance.history.rules import RULES, Rule, Violation
+from dibs_conformance.history.rules import RULES, HistoryRule, Violation
 from dibs_conformance.history.rules.linearizable import LinearizableRule
 from dibs_conformance.report.call_text import TimelineEntry, timeline_lines
-from dibs_conformance.report.values import Failure, LawReport, Verdict
+from dibs_conformance.report.values import LawFailure, LawReport, Verdict
 from dibs_conformance.steps import RecordedStep
 
 #: Rule R22 is skipped by default for histories longer than this many steps.
@@ -39,7 +39,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     unknown: int
     faults: int
     laws: tuple[LawReport, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[LawFailure, ...]
 
     @property
     def holds(self) -> bool:
@@ -84,7 +84,7 @@ def gc_disabled() -> Iterator[None]:
             gc.enable()
 
 
-def law_report_of(rule: Rule, broken: list[Violation]) -> LawReport:
+def law_report_of(rule: HistoryRule, broken: list[Violation]) -> LawReport:
     verdict: Verdict = "broken" if broken else "kept" if rule.met else "not tested"
     return LawReport(
         name=f"{rule.name} {rule.title}",
@@ -95,11 +95,11 @@ def law_report_of(rule: Rule, broken: list[Violation]) -> LawReport:
     )
 
 
-def failure_from(history: RecordedHistory, violation: Violation) -> Failure:
+def failure_from(history: RecordedHistory, violation: Violation) -> LawFailure:
     rule = next(rule for rule in RULES if rule.name == violation.rule)
     queue, id = violation.key
     about = f"{queue!r}/{id!r}: " if id else f"{queue!r}: "
-    return Failure(
+    return LawFailure(
         law=f"{rule.name} {rule.title}", why=about + violation.why, story=timeline(history, violation)
     )
 

@@ -23,8 +23,8 @@ from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.queue_calls import read_whole_log
 from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient, drain
 from dibs_conformance.history.recorder import Recorder
-from dibs_conformance.history.rules import Rule, limits
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.history.rules import HistoryRule, limits
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.steps import RecordedStep, read_file, write_steps
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
@@ -65,11 +65,11 @@ def run_and_check(plan: LevelPlan, seed: int) -> Findings:
     try:
         found = findings_from(run_once(plan, seed))
     except Exception as error:  # noqa: BLE001 - any exception is a failure of the storage
-        return Findings(histories=1, failures=(Failure(law=type(error).__name__, why=str(error)),))
+        return Findings(histories=1, failures=(LawFailure(law=type(error).__name__, why=str(error)),))
     return found if plan.claims.limits else without_rules(found, limits.RULES)
 
 
-def without_rules(found: Findings, rules: Sequence[type[Rule]]) -> Findings:
+def without_rules(found: Findings, rules: Sequence[type[HistoryRule]]) -> Findings:
     """Return the findings without the laws of some rules."""
     left_out = {rule.name for rule in rules}
     return structs.replace(

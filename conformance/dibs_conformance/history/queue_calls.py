@@ -11,9 +11,8 @@ from dibs.model.job import Job, JobData, OutcomeRetention, Slot
 from dibs.model.requests import SettingsPatch, StartRate
 from dibs.model.results import EventPage, ExportPage, ExportRecord, ListPage, State
 from dibs.storage.protocol import Storage
+from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages
 
-#: Limit on the pages of a reading, so that a storage whose pages never end cannot hang the tests.
-MAX_PAGES = 1000
 SHORT = OutcomeRetention(completed=1, failed=1, cancelled=1)
 #: Patches for `configure`. The log keeps all events of a run, and keys outlive it.
 PATCHES = (
@@ -122,7 +121,3 @@ async def read_whole_log(storage: Storage, queue: str) -> None:
         if not page.events:
             return
     raise EndlessPages(f"the log of {queue!r} does not end after {MAX_PAGES} pages")
-
-
-class EndlessPages(Exception):
-    """Raised if a reading has more than `MAX_PAGES` pages."""

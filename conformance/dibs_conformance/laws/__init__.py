@@ -33,7 +33,7 @@ from dibs_conformance.laws.reporting import (
 )
 from dibs_conformance.laws.running import (
     CancelRequestedEnds,
-    ClaimOrder,
+    ClaimsInOrder,
     FencesGrow,
     LateHolderRefused,
     MaxActiveLimit,
@@ -57,7 +57,7 @@ LAWS: tuple[type[Law], ...] = (
     UpdateOnlyEnds,
     OwnOutcome,
     RevisionsGrow,
-    ClaimOrder,
+    ClaimsInOrder,
     NotEarly,
     PausedQueue,
     MaxActiveLimit,

@@ -45,7 +45,7 @@ class FencesGrow(Law):
             self.check(fence > newest, "fence {} of {!r} is not above {}", fence, job.id, newest)
 
 
-class ClaimOrder(Law):
+class ClaimsInOrder(Law):
     name = "claims follow the order"
     section = "2"
     sentence = "A claim hands out by priority descending, run_at ascending, seq ascending."

@@ -17,7 +17,7 @@ from typing import Final
 
 from dibs.storage.protocol import Storage
 from dibs_conformance.report.call_text import format_value
-from dibs_conformance.report.values import Failure
+from dibs_conformance.report.values import LawFailure
 
 LAW: Final = "a call returns, or raises an error of the contract"
 #: Lines of a traceback in a report, and letters of an error text.
@@ -42,11 +42,11 @@ Frames = Sequence[tuple[FrameType, int]]
 class StorageFailed(Exception):
     """An exception of the storage, or a call without an end, with the failure that reports it."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: LawFailure) -> None:
         super().__init__(failure.why)
         self.failure = failure
 
-    def __reduce__(self) -> tuple[type[StorageFailed], tuple[Failure]]:
+    def __reduce__(self) -> tuple[type[StorageFailed], tuple[LawFailure]]:
         return type(self), (self.failure,)
 
 
@@ -54,19 +54,19 @@ class StorageExited(BaseException):
     """Raised in place of an exit of the kit's own process, which a storage asked for with os._exit."""
 
 
-def exception_failure(error: BaseException, story: tuple[str, ...] = (), law: str = LAW) -> Failure:
+def exception_failure(error: BaseException, story: tuple[str, ...] = (), law: str = LAW) -> LawFailure:
     """Return the failure for an exception, with the calls that led to it.
 
     An exception without a frame of the storage was raised while the kit read an answer.
     """
     if isinstance(error, StorageFailed):
         found = error.failure
-        return Failure(law=found.law, why=found.why, story=found.story or story)
+        return LawFailure(law=found.law, why=found.why, story=found.story or story)
     frames = list(traceback.walk_tb(error.__traceback__))
     where = describe_call(frames)
     if where == UNKNOWN_CALL and not storage_frames(frames):
         where = "an answer that the kit cannot read"
-    return Failure(law=law, why=f"{where} raised {raised_text(error)}", story=story)
+    return LawFailure(law=law, why=f"{where} raised {raised_text(error)}", story=story)
 
 
 def raised_text(error: BaseException) -> str:
@@ -75,10 +75,10 @@ def raised_text(error: BaseException) -> str:
     return "\n".join([error_text(error), *lines])
 
 
-def hang_failure(frames: Frames, seconds: float, story: tuple[str, ...] = ()) -> Failure:
+def hang_failure(frames: Frames, seconds: float, story: tuple[str, ...] = ()) -> LawFailure:
     """Return the failure for a call that did not return within `seconds`. `frames` show where it waits."""
     why = f"{describe_call(frames)} did not return within {seconds:g} s"
-    return Failure(law=LAW, why="\n".join([why, *storage_lines(frames)]), story=story)
+    return LawFailure(law=LAW, why="\n".join([why, *storage_lines(frames)]), story=story)
 
 
 def error_text(error: BaseException) -> str:

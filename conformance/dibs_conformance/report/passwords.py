@@ -9,20 +9,20 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from dibs.storage.addresses import redact_url
-from dibs_conformance.report.report import Report
+from dibs_conformance.report.report import CertificationReport
 
 HIDDEN: Final = "***"
 #: Options of a URL whose values are secrets.
 SECRET_OPTIONS: Final = ("password", "passwd", "secret", "token", "sslpassword")
 
 
-def without_passwords(report: Report, target: object) -> Report:
+def without_passwords(report: CertificationReport, target: object) -> CertificationReport:
     """Return the report with HIDDEN for each secret of the URL. A function has none that the kit knows."""
     if not isinstance(target, str):
         return report
     secrets = sorted({secret for secret in secrets_of(target) if secret}, key=len, reverse=True)
     texts = {target: redact_url(target), **dict.fromkeys(secrets, HIDDEN)}
-    return msgspec.convert(replace_texts(msgspec.to_builtins(report), texts), Report)
+    return msgspec.convert(replace_texts(msgspec.to_builtins(report), texts), CertificationReport)
 
 
 def secrets_of(url: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Report(ReportData, frozen=True, kw_only=True):
+class CertificationReport(ReportData, frozen=True, kw_only=True):
     """The result of a certification. `text`, `html`, `render_badge`, `json` and `print` render it."""
 
     def json(self) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dibs_conformance.report.findings import add_counts
-from dibs_conformance.report.values import CapabilityReport, Failure, LawReport, LevelReport, ReportData
+from dibs_conformance.report.values import CapabilityReport, LawFailure, LawReport, LevelReport, ReportData
 
 #: The verdict of a level in words. A level that needs more tests than ran is not reached.
 LEVEL_VERDICTS: Final = {
@@ -198,7 +198,7 @@ def capability_line(capability: CapabilityReport) -> str:
     return f"{capability.name}: {claim}, {outcomes[capability.found]}{note}"
 
 
-def failure_lines(failure: Failure) -> Iterator[str]:
+def failure_lines(failure: LawFailure) -> Iterator[str]:
     """Yield the broken law with its reason, and the numbered calls that lead to the failure."""
     yield f"FAILED: {failure.law}: {failure.why}"
     for number, step in enumerate(failure.story, 1):

@@ -58,7 +58,7 @@ class CapabilityReport(Struct, frozen=True, kw_only=True):
         return not self.claimed or self.found is not False
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class LawFailure(Struct, frozen=True, kw_only=True):
     """A broken law, with the shortest sequence of calls that the kit found for it."""
 
     #: The broken law, or the verb or check whose result the contract does not allow.
@@ -95,7 +95,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     #: effect count.
     faults: Mapping[str, int] = {}
     laws: tuple[LawReport, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[LawFailure, ...] = ()
     #: The numbers of tests by name, such as "waits" and "bad calls". Faults are counted in `faults`.
     tried: Mapping[str, int] = {}
     #: Verbs that overlapped with a call of another client, sorted.
@@ -168,7 +168,7 @@ class ReportData(Struct, frozen=True, kw_only=True):
     date: str = ""
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[LawFailure, ...]:
         """Return a failure for each falsely claimed capability, then the failures of all levels."""
         return (*false_claims(self.capabilities), *(f for level in self.levels for f in level.failures))
 
@@ -203,10 +203,10 @@ class ReportData(Struct, frozen=True, kw_only=True):
         return sum(level.events for level in self.levels)
 
 
-def false_claims(capabilities: tuple[CapabilityReport, ...]) -> tuple[Failure, ...]:
+def false_claims(capabilities: tuple[CapabilityReport, ...]) -> tuple[LawFailure, ...]:
     """Return a failure for each capability that is claimed and was not found."""
     return tuple(
-        Failure(law=capability.name, why=f"claimed, and not found. {capability.note}".rstrip())
+        LawFailure(law=capability.name, why=f"claimed, and not found. {capability.note}".rstrip())
         for capability in capabilities
         if not capability.holds
     )

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from dibs_conformance.answer_types import missing_verb_failure
 from dibs_conformance.laws import LawBroken
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.report import Failure
+from dibs_conformance.report import LawFailure
 from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.sequential import end_histories, memo_histories, update_histories
 from dibs_conformance.sequential.limit_machine import LimitMachine
@@ -40,7 +40,7 @@ def run_examples(
     steps: int,
     progress: Progress = lambda _: None,
     shrink: bool = True,
-) -> Failure | None:
+) -> LawFailure | None:
     """Run `examples` examples, or as many as fit into `budget` seconds.
 
     Return the first failure, with the shortest sequence of calls that Hypothesis found for it, or None.
@@ -59,7 +59,7 @@ def run_examples(
     return None
 
 
-def run_walkthrough(session: ExampleSession) -> Failure | None:
+def run_walkthrough(session: ExampleSession) -> LawFailure | None:
     """Run the fixed histories that check every law once. Return the first failure, or None."""
     return run_until_failure(session, lambda: walk_through_all(session))
 
@@ -74,14 +74,14 @@ def walk_through_all(session: ExampleSession) -> None:
 
 def run_chunk(
     session: ExampleSession, chunk_seed: int, size: int, steps: int, *, shrink: bool
-) -> Failure | None:
+) -> LawFailure | None:
     """Run `size` examples from one seed. Return the first failure, or None."""
     machine = seed(chunk_seed)(type("Example", (LimitMachine,), {"session": session}))
     chosen = hypothesis_settings(size, steps, shrink=shrink)
     return run_until_failure(session, lambda: run_state_machine_as_test(machine, settings=chosen))
 
 
-def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Failure | None:
+def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> LawFailure | None:
     """Call `play`, which runs examples, and return its failure or None.
 
     The contract leaves some choices to the storage: the jobs that a reap takes, or the order of a page. When
@@ -101,10 +101,10 @@ def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> Fail
     return None
 
 
-def to_failure(error: Exception, story: tuple[str, ...]) -> Failure:
+def to_failure(error: Exception, story: tuple[str, ...]) -> LawFailure:
     """Return the failure for an error, with the calls that lead to it."""
     if isinstance(error, LawBroken | Mismatch):
-        return Failure(law=law_name(error), why=str(error), story=story)
+        return LawFailure(law=law_name(error), why=str(error), story=story)
     return missing_verb_failure(error, story) or exception_failure(error, story)
 
 

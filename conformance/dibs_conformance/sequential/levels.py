@@ -12,7 +12,7 @@ from typing import Final
 from dibs_conformance.laws import Law, laws_for
 from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
-from dibs_conformance.report import Failure, Findings, LawReport, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.sequential import clock_steps, jumped_clock
@@ -54,7 +54,7 @@ class SequentialRun:
         self._plan, self._runner = plan, runner
         self._ends = time.monotonic() + plan.budget
         self._laws: tuple[Law, ...] = tuple(law() for law in laws_for(plan.claims))
-        self._failures: list[Failure] = []
+        self._failures: list[LawFailure] = []
         self._spared: list[SkippedTest] = []
 
     def findings(self) -> Findings:
@@ -82,7 +82,7 @@ class SequentialRun:
             spared=tuple(self._spared),
         )
 
-    def _add_failure(self, failure: Failure | None) -> None:
+    def _add_failure(self, failure: LawFailure | None) -> None:
         if failure is not None:
             self._failures.append(failure)
 
@@ -111,7 +111,7 @@ class SequentialRun:
             self._spared.append(SkippedTest(name="rare work on demand", why=why))
         return offered
 
-    def _run_examples(self, session: ExampleSession) -> Failure | None:
+    def _run_examples(self, session: ExampleSession) -> LawFailure | None:
         """Run random examples for the rest of the budget, and for at least `EXAMPLES_SHARE` of it."""
         rest = self._ends - time.monotonic()
         return run_examples(
@@ -125,13 +125,13 @@ class SequentialRun:
 
     def _run_probe(self, probe: Probe) -> LawReport:
         met, wrong = self._runner.run(run_probe(self._plan.locations, probe), LIMITS.test)
-        self._failures += [Failure(law=probe.name, why=text) for text in wrong]
+        self._failures += [LawFailure(law=probe.name, why=text) for text in wrong]
         return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
 
     def _check_clock_steps(self, handles: int) -> LawReport:
         checking = clock_steps.check_clock_steps(self._plan.locations, handles=handles)
         met, wrong = self._runner.run(checking, LIMITS.test)
-        self._failures += [Failure(law=clock_steps.NAME, why=text) for text in wrong]
+        self._failures += [LawFailure(law=clock_steps.NAME, why=text) for text in wrong]
         law = (clock_steps.NAME, clock_steps.SECTION, clock_steps.SENTENCE)
         return law_report(*law, met, broken=bool(wrong))
 
@@ -143,7 +143,7 @@ class SequentialRun:
             self._spared.append(SkippedTest(name=jumped_clock.NAME, why=why))
             return []
         met, wrong = checked
-        self._failures += [Failure(law=jumped_clock.NAME, why=text) for text in wrong]
+        self._failures += [LawFailure(law=jumped_clock.NAME, why=text) for text in wrong]
         law = (jumped_clock.NAME, jumped_clock.SECTION, jumped_clock.SENTENCE)
         return [law_report(*law, met, broken=bool(wrong))]
 

@@ -19,7 +19,7 @@ from dibs_conformance.history.rules import (
     reading,
 )
 from dibs_conformance.history.rules.linearizable import LinearizableRule
-from dibs_conformance.history.rules.rule import Rule as Rule
+from dibs_conformance.history.rules.rule import HistoryRule as HistoryRule
 from dibs_conformance.history.rules.rule import Violation as Violation
 
 _MODULES = (
@@ -38,7 +38,7 @@ _MODULES = (
 )
 
 #: All rules, by number.
-RULES: Final[tuple[type[Rule], ...]] = tuple(
+RULES: Final[tuple[type[HistoryRule], ...]] = tuple(
     sorted(
         (LinearizableRule, *(rule for module in _MODULES for rule in module.RULES)),
         key=lambda rule: int(rule.name[1:]),

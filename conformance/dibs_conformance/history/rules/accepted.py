@@ -10,11 +10,11 @@ from math import inf
 from operator import itemgetter
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
 from dibs_conformance.steps import UNKNOWN, RecordedSlot, RecordedStep
 
 
-class KeptRule(Rule):
+class KeptRule(HistoryRule):
     name = "R1"
     title = "accepted is kept"
     section = "4.1"
@@ -43,7 +43,7 @@ class KeptRule(Rule):
                 )
 
 
-class DrainedRule(Rule):
+class DrainedRule(HistoryRule):
     name = "R2"
     title = "everything ends"
     section = "4.3"
@@ -58,7 +58,7 @@ class DrainedRule(Rule):
                         yield self.violation(id_steps.key, "the job is still live after the drain", step)
 
 
-class PayloadRule(Rule):
+class PayloadRule(HistoryRule):
     name = "R3"
     title = "a run is what was asked for"
     section = "3, the fold law"
@@ -139,7 +139,7 @@ class PayloadCandidates:
         return [*found, *(step for step in self._accepted[oldest : oldest + 1] if step.revision <= last)]
 
 
-class NothingSkippedRule(Rule):
+class NothingSkippedRule(HistoryRule):
     name = "R21"
     title = "blocked is not dropped"
     section = "4.4"
@@ -183,7 +183,7 @@ class NothingSkippedRule(Rule):
                 yield self.violation(id_steps.key, why, newest, claim)
 
 
-class RevisionsRule(Rule):
+class RevisionsRule(HistoryRule):
     name = "R11"
     title = "revisions grow"
     section = "3, revision"
@@ -211,7 +211,7 @@ class RevisionsRule(Rule):
                 yield self.violation(id_steps.key, f"two enqueues got the revision {a.revision}", a, b)
 
 
-class RequestKeyRule(Rule):
+class RequestKeyRule(HistoryRule):
     name = "R9"
     title = "a request_key acts once"
     section = "3, enqueue"

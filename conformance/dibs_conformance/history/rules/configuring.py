@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory
-from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline, patch_of
 from dibs_conformance.steps import RecordedStep
 
 
-class MaxActiveRule(Rule):
+class MaxActiveRule(HistoryRule):
     name = "R23"
     title = "max_active is exact"
     section = "3, claim"
@@ -49,7 +49,7 @@ class MaxActiveRule(Rule):
             yield self.violation((queue, latest.id), why, *claims)
 
 
-class PauseRule(Rule):
+class PauseRule(HistoryRule):
     name = "R24"
     title = "a pause holds"
     section = "3, configure"
@@ -72,7 +72,7 @@ def claims_of(history: RecordedHistory, queue: str) -> Iterator[RecordedStep]:
         yield from id_steps.claims
 
 
-class SettingsRule(Rule):
+class SettingsRule(HistoryRule):
     name = "R25"
     title = "settings are kept"
     section = "3, configure"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.history.rules.rule import HistoryRule, Violation
 from dibs_conformance.steps import RecordedSlot, RecordedStep
 
 
-class AttemptsRule(Rule):
+class AttemptsRule(HistoryRule):
     name = "R10"
     title = "attempts are counted"
     section = "3, claim"
@@ -79,7 +79,7 @@ def last_answer(id_steps: IdSteps) -> float:
     return max((step.ended or 0 for step in id_steps.claims), default=0)
 
 
-class CountsRule(Rule):
+class CountsRule(HistoryRule):
     name = "R13"
     title = "counts are true at rest"
     section = "3, count"

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import Rule, Violation, before, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, ended
 from dibs_conformance.steps import RecordedOutcome, RecordedStep
 
 
-class EndsOnceRule(Rule):
+class EndsOnceRule(HistoryRule):
     name = "R7"
     title = "ends once"
     section = "4.3"
@@ -34,7 +34,7 @@ class EndsOnceRule(Rule):
             )
 
 
-class OutcomeStandsRule(Rule):
+class OutcomeStandsRule(HistoryRule):
     name = "R18"
     title = "the acknowledged end stands"
     section = "4.3"
@@ -70,7 +70,7 @@ class OutcomeStandsRule(Rule):
             yield self.violation(id_steps.key, why, known[0][1], read)
 
 
-class NeverRunsAgainRule(Rule):
+class NeverRunsAgainRule(HistoryRule):
     name = "R20"
     title = "what is over never runs"
     section = "3, cancel"
@@ -122,7 +122,7 @@ def removes(step: RecordedStep) -> bool:
     return (step.op, step.status) in (("forget", "forgotten"), ("cancel", "cancelled"))
 
 
-class EffectsRule(Rule):
+class EffectsRule(HistoryRule):
     name = "R19"
     title = "effects go by fence"
     section = "4.2"

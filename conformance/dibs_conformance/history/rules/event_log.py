@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import RecordedHistory, closed_as
 from dibs_conformance.history.from_log import ENDINGS
-from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.history.rules.rule import HistoryRule, Violation
 from dibs_conformance.steps import LoggedEntry, RecordedStep
 
 
@@ -29,7 +29,7 @@ def final_log(history: RecordedHistory, queue: str) -> dict[str, LoggedEntry] | 
     return None
 
 
-class LogReaderRule(Rule):
+class LogReaderRule(HistoryRule):
     name = "R26"
     title = "nothing appears behind a reader"
     section = "3, Events"
@@ -65,7 +65,7 @@ def offsets_between(offsets: list[str], after: str | None, last: str) -> list[st
     return offsets[first : bisect_right(offsets, last)]
 
 
-class LoggedOnceRule(Rule):
+class LoggedOnceRule(HistoryRule):
     name = "R27"
     title = "each end is logged once"
     section = "3, Events"
@@ -91,7 +91,7 @@ class LoggedOnceRule(Rule):
                     yield self.violation(id_steps.key, why, run.claim, *ends)
 
 
-class RunTimesRule(Rule):
+class RunTimesRule(HistoryRule):
     name = "R32"
     title = "runs do not overlap"
     section = "3, Events"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dibs.model.job import FAIL_SUFFIX
 from dibs_conformance.history.by_id import RecordedHistory, RecordedRun
-from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.history.rules.rule import HistoryRule, Violation
 from dibs_conformance.steps import RecordedStep
 
 #: Later than the answer of any call.
@@ -16,7 +16,7 @@ LATEST = 2**62
 Origin = tuple[str, str, int]
 
 
-class FailuresHandledRule(Rule):
+class FailuresHandledRule(HistoryRule):
     name = "R14"
     title = "failures are handled"
     section = "4.5"

@@ -9,11 +9,11 @@ from math import inf
 
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.accepted import began
-from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
 from dibs_conformance.steps import RecordedStep
 
 
-class LeasesRule(Rule):
+class LeasesRule(HistoryRule):
     name = "R17"
     title = "leases hold"
     section = "3, Leases"

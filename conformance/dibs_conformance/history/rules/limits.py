@@ -11,12 +11,12 @@ from attrs import define, field
 
 from dibs.model.requests import StartRate
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun
-from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.steps import RecordedStep
 
 
-class PerKeyRule(Rule):
+class PerKeyRule(HistoryRule):
     name = "R30"
     title = "per_key is exact"
     section = "2"
@@ -53,7 +53,7 @@ class PerKeyRule(Rule):
             yield self.violation((queue, latest.id), why, *claims)
 
 
-class RateRule(Rule):
+class RateRule(HistoryRule):
     name = "R31"
     title = "a rate is exact"
     section = "2"

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.linearize import is_linearizable
-from dibs_conformance.history.rules.rule import Rule, Violation
+from dibs_conformance.history.rules.rule import HistoryRule, Violation
 from dibs_conformance.order_search import UndecidedOrder
 
 
-class LinearizableRule(Rule):
+class LinearizableRule(HistoryRule):
     name = "R22"
     title = "some order explains it"
     section = "3"

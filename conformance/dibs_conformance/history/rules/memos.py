@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
 from dibs_conformance.steps import NO_MEMO, RecordedStep
 
 
-class MemoRule(Rule):
+class MemoRule(HistoryRule):
     name = "R29"
     title = "a memo is fenced and kept"
     section = "1, the memo"

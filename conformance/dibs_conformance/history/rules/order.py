@@ -8,7 +8,7 @@ from math import inf
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
 from dibs_conformance.history.rules.accepted import began
-from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.steps import RecordedStep
 
@@ -16,7 +16,7 @@ from dibs_conformance.steps import RecordedStep
 ClaimPosition = tuple[int, int, int]
 
 
-class NotEarlyRule(Rule):
+class NotEarlyRule(HistoryRule):
     name = "R15"
     title = "not early"
     section = "2"
@@ -33,7 +33,7 @@ class NotEarlyRule(Rule):
                     yield self.violation(id_steps.key, why, claim)
 
 
-class ClaimOrderRule(Rule):
+class ClaimOrderRule(HistoryRule):
     name = "R12"
     title = "in order"
     section = "2"
@@ -52,7 +52,7 @@ class ClaimOrderRule(Rule):
                     yield self.violation((queue, taken.id), why, taken, job)
 
 
-class NothingLeftRule(Rule):
+class NothingLeftRule(HistoryRule):
     name = "R16"
     title = "nothing due is left"
     section = "3, claim"

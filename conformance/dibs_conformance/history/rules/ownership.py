@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dibs_conformance.history.by_id import END_OF, IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import Rule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
 from dibs_conformance.steps import RecordedStep
 
 
-class FencesRule(Rule):
+class FencesRule(HistoryRule):
     name = "R4"
     title = "fences grow"
     section = "3, fence"
@@ -48,7 +48,7 @@ class FencesRule(Rule):
                 yield self.violation(id_steps.key, why, newest, claim)
 
 
-class OneActiveRule(Rule):
+class OneActiveRule(HistoryRule):
     name = "R5"
     title = "one active run"
     section = "4.2"
@@ -73,7 +73,7 @@ class OneActiveRule(Rule):
             yield self.violation(id_steps.key, why, a.claim, dated[0], b.claim)
 
 
-class StaleFenceRule(Rule):
+class StaleFenceRule(HistoryRule):
     name = "R6"
     title = "a late holder is refused"
     section = "4.2"
@@ -127,7 +127,7 @@ def makes_same_end(earlier: RecordedStep, step: RecordedStep) -> bool:
     return earlier_end == end or (end == "cancelled" and not earlier_end)
 
 
-class HolderAcceptedRule(Rule):
+class HolderAcceptedRule(HistoryRule):
     name = "R8"
     title = "the holder is heard"
     section = "3, settle"

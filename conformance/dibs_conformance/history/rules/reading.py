@@ -9,7 +9,7 @@ from attrs import define, field, frozen
 
 from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.order import waiting_periods
-from dibs_conformance.history.rules.rule import Rule, Violation, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
 from dibs_conformance.steps import RecordedStep
 
 
@@ -42,7 +42,7 @@ class Reading:
         return ended(self.steps[-1])
 
 
-class ReadingRule(Rule):
+class ReadingRule(HistoryRule):
     name = "R28"
     title = "a reading shows what was there"
     section = "3, list"

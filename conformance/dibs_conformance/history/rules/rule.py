@@ -27,7 +27,7 @@ class Violation:
     steps: tuple[RecordedStep, ...] = ()
 
 
-class Rule:
+class HistoryRule:
     """One rule. `met` counts how often it applied to the history."""
 
     name: ClassVar[str]
