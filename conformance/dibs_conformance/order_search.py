@@ -18,7 +18,7 @@ from attrs import define, field
 from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 
 
-class Part(Protocol):
+class SearchPart(Protocol):
     """An atomic part of a call."""
 
     @property
@@ -45,12 +45,12 @@ class Part(Protocol):
         """True for a reading without numbers. If it explains the world now, no other moment need be tried."""
         ...
 
-    def follows(self, other: Part) -> bool:
+    def follows(self, other: SearchPart) -> bool:
         """Return whether this part is a later item of the same call."""
         ...
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=SearchPart)
 World = TypeVar("World")
 
 
@@ -70,8 +70,8 @@ class UndecidedOrder(Exception):
     """The search reached its limit and found no order that explains the results."""
 
 
-class Node(NamedTuple, Generic[PartT, World]):
-    """A partial order: the world after it, and the parts of the round that are still open."""
+class PartialOrder(NamedTuple, Generic[PartT, World]):
+    """The world after a partial order, and the parts of the round that are still open."""
 
     round_number: int
     world: World
@@ -110,11 +110,11 @@ class OrderSearch(Generic[PartT, World]):
 
     def _first_of_round(
         self, number: int, world: World, pending: tuple[PartT, ...]
-    ) -> Iterator[Node[PartT, World]]:
+    ) -> Iterator[PartialOrder[PartT, World]]:
         ended = number == len(self.rounds)
-        yield Node(number, world, () if ended else self.rounds[number].open_parts(pending))
+        yield PartialOrder(number, world, () if ended else self.rounds[number].open_parts(pending))
 
-    def _is_new(self, node: Node[PartT, World]) -> bool:
+    def _is_new(self, node: PartialOrder[PartT, World]) -> bool:
         if self.key is None:
             return True
         key = node.round_number, frozenset(map(id, node.open)), self.key(node.world)
@@ -122,7 +122,7 @@ class OrderSearch(Generic[PartT, World]):
         self._visited.add(key)
         return is_new
 
-    def _next(self, node: Node[PartT, World]) -> Iterator[Node[PartT, World]]:
+    def _next(self, node: PartialOrder[PartT, World]) -> Iterator[PartialOrder[PartT, World]]:
         """Yield the partial orders that are one step longer."""
         number, world, parts = node
         if all(part.unanswered for part in parts):
@@ -136,11 +136,11 @@ class OrderSearch(Generic[PartT, World]):
             rest = [other for other in parts if other is not part]
             for time in part.times:
                 found = self._apply(node, part, time, len(rest))
-                yield from (Node(number, after, rest) for after in found)
+                yield from (PartialOrder(number, after, rest) for after in found)
                 if found and part.is_pure:
                     return
 
-    def _apply(self, node: Node[PartT, World], part: PartT, time: int, left: int) -> list[World]:
+    def _apply(self, node: PartialOrder[PartT, World], part: PartT, time: int, left: int) -> list[World]:
         self.tries += 1
         if self.tries > self.most_tries:
             raise UndecidedOrder(f"no order was found in {self.most_tries} steps")
