@@ -39,8 +39,8 @@ from dibs.storage.capabilities import Capabilities
 from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
-from dibs_conformance.sequential.strategies import full_overrides
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
+from dibs_conformance.strategies import full_overrides
 
 #: The most wrong results in a report. A storage without checks would fail every row.
 MOST_FINDINGS: Final = 20

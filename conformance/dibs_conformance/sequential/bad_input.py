@@ -28,7 +28,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.storage.protocol import Storage
-from dibs_conformance.sequential.strategies import OVERRIDE_VALUES
+from dibs_conformance.strategies import OVERRIDE_VALUES
 
 KIB = 1024
 MIB = 1024 * KIB
