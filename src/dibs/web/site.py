@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -63,11 +64,46 @@ class Frame:
     down: str = ""
 
 
+@cache
+def _environment() -> Environment:
+    """Return the templates, which all dashboards of a process compile once."""
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(
+        coded=text.with_code,
+        age=lambda ms: text.age(ms, _now()),
+        duration=text.duration,
+        iso=text.iso,
+        line=text.one_line,
+        minute=text.minute,
+        number=text.number,
+        plain=text.plain,
+        rate=text.rate,
+        points=text.spark_points,
+        quoted=lambda value: quote(value, safe=""),
+        visible=text.visible,
+    )
+    templates.globals.update(
+        offered=OFFERED,
+        actions=ACTIONS,
+        url=_url,
+        now=_now,
+        static=static_name,
+        messages=text.MESSAGES,
+    )
+    return templates
+
+
 class Site:
     """Renders pages."""
 
     def __init__(self) -> None:
-        self._templates = self._environment()
+        self._templates = _environment()
         self._compiling = Lock()
         #: True once all templates are compiled.
         self.is_compiled = False
@@ -85,38 +121,6 @@ class Site:
             for file in STATIC.iterdir():
                 static_name(file.name)
             self.is_compiled = True
-
-    def _environment(self) -> Environment:
-        templates = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        templates.filters.update(
-            coded=text.with_code,
-            age=lambda ms: text.age(ms, _now()),
-            duration=text.duration,
-            iso=text.iso,
-            line=text.one_line,
-            minute=text.minute,
-            number=text.number,
-            plain=text.plain,
-            rate=text.rate,
-            points=text.spark_points,
-            quoted=lambda value: quote(value, safe=""),
-            visible=text.visible,
-        )
-        templates.globals.update(
-            offered=OFFERED,
-            actions=ACTIONS,
-            url=_url,
-            now=_now,
-            static=static_name,
-            messages=text.MESSAGES,
-        )
-        return templates
 
     def content(self, page: Page, model: Any, variant: Variant, **more: Any) -> str:
         """Return the content of a page."""
