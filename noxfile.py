@@ -1,6 +1,6 @@
-"""The sessions of contributors. `nox` runs those of the CI, and `nox -l` lists all of them.
+"""The sessions of contributors. `nox` runs the tests that are not long, and `nox -l` lists all sessions.
 
-The CI adds the session `browser` where it finds Chromium or can install it.
+`nox -t ci` runs what the CI runs. `browser` is skipped where no Chromium is installed.
 """
 
 import os
@@ -14,8 +14,7 @@ import nox
 from packaging.requirements import Requirement
 
 nox.needs_version = ">=2026.10"
-# The session `layers` runs a part of the tests.
-nox.options.sessions = ["tests", "types", "lint", "docs"]
+nox.options.sessions = ["tests"]
 nox.options.reuse_venv = "yes"
 nox.options.error_on_missing_interpreters = True
 
@@ -54,9 +53,19 @@ RERUNS = ("--reruns", "2", "--reruns-delay", "2", "-raR") if os.environ.get("CI"
 #: The tests of one xdist group, such as those on Spark, run in the same process.
 TEST_PROCESSES = ("-n", "3", "--dist", "loadgroup")
 
-EXTRAS = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]
+PROJECT = nox.project.load_toml("pyproject.toml")
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 #: The extras of users, without those of contributors.
-USER_EXTRAS = ",".join(sorted(EXTRAS.keys() - {"bench", "dev", "docs"}))
+USER_EXTRAS = ",".join(sorted(EXTRAS.keys() - {"bench", "dev", "docs", "test"}))
+
+#: The long tests, as the expression of markers that plain pytest has turned round.
+LONG = PROJECT["tool"]["pytest"]["ini_options"]["addopts"][-1].replace("not long", "long", 1)
+#: Session -> the folders of tests/ whose long tests it runs. tests_rest runs those of all other folders.
+LONG_FOLDERS = {
+    "spark": ("spark",),
+    "frameworks": ("frameworks", "web"),
+    "kit": ("kit", "examples", "mutation", "soak"),
+}
 
 
 def expand(extra: str) -> Iterator[Requirement]:
@@ -69,13 +78,13 @@ def expand(extra: str) -> Iterator[Requirement]:
             yield need
 
 
-def has_dev_environment() -> bool:
-    """Return whether the environment of nox has this source of dibs with all packages of the extra `dev`."""
+def has_environment(extra: str) -> bool:
+    """Return whether the environment of nox has this source of dibs with all packages of an extra."""
     try:
         origin = distribution("dibs").read_text("direct_url.json") or ""
         return f'"{Path(__file__).parent.as_uri()}"' in origin and all(
             need.specifier.contains(distribution(need.name).version, prereleases=True)
-            for need in expand("dev")
+            for need in expand(extra)
         )
     except PackageNotFoundError:
         return False
@@ -83,17 +92,24 @@ def has_dev_environment() -> bool:
 
 #: An environment with all packages takes minutes and two gigabytes. So the sessions run in the environment
 #: of nox if that has them, as after `pip install -e '.[dev]'`, and otherwise in environments of their own.
-HAS_DEV_ENVIRONMENT = has_dev_environment()
+#: The session `tests` needs the extra `test` only.
+HAS_TEST_ENVIRONMENT = has_environment("test")
+HAS_DEV_ENVIRONMENT = HAS_TEST_ENVIRONMENT and has_environment("dev")
 nox.options.default_venv_backend = "none" if HAS_DEV_ENVIRONMENT else "venv"
-if HAS_DEV_ENVIRONMENT:
+if HAS_TEST_ENVIRONMENT:
     # `.venv/bin/nox` also runs in a shell that has not activated the environment.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def install(session: nox.Session) -> None:
-    """Install the project with all tools of contributors, unless the session runs where they are."""
+def install(session: nox.Session, extra: str = "dev") -> None:
+    """Install the project with all tools of contributors or an extra, unless the session runs where they are.
+
+    With all tools, a test whose package is missing fails.
+    """
     if session.venv_backend != "none":
-        session.install("-e", ".[dev]")
+        session.install("-e", f".[{extra}]")
+    if extra == "dev":
+        session.env["DIBS_TEST_PACKAGES"] = "required"
 
 
 def install_tools(session: nox.Session, *names: str) -> None:
@@ -114,11 +130,41 @@ def run_marked(session: nox.Session, marker: str, *options: str) -> None:
     session.run("pytest", "-m", marker, *options)
 
 
-@nox.session
+@nox.session(tags=["ci"], venv_backend="none" if HAS_TEST_ENVIRONMENT else "venv")
 def tests(session: nox.Session) -> None:
-    """Run the tests without their long forms; arguments after `--` go to pytest."""
-    install(session)
+    """Run the tests that are not long; arguments after `--` go to pytest."""
+    install(session, "test")
     session.run("pytest", *TEST_PROCESSES, *RERUNS, *session.posargs)
+
+
+def run_long(session: nox.Session, *words: str) -> None:
+    install(session)
+    session.run("pytest", *TEST_PROCESSES, *RERUNS, "-m", LONG, *words, *session.posargs)
+
+
+@nox.session(tags=["ci"])
+def tests_kit(session: nox.Session) -> None:
+    """Run the long tests of the conformance kit: certificates, planted bugs, examples, short soaks."""
+    run_long(session, *(f"tests/{folder}" for folder in LONG_FOLDERS["kit"]))
+
+
+@nox.session(tags=["ci"])
+def tests_spark(session: nox.Session) -> None:
+    """Run the tests that start Spark, and the long ones of the history."""
+    run_long(session, *(f"tests/{folder}" for folder in LONG_FOLDERS["spark"]))
+
+
+@nox.session(tags=["ci"])
+def tests_frameworks(session: nox.Session) -> None:
+    """Run the tests under the servers of web frameworks, and the long ones of the dashboard."""
+    run_long(session, *(f"tests/{folder}" for folder in LONG_FOLDERS["frameworks"]))
+
+
+@nox.session(tags=["ci"])
+def tests_rest(session: nox.Session) -> None:
+    """Run all other long tests: scenarios, programs of the docs, benchmarks, features of earlier systems."""
+    others = (f"--ignore=tests/{folder}" for folders in LONG_FOLDERS.values() for folder in folders)
+    run_long(session, "tests", *others)
 
 
 def find_python(version: str) -> str:
@@ -130,10 +176,10 @@ def find_python(version: str) -> str:
 
 
 def tests_on(session: nox.Session) -> None:
-    """Run the tests on one version of Python; the session fails if that version is not installed."""
+    """Run all tests but the nightly ones on one version of Python, which must be installed."""
     install(session)
     session.run("python", "-VV")
-    session.run("pytest", *TEST_PROCESSES, *RERUNS, *session.posargs)
+    session.run("pytest", *TEST_PROCESSES, *RERUNS, *(session.posargs or ["tests"]))
 
 
 for version in (*TESTED_PYTHONS, *NEXT_PYTHONS):
@@ -152,10 +198,10 @@ def tests_servers(session: nox.Session) -> None:
         postgres = "" if source == "valkey" else source
         env = {"DIBS_REDIS_SERVER": source, "DIBS_POSTGRES_BIN": postgres, "DIBS_TEST_SERVERS": "required"}
         rest = [word for word in session.posargs if word not in SERVER_SOURCES]
-        session.run("pytest", *TEST_PROCESSES, *RERUNS, *rest, env=env)
+        session.run("pytest", *TEST_PROCESSES, *RERUNS, *(rest or ["tests"]), env=env)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def types(session: nox.Session) -> None:
     """Check all types with mypy, and the public API with pyright."""
     install(session)
@@ -164,7 +210,7 @@ def types(session: nox.Session) -> None:
     session.run("python", "tools/verify_types.py")
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
     """Check the format, the lint rules and .github; `ruff format && ruff check --fix` repairs most errors."""
     install_tools(session, "ruff", "check-jsonschema", "zizmor")
@@ -194,7 +240,7 @@ def layers(session: nox.Session) -> None:
     )
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def docs(session: nox.Session) -> None:
     """Build the site with the reference from the docstrings; a broken link or name is an error."""
     if session.venv_backend != "none":
@@ -339,7 +385,7 @@ def spark(session: nox.Session) -> None:
     run_marked(session, "spark", *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def browser(session: nox.Session) -> None:
     """Test the dashboard in Chromium of the system: `apt-get install chromium`, or set DIBS_CHROMIUM."""
     programs = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -348,7 +394,7 @@ def browser(session: nox.Session) -> None:
     install(session)
     # The session has found a browser, so a test that cannot start it fails.
     session.env["DIBS_TEST_BROWSER"] = "required"
-    run_marked(session, "browser", *session.posargs)
+    run_marked(session, "browser", *RERUNS, *session.posargs)
 
 
 @nox.session

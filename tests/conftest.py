@@ -18,17 +18,56 @@ from dibs import Dibs, Queue
 from dibs.client.sync.background_loop import LoopCall
 from dibs.storage.registry import BUILT_IN
 from tests.storage_urls import new_url
+from tests.suites import NEEDS, is_long, is_missing, needed
 
 
 def is_installed(scheme: str) -> bool:
     return find_spec(BUILT_IN[scheme].partition(":")[0]) is not None
 
 
+TESTS = Path(__file__).parent
 SCHEMES = [scheme for scheme in ("memory", "file") if is_installed(scheme)]
 ALL_SCHEMES = ("memory", "file", "redis", "postgresql")
 #: All tests share one schema of Postgres and use different queues, because creating a schema takes longer
 #: than most tests.
 SHARED_SCHEMA = f"shared_{os.urandom(4).hex()}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Also run the long tests of the paths of a command; plain `pytest` has none.
+
+    The workers of xdist get the expression of the process that started them.
+    """
+    if (
+        config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+        and os.environ.get("PYTEST_XDIST_WORKER") is None
+    ):
+        config.option.markexpr = config.option.markexpr.removeprefix("not long and ")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not collect files whose tests are all long, nor those whose packages are not installed."""
+    if collection_path.is_dir() or TESTS not in collection_path.parents:
+        return None
+    path = collection_path.relative_to(TESTS).as_posix()
+    left_out = config.option.markexpr.startswith("not long and ") and is_long(path)
+    package = needed(path)
+    return True if left_out or (package and is_missing(package)) else None
+
+
+def pytest_report_header() -> list[str]:
+    missing = [f"{path} ({package})" for path, package in NEEDS.items() if is_missing(package)]
+    return [f"not collected, as a package is not installed: {', '.join(missing)}"] if missing else []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the long tests of the tables of tests/suites.py."""
+    for item in items:
+        if TESTS in item.path.parents:
+            path = item.path.relative_to(TESTS).as_posix()
+            if is_long(path, getattr(item, "originalname", item.name)):
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(params=SCHEMES)

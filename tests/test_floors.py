@@ -141,15 +141,18 @@ def circles(modules: Mapping[str, Module]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.long
 def test_every_import_goes_down_or_stays_on_its_floor() -> None:
     assert [] == list(upward(read_project()))
 
 
+@pytest.mark.long
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Imports in functions and under TYPE_CHECKING count: a reader follows them as well."""
     assert [] == circles(read_project())
 
 
+@pytest.mark.long
 def test_every_exception_for_a_twin_is_still_needed() -> None:
     modules = read_project()
 

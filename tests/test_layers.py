@@ -403,6 +403,7 @@ def test_an_exception_allows_an_import(tmp_path: Path, monkeypatch: pytest.Monke
     assert [] == messages(modules)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", ["dibs/new.py", "dibs/storage/new.py", "other/__init__.py"])
 def test_a_module_without_a_layer_is_found(tmp_path: Path, file: str) -> None:
     modules = write_project(tmp_path, PROJECT_FILES | {file: ""})

@@ -252,6 +252,7 @@ RULES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [missing_files, missing_modules, missing_symbols])
 def test_what_a_text_names_exists(rule: object) -> None:
     assert callable(rule)

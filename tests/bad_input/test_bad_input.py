@@ -56,6 +56,7 @@ async def try_all(world: World) -> None:
     assert before == await world.contents()
 
 
+@pytest.mark.long
 async def test_all_calls_on_every_storage(world: World) -> None:
     """Each storage raises the errors of the rows, before anything is written."""
     await try_all(world)

@@ -44,6 +44,7 @@ def try_command(shell: Shell, url: str, name: str, command: Command) -> str | No
     return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
 def test_all_commands(
     scheme: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,6 +162,7 @@ def test_follow_prints_new_events(shell: Shell) -> None:
     assert ["a", "b"] == [json.loads(line)["id"] for line in (first, second)]
 
 
+@pytest.mark.long
 def test_watch_prints_changed_counts(shell: Shell) -> None:
     shell.type("enqueue", "q", "1")
     watcher = shell.start("counts", "--watch", "--json", "--url", shell.url)

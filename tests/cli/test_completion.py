@@ -85,6 +85,7 @@ def test_the_queues_of_the_option_url_are_completed_and_used_ones_left_out(shell
     assert ["reports"] == completed("counts", "--url", shell.url, "emails", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "url", ["file:./nowhere", "redis://127.0.0.1:1", "memory:", "foo:", "postgresql://u:p@127.0.0.1:1/db"]
 )

@@ -39,6 +39,7 @@ def demo(shell: Shell, tree: Path, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_a_second_run_processes_only_what_changed(shell: Shell, tree: Path) -> None:
     first = demo(shell, tree)
     (tree / "folder-0/file-0.txt").write_text("changed\n")
@@ -54,6 +55,7 @@ def test_a_second_run_processes_only_what_changed(shell: Shell, tree: Path) -> N
     assert Path(".dibs-demo/format").is_file()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 def test_it_runs_on_a_server_too(
     scheme: str, shell: Shell, tree: Path, request: pytest.FixtureRequest
@@ -69,6 +71,7 @@ def test_it_runs_on_a_server_too(
     assert not Path(".dibs-demo").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="only Linux has a file that even root cannot read")
 def test_a_file_that_cannot_be_read_is_retried_and_reported(shell: Shell) -> None:
     result = demo(shell, UNREADABLE)
@@ -77,6 +80,7 @@ def test_a_file_that_cannot_be_read_is_retried_and_reported(shell: Shell) -> Non
     assert [f"{UNREADABLE}: OSError: [Errno 5] Input/output error"] == result["failures"]
 
 
+@pytest.mark.long
 def test_without_a_terminal_it_prints_plain_lines(shell: Shell, tree: Path) -> None:
     done = shell.run("demo", str(tree), "--url", shell.url)
     lines = done.stdout.splitlines()
@@ -90,6 +94,7 @@ def test_without_a_terminal_it_prints_plain_lines(shell: Shell, tree: Path) -> N
     assert not Path(".dibs-demo").exists()
 
 
+@pytest.mark.long
 def test_on_a_terminal_it_shows_a_bar(shell: Shell, tree: Path) -> None:
     screen = run_in_terminal(shell, "demo", str(tree))
 
@@ -98,12 +103,14 @@ def test_on_a_terminal_it_shows_a_bar(shell: Shell, tree: Path) -> None:
     assert "3 of 3 demonstrations succeeded" in " ".join(screen.text.split())
 
 
+@pytest.mark.long
 def test_on_a_terminal_no_line_is_broken_within_a_word(shell: Shell, tree: Path) -> None:
     screen = run_in_terminal(shell, "demo", str(tree.relative_to(shell.folder)))
 
     assert [] == [line for line in screen.lines if len(line) > 80]
 
 
+@pytest.mark.long
 def test_with_memory_no_worker_is_killed(shell: Shell, tree: Path) -> None:
     done = shell.run("demo", str(tree), "--url", "memory:")
 
@@ -122,6 +129,7 @@ def test_a_usage_error_is_reported_before_the_demo_starts(shell: Shell, words: l
     assert not Path(".dibs-demo").exists()
 
 
+@pytest.mark.long
 def test_the_next_run_continues_an_interrupted_one(shell: Shell, tmp_path: Path) -> None:
     """No job is lost, and no completed job runs again."""
     tree = tmp_path / "many"

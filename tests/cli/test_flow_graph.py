@@ -234,12 +234,14 @@ def test_a_fan_out_of_any_size_has_three_rows(size: int) -> None:
     assert f"{size - size // 10:,} completed, {size // 10:,} queued" in lines[1]
 
 
+@pytest.mark.long
 def test_a_long_chain_of_one_queue_is_one_row() -> None:
     nodes = nodes_of(*(("step", [n - 1] if n else [], "completed") for n in range(2_000)))
 
     assert ["●  2,000 x step in a chain  2,000 completed"] == drawn(nodes)
 
 
+@pytest.mark.long
 def test_rows_of_a_long_drawing_without_open_or_failed_nodes_are_left_out() -> None:
     state = {900: "failed", 901: "active"}
     rows = [(f"q{n % 2}", [n - 1] if n else [], state.get(n, "completed")) for n in range(2_000)]
@@ -251,6 +253,7 @@ def test_rows_of_a_long_drawing_without_open_or_failed_nodes_are_left_out() -> N
     assert lines[-1].startswith("●  #1999")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "queues"), [(13, 5), (60, 5), (60, 60), (2_000, 5), (2_000, 50)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_drawing_is_at_most_80_columns_wide(size: int, queues: int, seed: int) -> None:

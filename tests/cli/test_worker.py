@@ -219,6 +219,7 @@ def hang() -> None:
 """
 
 
+@pytest.mark.long
 def test_health_answers_while_a_task_holds_the_gil(service: Shell) -> None:
     (service.folder / "hanging.py").write_text(HANGING)
     service.type("enqueue", "hang", "{}")

@@ -91,6 +91,7 @@ def stop(shell: Shell, queue: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, worker.returncode, out, err)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", [start_redis, start_postgres])
 def test_a_worker_waits_for_a_server_that_does_not_answer(
     shell: Shell, start: Callable[[], RedisServer | PostgresServer]
@@ -121,6 +122,7 @@ def test_a_worker_waits_for_a_server_that_does_not_answer(
                 worker.communicate(timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", ["deaf", "thread"])
 def test_the_job_of_a_handler_that_does_not_end_is_released(shell: Shell, queue: str) -> None:
     stopped = stop(shell, queue)
@@ -131,6 +133,7 @@ def test_the_job_of_a_handler_that_does_not_end_is_released(shell: Shell, queue:
     assert ("waiting", 0, 0) == (job["state"], job["attempts"], job["stalls"])
 
 
+@pytest.mark.long
 def test_a_task_that_does_not_end_is_reported(shell: Shell) -> None:
     stopped = stop(shell, "task")
 
@@ -138,6 +141,7 @@ def test_a_task_that_does_not_end_is_reported(shell: Shell) -> None:
     assert "still runs after the grace: the process ends now; the jobs are released" in stopped.stderr
 
 
+@pytest.mark.long
 def test_a_blocked_event_loop_leaves_its_lease(shell: Shell) -> None:
     """The worker cannot release the job, which stays active until the lease expires."""
     stopped = stop(shell, "blocked")

@@ -80,6 +80,7 @@ def test_the_logging_of_the_application_is_kept(shell: Shell, setup: str, proces
     assert lines[0].startswith("MINE: ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setup", [TO_FILE, DICT], ids=["file", "dictConfig"])
 def test_a_crash_is_seen_on_stderr(shell: Shell, setup: str) -> None:
     _, err = run_job(shell, "dies", "--processes", "1", setup=setup)

@@ -213,6 +213,7 @@ async def test_a_claim_continues_the_schedule(world: Rehearsal) -> None:
     assert [] == await queue.schedules.list()
 
 
+@pytest.mark.long
 async def test_a_listing_finds_many_and_due_ones(world: Rehearsal) -> None:
     await task.queue.enqueue_many([task.bind(str(number)) for number in range(20)])
     made = [f"{number}" for number in range(1200)]

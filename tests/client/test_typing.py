@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.long
 def test_calls_are_typed_as_the_functions_are() -> None:
     command = [sys.executable, "-m", "mypy", "tests/client/typing_cases.py", "tests/client/typing_app.py"]
     checked = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -109,6 +109,7 @@ def grouping_labels(nodes: list[Any]) -> set[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_uses_what_dibs_exports(query: str, exported: dict[str, set[str]]) -> None:
     assert [] == list(faults(query, exported))

@@ -45,6 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(file.stem, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in PAGES if page_test_files(name)])
 def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
     Page(name).save(project)
@@ -54,6 +55,7 @@ def test_the_tests_on_the_page_pass(name: str, project: Path) -> None:
     assert 0 == ran.returncode, ran.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["README.md", *(name for name in PAGES if Page(name).python_blocks)])
 async def test_every_block_prints_its_output(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]

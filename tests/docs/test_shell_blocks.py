@@ -130,6 +130,7 @@ def without_progress(text: str) -> list[str]:
     return [line.lstrip("\r") for line in text.split("\n") if "\u2501" not in line and line.strip()]
 
 
+@pytest.mark.long
 def test_the_commands_of_operators(shell: Shell) -> None:
     """The commands limit a queue, finish a job that was handed off, and retry jobs from a script."""
     find_program("jq")
@@ -184,6 +185,7 @@ async def enqueue_nights(url: str) -> None:
                 await app.work(until="empty", handle_signals=False)
 
 
+@pytest.mark.long
 def test_flows_are_listed_drawn_retried_and_cancelled(shell: Shell) -> None:
     asyncio.run(enqueue_nights(shell.url))
     (block,) = blocks("howto/flows.md")

@@ -153,6 +153,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return shell
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "block"), BLOCKS)
 def test_the_programs_start_as_shown_and_end_by_ctrl_c(name: str, block: Block, project: Shell) -> None:
     Page(name).save(project.folder)

@@ -257,6 +257,7 @@ async def test_a_callback_has_the_summary(working: BatchTasks) -> None:
     assert (batch.id, 3, 3) == (id, summary["members"], summary["completed"])
 
 
+@pytest.mark.long
 async def test_progress_shows_the_members_by_state(working: BatchTasks) -> None:
     async with working.app.batch() as batch:
         await batch.enqueue_many([working.add_up.bind(number) for number in range(5)])

@@ -48,6 +48,7 @@ async def run_and_kill(url: str, queue: str, seconds: float) -> int:
     return 1 + lines
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_batch_ends_after_its_producer_was_killed(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ async def add_batch(opened: Dibs, number: int) -> Batch:
     return batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("app", ["file", "redis", "postgresql"], indirect=True)
 async def test_each_callback_is_enqueued_once_under_kills(app: Dibs) -> None:
     killer = Killer(6, random.Random(1))

@@ -29,6 +29,7 @@ async def working(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
                 await work
 
 
+@pytest.mark.long
 async def test_a_flow_with_a_diamond_and_a_nested_flow_completes(working: Tasks) -> None:
     flow = working.app.flow()
     first = flow.add(working.load.bind(working.mark, 1))
@@ -59,6 +60,7 @@ async def test_a_failure_skips_dependents_and_a_retry_completes(working: Tasks) 
     assert [1, 2, 2] == sorted(working.ran())
 
 
+@pytest.mark.long
 async def test_a_cancel_of_a_flow_cancels_its_open_nodes(working: Tasks) -> None:
     flow = working.app.flow(id="f")
     asked = flow.add(working.approve.bind("may it?"))

@@ -116,6 +116,7 @@ async def test_every_disturbance_at_every_step(action: SettleAction) -> None:
     await disturb(action, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("action", ACTIONS[:1], ids=str)
 async def test_every_disturbance_on_file(action: SettleAction, tmp_path: Path) -> None:
     await disturb(action, 1, f"file:{tmp_path}")

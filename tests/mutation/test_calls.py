@@ -52,6 +52,7 @@ def test_the_tests_of_the_module_come_first_and_then_the_quickest(tmp_path: Path
     assert [names[2], names[1], names[0]] == calls.tests_for(tmp_path, outside)
 
 
+@pytest.mark.long
 def test_a_mutant_is_tried_by_the_tests_that_called_its_function(tree: Path) -> None:
     area = Area(name="durations", files=("src/dibs/model/duration_text.py",), tests=MIRROR)
     verdict, calls = record_calls(tree, area, 60)

@@ -31,6 +31,7 @@ def site(file: str, line: str, change: str) -> Site:
     return chosen
 
 
+@pytest.mark.long
 def test_a_mutant_of_the_storage_is_killed(tree: Path) -> None:
     call = "_apply_action(index, queue, slot, decision)"
     mutant = site("settling.py", call, f"{call} -> pass")
@@ -40,6 +41,7 @@ def test_a_mutant_of_the_storage_is_killed(tree: Path) -> None:
     assert ("killed", "L0") == (verdict.outcome, verdict.by[:2]), verdict
 
 
+@pytest.mark.long
 def test_a_mutant_outside_of_the_storages_is_killed_by_the_test_of_its_name(tree: Path) -> None:
     area = Area(name="results", files=("src/dibs/model/results.py",), tests="tests/model")
     [mutant] = [one for one in area.sites(PROJECT) if one.line_text == "scheduled: int = 0"]
@@ -58,6 +60,7 @@ def test_a_mutant_that_hangs_is_killed_at_the_time_limit(tree: Path) -> None:
     assert "time limit" == try_mutant(tree, AREAS["memory"], None, ["memory:"], effort).by
 
 
+@pytest.mark.long
 def test_a_storage_that_no_longer_claims_what_a_level_needs_is_killed(tree: Path) -> None:
     """Without the capability `manual_clock`, L0 runs no history, so no level is reached."""
     file = "src/dibs/storage/memory.py"
@@ -84,6 +87,7 @@ def test_a_mutant_is_not_killed_at_the_time_limit_if_the_unchanged_code_is_slow_
     assert "the unchanged code was slow" in verdict.note
 
 
+@pytest.mark.long
 def test_a_module_that_cannot_be_imported_is_no_valid_mutant(tree: Path) -> None:
     text = (PROJECT / "src/dibs/storage/indexed/claiming.py").read_text("utf-8")
     at = text.index("from dibs")

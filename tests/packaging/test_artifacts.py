@@ -50,6 +50,7 @@ def test_the_wheel_has_no_fault(tool: ModuleType, wheel: Path) -> None:
     assert [] == list(tool.check_wheel(tool.read_wheel(wheel)))
 
 
+@pytest.mark.long
 def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Path, sdist: Path) -> None:
     """CONTRIBUTING.md names the files with such addresses."""
     wheel_faults = list(tool.check_wheel(tool.read_wheel(wheel), final=True))
@@ -65,6 +66,7 @@ def test_addresses_that_lead_nowhere_stop_an_upload(tool: ModuleType, wheel: Pat
     }
 
 
+@pytest.mark.long
 def test_the_sdist_has_no_fault(tool: ModuleType, sdist: Path) -> None:
     assert [] == list(tool.check_sdist(tool.read_sdist(sdist)))
 
@@ -137,4 +139,4 @@ def test_the_wheel_is_tried_with_each_extra_of_users(monkeypatch: pytest.MonkeyP
     assert {extra for extra, _, _ in environments.values()} == {
         "",
         *project["optional-dependencies"],
-    } - {"bench", "dev", "docs"}
+    } - {"bench", "dev", "docs", "test"}

@@ -15,6 +15,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # the package has no types
 
 from tests.source import PROJECT
+from tests.suites import LONG, NEEDS, WITHOUT_SPARK
 
 WORKFLOWS = sorted((PROJECT / ".github/workflows").glob("*.yml"))
 PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+")
@@ -118,3 +119,25 @@ def test_each_session_of_nox_runs_in_a_workflow_or_is_for_measurements() -> None
     }
 
     assert {"bench", "bench_flows", "bench_peers", "changelog"} == left_out
+
+
+def test_the_tables_of_long_tests_and_of_packages_name_tests_that_exist() -> None:
+    """A table with a name that has moved would let long tests run by default, or none."""
+    names = [*LONG, *WITHOUT_SPARK, *NEEDS]
+
+    assert [] == [name for name in names if not is_test(*name.split("::"))]
+
+
+def is_test(path: str, function: str = "") -> bool:
+    file = PROJECT / "tests" / path
+    return file.exists() and (not function or f"def {function}(" in file.read_text("utf-8"))
+
+
+def test_the_sessions_of_the_ci_run_all_long_tests() -> None:
+    """`.ci/run` calls the sessions with the tag: four of them run the long tests of disjoint folders."""
+    text = (PROJECT / ".ci/run").read_text("utf-8")
+    tagged = set(re.findall(r"^@nox\.session\(tags=\[\"ci\"\].*\)\ndef (\w+)", NOXFILE, re.MULTILINE))
+
+    assert "-t ci" in text
+    assert {"browser", "docs", "lint", "tests", "types"} <= tagged
+    assert {"tests_frameworks", "tests_kit", "tests_rest", "tests_spark"} <= tagged

@@ -116,6 +116,7 @@ def test_an_unescaped_password_is_refused_with_the_way_to_escape_it(scheme: str,
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 async def test_no_part_of_an_escaped_password_is_in_the_error_of_a_closed_port(
     scheme: str, caplog: pytest.LogCaptureFixture
@@ -152,6 +153,7 @@ def test_the_rest_of_a_password_in_the_query_is_not_shown_as_an_option(scheme: s
     assert [] == leaked(everything_of(caught.value))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["counts", "show", "worker", "certify"])
 @pytest.mark.parametrize("scheme", ["redis", "postgresql"])
 def test_the_command_line_shows_no_part_of_a_password(tmp_path: Path, scheme: str, command: str) -> None:

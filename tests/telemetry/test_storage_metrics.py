@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.request import urlopen
 
+import pytest
+
 from dibs import Dibs
 from dibs.model.worker_record import WorkerState
 from dibs.telemetry.metrics import Metrics
@@ -66,6 +68,7 @@ async def test_findings_are_counted_and_at_most_a_minute_old(any_new_url: str) -
     assert found not in later
 
 
+@pytest.mark.long
 async def test_a_scrape_without_a_storage_says_so_and_keeps_the_counters() -> None:
     with start_redis() as server:
         async with Dibs(server.url, call_timeout=5) as app:
@@ -87,6 +90,7 @@ async def test_a_scrape_without_a_storage_says_so_and_keeps_the_counters() -> No
     assert ("dibs_jobs", "emails", "waiting") not in down
 
 
+@pytest.mark.long
 def test_a_server_without_a_storage_answers() -> None:
     # Nothing listens on port 1.
     with StorageMetrics(Dibs("redis://127.0.0.1:1")).serve(port=0) as port:

@@ -64,6 +64,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_plain_and_async_tests_can_use_the_fixture(project: Path) -> None:
     (project / "test_plain.py").write_text(PLAIN)
     (project / "test_async.py").write_text(ASYNC)
@@ -73,6 +74,7 @@ def test_plain_and_async_tests_can_use_the_fixture(project: Path) -> None:
     assert not (project / "never-made").exists()
 
 
+@pytest.mark.long
 def test_without_dibs_app_the_error_names_the_fixture_to_define(tmp_path: Path) -> None:
     (tmp_path / "test_none.py").write_text("def test_it(rehearsal): pass")
     ran = pytest_in(tmp_path)

@@ -134,6 +134,7 @@ SLOW = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW)
 async def test_a_request_that_comes_too_slowly_is_cut_and_a_stream_is_not(
     tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch

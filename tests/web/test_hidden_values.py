@@ -191,6 +191,7 @@ BAD_VALUES: Final = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", BAD_VALUES, ids=lambda value: value[:12])
 async def test_no_address_is_an_error_of_the_server(any_app: Dibs, queue: Queue, value: str) -> None:
     names = list(HOSTILE_PARAMS)

@@ -211,6 +211,7 @@ async def test_viewers_that_come_at_once_do_not_pass_the_limit(
     assert (200, 404) == (status, missing.status_code)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("later", ["none", "read"])
 async def test_a_stream_ends_before_an_update_for_which_the_access_is_gone(
     counted: tuple[Dibs, CountingStorage], later: Access

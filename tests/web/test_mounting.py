@@ -190,6 +190,7 @@ def django_site(folder: Path) -> Iterator[list[str]]:
     assert 0 == process.returncode
 
 
+@pytest.mark.long
 async def test_a_dashboard_in_django_reads_the_session_of_django(tmp_path: Path) -> None:
     async with Dibs(f"file:{tmp_path}/jobs") as app:
         await app.queue("emails").enqueue({}, id="a")

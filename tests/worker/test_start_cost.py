@@ -9,6 +9,8 @@ import asyncio
 import sys
 from types import FrameType
 
+import pytest
+
 from dibs import Dibs
 
 SOME, MORE = 400, 1600
@@ -39,6 +41,7 @@ async def calls_until_the_first_job(tasks: int) -> int:
     return calls
 
 
+@pytest.mark.long
 async def test_four_times_as_many_tasks_cost_about_four_times_as_much() -> None:
     some, more = await calls_until_the_first_job(SOME), await calls_until_the_first_job(MORE)
 

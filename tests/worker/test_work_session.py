@@ -78,6 +78,7 @@ async def test_idle_waits_for_runs_and_their_successors(memory: Dibs) -> None:
     SUCCESSOR.reset(token)
 
 
+@pytest.mark.long
 async def test_idle_does_not_trust_an_estimate(memory: Dibs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A storage with many scheduled jobs also counts a job as scheduled that has just fallen due."""
     monkeypatch.setattr(reading, "COUNTED", 3)

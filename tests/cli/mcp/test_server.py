@@ -151,6 +151,7 @@ async def test_an_error_of_the_storage_reaches_the_caller_with_its_text(any_app:
         await call(any_app, "show_job", queue="q\0", id="a")
 
 
+@pytest.mark.long
 async def test_the_command_serves_a_storage_on_stdin_and_stdout(any_new_url: str) -> None:
     if any_new_url.startswith("memory"):
         pytest.skip("a storage in memory belongs to one process")

@@ -6,12 +6,12 @@ from collections import defaultdict
 from datetime import date
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import pydantic
 from annotated_types import Ge
 from pydantic import BaseModel, Field, RootModel, SecretBytes, SecretStr
 
 from tests.client.calls.type_table import Row
+from tests.suites import is_missing
 
 
 class Cat(BaseModel):
@@ -75,10 +75,20 @@ PYDANTIC_ROWS: list[Row] = [
     Row(list[int] | list[str], ["a"]),
 ]
 
-NUMPY_ROWS: list[Row] = [
-    Row(int, np.int64(3), 3),
-    Row(float, np.float64(1.5), 1.5),
-    Row(float, np.float32(0.5), 0.5),
-    Row(hint=bool, sent=np.bool_(1), arrives=True),
-    Row(Any, np.uint8(3), 3),
-]
+
+def numpy_rows() -> list[Row]:
+    """Return the rows for numbers of numpy; none if numpy is not installed."""
+    if is_missing("numpy"):
+        return []
+    import numpy as np
+
+    return [
+        Row(int, np.int64(3), 3),
+        Row(float, np.float64(1.5), 1.5),
+        Row(float, np.float32(0.5), 0.5),
+        Row(hint=bool, sent=np.bool_(1), arrives=True),
+        Row(Any, np.uint8(3), 3),
+    ]
+
+
+NUMPY_ROWS = numpy_rows()

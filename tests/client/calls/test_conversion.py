@@ -25,6 +25,7 @@ PROJECT = Path(__file__).parents[3]
 SERDES: list[Serde] = [JsonSerde(), MessagePackSerde()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
 async def test_values_arrive_as_the_types_of_their_hints(serde: Serde) -> None:
     async with Dibs("memory:") as app:

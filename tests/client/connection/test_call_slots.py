@@ -282,6 +282,7 @@ async def test_close_lets_the_calls_in_the_line_finish_first() -> None:
         await closing
 
 
+@pytest.mark.long
 def test_calls_in_the_line_end_with_their_event_loop() -> None:
     app = Dibs(max_pending=2)
 

@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from dibs import Dibs, Queue, Refused
 from dibs_conformance.servers import PostgresServer
+from tests.suites import require
 
 _NUMBERS = count()
 
@@ -248,6 +249,7 @@ print(sorted(job.id for job in queue.list("waiting")))
 def test_a_retry_around_atomic_of_django_succeeds(
     url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
+    require("django")
     script = tmp_path / "retry.py"
     script.write_text(DJANGO)
     server = postgres_server

@@ -176,6 +176,7 @@ async def kept_for(queue: Queue, id: str) -> object:
     return slot.current.data.retention.completed
 
 
+@pytest.mark.long
 async def test_an_outcome_in_the_wake_up_is_not_read_again(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,12 +30,14 @@ def here(storage_url: str) -> Iterator[BlockingDibs]:
         yield app
 
 
+@pytest.mark.long
 def test_the_twins_are_current() -> None:
     result = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
 
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.long
 def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(TOOL.parent))
     import make_blocking  # type: ignore[import-not-found]

@@ -55,6 +55,7 @@ def new_storage(
     return lambda: open_storage(make_url(), clock="manual")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("new_storage", ["memory"], indirect=True)
 def test_random_flows(new_storage: NewStorage) -> None:
     run_machine(new_storage, SHORT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def same(one: Index, other: Index) -> tuple[Any, Any]:
     return contents(one), contents(other)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(sequences)
 def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> None:
@@ -53,6 +55,7 @@ def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> N
     assert original.number == copy.number
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(sequences, sequences)
 def test_a_checkpoint_at_any_point_replaces_the_commits_before_it(

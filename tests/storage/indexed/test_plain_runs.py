@@ -30,6 +30,7 @@ def changes_of(step: Step) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(sequences)
 def test_each_action_changes_the_same_on_both_paths(sequence: list[Action]) -> None:

@@ -20,6 +20,7 @@ from tests.storage.indexed.actions import Action, apply, sequences
 from tests.storage.indexed.contents import contents, derived, derived_by_scan
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(sequences)
 def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) -> None:
@@ -36,6 +37,7 @@ def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) ->
             assert queue.log.size == sum(len(entry.packed) for entry in queue.log)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(sequences, st.lists(sequences.map(lambda s: s[:3]), max_size=4))
 def test_an_undone_step_leaves_no_change(sequence: list[Action], undone: list[list[Action]]) -> None:

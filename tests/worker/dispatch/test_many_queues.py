@@ -74,6 +74,7 @@ async def test_the_first_claim_is_one_request_for_all_queues(app: Dibs) -> None:
         ]
 
 
+@pytest.mark.long
 async def test_a_job_costs_as_many_requests_as_with_one_queue(app: Dibs) -> None:
     add_queues(app, 100)
     async with faulty_storage(app) as storage, serving(app, poll=60.0):
@@ -89,6 +90,7 @@ async def test_a_job_costs_as_many_requests_as_with_one_queue(app: Dibs) -> None
     assert sent["claim"] + sent["serve"] + sent["settle"] + sent["settle_and_claim"] <= 45
 
 
+@pytest.mark.long
 async def test_idle_queues_share_one_wait(app: Dibs) -> None:
     add_queues(app, 200)
     async with faulty_storage(app) as storage, serving(app, poll=0.2):
@@ -101,6 +103,7 @@ async def test_idle_queues_share_one_wait(app: Dibs) -> None:
     assert sent.total() <= 6, "one for each poll of 0.2 s"
 
 
+@pytest.mark.long
 async def test_a_thousand_queues_work(app: Dibs) -> None:
     queues = add_queues(app, 1000)
     for queue in queues[::7]:
@@ -167,6 +170,7 @@ async def test_one_queue_that_fails_does_not_stop_the_others(app: Dibs) -> None:
     assert set(others) >= set().union(*served)
 
 
+@pytest.mark.long
 async def test_a_locked_id_stops_only_its_queue(postgres_server: PostgresServer) -> None:
     """A transaction of a user may hold the lock for long."""
     schema = f"many_{secrets.token_hex(4)}"
@@ -194,6 +198,7 @@ async def test_a_locked_id_stops_only_its_queue(postgres_server: PostgresServer)
             await wait_for_count(app, "job-000", "completed")
 
 
+@pytest.mark.long
 async def test_a_job_of_any_queue_ends_the_blocking_claim_of_all(
     app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

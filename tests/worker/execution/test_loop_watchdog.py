@@ -43,6 +43,7 @@ def warnings() -> Iterator[Warnings]:
     logging.getLogger("dibs.worker").removeHandler(found)
 
 
+@pytest.mark.long
 async def test_a_handler_that_blocks_the_loop_is_named_once(app: Dibs, warnings: Warnings) -> None:
     async def handler() -> None:
         warnings.block_loop()
@@ -60,6 +61,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_once(app: Dibs, warnings:
     assert f"{__file__}:" in text
 
 
+@pytest.mark.long
 async def test_a_handler_that_blocks_the_loop_after_another_run_is_named(
     app: Dibs, warnings: Warnings
 ) -> None:

@@ -61,6 +61,7 @@ async def ended(app: Dibs, id: str) -> Outcome:
     return await outcome(app, "quick", id)
 
 
+@pytest.mark.long
 async def test_the_start_of_a_process_does_not_count_towards_the_timeout(app: Dibs, gate: Gate) -> None:
     async with with_busy_process(app, gate):
         end = await start_with_fault(app, "slow")
@@ -80,6 +81,7 @@ async def test_the_start_of_a_process_has_a_limit_of_its_own(
     assert "did not begin within 0.5 s" in end.error.message
 
 
+@pytest.mark.long
 async def test_a_process_that_is_killed_while_it_starts_costs_nothing(app: Dibs, gate: Gate) -> None:
     async with with_busy_process(app, gate):
         end = await start_with_fault(app, "killed")

@@ -23,6 +23,7 @@ async def app(shared: Dibs) -> Dibs:
     return shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", ["gil", "backtracking"])
 async def test_a_handler_that_holds_the_gil_is_killed_by_the_supervisor(
     app: Dibs, gate: Gate, queue: str
@@ -43,6 +44,7 @@ async def test_a_handler_that_holds_the_gil_is_killed_by_the_supervisor(
     assert "completed" == (await outcome(app, "echo", "b")).kind
 
 
+@pytest.mark.long
 async def test_a_killed_run_has_timed_out_and_is_retried(app: Dibs, gate: Gate) -> None:
     await put(app, "gil", request("a", overrides=Overrides(timeout=300)))
     async with working(app, "gil", until="stopped"):
@@ -55,6 +57,7 @@ async def test_a_killed_run_has_timed_out_and_is_retried(app: Dibs, gate: Gate) 
     assert ["timed_out"] == await event_kinds(app, "gil", "a")
 
 
+@pytest.mark.long
 async def test_other_runs_of_a_process_that_hangs_are_released(app: Dibs, gate: Gate) -> None:
     await put(app, "held", "neighbour")
     async with working(app, "held", "gil") as task:
@@ -93,6 +96,7 @@ async def test_after_an_overrun_other_runs_finish_while_a_replacement_works(app:
     assert ["failed"] == await event_kinds(app, "overruns", "a")
 
 
+@pytest.mark.long
 async def test_after_an_overrun_other_runs_without_a_timeout_have_the_grace(app: Dibs, gate: Gate) -> None:
     await put(app, "held", request("neighbour", overrides=Overrides(timeout=None)))
     async with working(app, "held", "overruns", grace=0.5) as task:
@@ -109,6 +113,7 @@ async def test_after_an_overrun_other_runs_without_a_timeout_have_the_grace(app:
     assert ["failed"] == await event_kinds(app, "overruns", "a")
 
 
+@pytest.mark.long
 async def test_an_overrun_that_returns_before_its_process_ends_completes(app: Dibs, gate: Gate) -> None:
     watched = ProgressRecorder()
     await put(app, "held", "neighbour")
@@ -125,6 +130,7 @@ async def test_an_overrun_that_returns_before_its_process_ends_completes(app: Di
     assert ["completed"] == await event_kinds(app, "held", "late")
 
 
+@pytest.mark.long
 async def test_an_async_handler_that_ignores_its_cancellation_overruns(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +145,7 @@ async def test_an_async_handler_that_ignores_its_cancellation_overruns(
     assert 1 == report.overruns
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue", ["parent", "parent_alone"])
 async def test_programs_started_by_an_overrun_handler_are_killed(app: Dibs, gate: Gate, queue: str) -> None:
     await put(app, queue, request("a", overrides=SOON))

@@ -127,6 +127,7 @@ async def run_after_kill(url: str, verb: str, when: str) -> list[LogEvent]:
         return await completed(app, "quick", 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "steps",
     [pytest.param(STEPS, id="changes"), pytest.param(OTHER_STEPS, marks=pytest.mark.chaos, id="others")],
@@ -141,6 +142,7 @@ async def test_a_schedule_continues_after_a_kill_at_each_step(
         assert sorted(set(due)) == due
 
 
+@pytest.mark.long
 async def test_a_schedule_continues_after_a_process_is_killed(
     url: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ async def test_a_schedule_continues_after_a_process_is_killed(
         assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK_ID))[:3]
 
 
+@pytest.mark.long
 async def test_a_schedule_continues_after_a_supervisor_is_killed(app: Dibs, url: str, gate: Gate) -> None:
     async with program(url, "held", processes=1) as supervisor:
         pid = await gate.arrived(TICK_ID)

@@ -85,6 +85,7 @@ async def test_a_killed_process_is_noticed_at_once(app: Dibs, gate: Gate) -> Non
     assert int((await outcome(app, "held", "a")).result or b"") == pid
 
 
+@pytest.mark.long
 async def test_claimed_runs_that_had_not_started_are_released(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ async def test_claimed_runs_that_had_not_started_are_released(
     assert 1 == report.total("released")
 
 
+@pytest.mark.long
 async def test_a_claim_that_no_message_reported_is_released(
     app: Dibs, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +155,7 @@ def test_without_uvloop_worker_processes_run_on_asyncio(monkeypatch: pytest.Monk
     assert uvloop_factory() is None, "asyncio chooses its default loop"
 
 
+@pytest.mark.long
 async def test_a_job_that_keeps_killing_its_process_fails(app: Dibs) -> None:
     await put(app, "suicide", "a")
     async with working(app, "suicide") as task:
@@ -162,6 +165,7 @@ async def test_a_job_that_keeps_killing_its_process_fails(app: Dibs) -> None:
     assert ("failed", 2, 2) == (failed.kind, failed.stalls, report.crashes)
 
 
+@pytest.mark.long
 async def test_a_handler_that_holds_the_gil_does_not_lose_the_lease(app: Dibs, gate: Gate) -> None:
     await put(app, "gil", "a")
     async with working(app, "gil", lease=0.6, heartbeat=0.1) as task:

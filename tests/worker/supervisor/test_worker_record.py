@@ -93,6 +93,7 @@ async def test_a_worker_on_a_cluster_is_listed(redis_cluster: RedisCluster) -> N
     assert [("records",)] == [worker.queues for worker in found if worker.name == "on-a-cluster"]
 
 
+@pytest.mark.long
 @on_all_storages
 async def test_a_killed_worker_disappears_by_itself(shared: Dibs, tmp_path: Path) -> None:
     async with program(tmp_path, "echo", processes=2, **SHORT) as killed:
@@ -175,6 +176,7 @@ async def test_a_record_that_expired_in_an_outage_is_written_again(storage: Faul
     assert (before.name, before.running, before.queues) == (after.name, after.running, after.queues)
 
 
+@pytest.mark.long
 async def test_a_storage_that_refuses_records_does_not_stop_the_worker(
     app: Dibs, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,6 +205,7 @@ async def test_a_worker_claims_from_its_own_queues_only(app: Dibs) -> None:
     assert ["q"] in [[*first] for verb, first in storage.asked if verb == "grant"]
 
 
+@pytest.mark.long
 async def test_a_program_that_works_for_a_moment_writes_no_record(
     app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
