@@ -60,6 +60,8 @@ need it to use dibs: to change over from one of the systems, read its page among
 
 FOOT_OF_SUMMARY: Final = """
 Tests without a path are in `tests/lineage/` and run on every storage; the others are named with their file.
+What the storage protocol alone decides is a law of the conformance kit, which checks it on every storage:
+these rows name the test of its planted bugs.
 A *bug* is a defect of that system, which dibs does not have. Passages on authors, names, badges and licences
 have no row. Where the document of a system and its code differ, the row follows the document.
 """

@@ -1,4 +1,4 @@
-"""Fixtures: an empty storage of each kind, an app on it, and a client of the protocol with a manual clock."""
+"""Fixtures: an empty storage of each kind, and an app on it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.storage.registry import open_storage
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.storage_urls import NEW_URLS, STORAGES
 
 
@@ -35,13 +33,6 @@ async def app(storage_url: str) -> AsyncIterator[Dibs]:
 @pytest.fixture
 def queue(app: Dibs) -> Queue:
     return app.queue("q")
-
-
-@pytest.fixture
-async def protocol(storage_url: str) -> AsyncIterator[ProtocolClient]:
-    """A client of the storage protocol with a manual clock."""
-    async with open_storage(storage_url, clock="manual") as storage:
-        yield ProtocolClient(storage)
 
 
 @pytest.fixture

@@ -17,9 +17,7 @@ from dibs import (
     Reject,
     Retention,
 )
-from dibs.model.requests import Complete, RetryLater
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import (
     claim_one,
     run_until_empty,
@@ -29,13 +27,6 @@ from tests.lineage.scripted_handlers import (
 )
 
 # -- jobs and outcomes -------------------------------------------------------------------------------------
-
-
-async def test_jobs_run_first_in_first_out(protocol: ProtocolClient) -> None:
-    for number in range(30):
-        await protocol.enqueue(f"{number:02}")
-
-    assert [f"{number:02}" for number in range(30)] == [job.id for job in await protocol.claim()]
 
 
 async def test_a_result_is_kept_and_told(
@@ -73,16 +64,6 @@ async def test_success_and_failure_are_kept_or_not_each_by_itself(
     assert (None, None) == (await queue.get("gone"), await queue.get("also gone"))
     with pytest.raises(OutcomeNotKept):
         await gone.result(0)
-
-
-async def test_a_retried_job_goes_behind_what_waits(protocol: ProtocolClient) -> None:
-    """Contract 1, seq: a retry gets a new sequence number on every storage; a release keeps its number."""
-    await protocol.enqueue("a")
-    run = await protocol.claim_one()
-    await protocol.enqueue("b")
-    await protocol.settle(run, RetryLater(delay=0))
-
-    assert ["b", "a"] == [job.id for job in await protocol.claim()]
 
 
 async def test_retries_are_counted_up_and_belong_to_the_job(
@@ -219,16 +200,3 @@ async def test_who_only_enqueues_has_no_handler(app: Dibs, queue: Queue) -> None
     queue.handler(scripted_handlers.scripted)
     with pytest.raises(DuplicateHandler):
         queue.handler(scripted_handlers.scripted_blocking)
-
-
-async def test_a_claim_of_what_was_removed_is_not_made(protocol: ProtocolClient) -> None:
-    """A cancelled waiting job cannot be claimed."""
-    for id in "abc":
-        await protocol.enqueue(id)
-    assert "cancelled" == await protocol.cancel("b")
-    jobs = await protocol.claim()
-
-    assert ["a", "c"] == [job.id for job in jobs]
-    for job in jobs:
-        await protocol.settle(job, Complete())
-    assert 0 == (await protocol.storage.counts(["q"], now=protocol.now))["q"].active

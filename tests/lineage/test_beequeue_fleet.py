@@ -9,11 +9,9 @@ import pytest
 
 import dibs
 from dibs import Dibs, NotRunning, Queue, StorageUnavailable
-from dibs.model.requests import RetryLater
 from dibs.model.results import State
 from dibs.worker import run
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import (
     Crop,
     claim_one,
@@ -25,39 +23,6 @@ from tests.lineage.scripted_handlers import (
 from tests.worker.faulty_storage import faulty_storage
 
 # -- stalls ------------------------------------------------------------------------------------------------
-
-
-async def test_one_look_finds_a_stalled_job(protocol: ProtocolClient) -> None:
-    """A job is reaped when its lease has expired by the clock of the storage, and only once."""
-    await protocol.enqueue()
-    await protocol.claim_one(await protocol.new_lease(5000))
-    protocol.now += 4999
-    assert [] == await protocol.reap()
-    protocol.now += 1
-
-    assert ["a"] == [reaped.id for reaped in await protocol.reap()]
-    assert [] == await protocol.reap()
-    assert ["stalled"] == await protocol.event_kinds()
-
-
-async def test_a_stalled_job_goes_behind_what_waits(protocol: ProtocolClient) -> None:
-    await protocol.enqueue("a")
-    await protocol.claim_one(await protocol.new_lease(10))
-    await protocol.enqueue("b")
-    protocol.now += 10
-    await protocol.reap()
-    await protocol.new_lease()
-
-    assert ["b", "a"] == [job.id for job in await protocol.claim()]
-
-
-async def test_every_stall_counts(protocol: ProtocolClient) -> None:
-    """A job that kills its workers reaches its limit of stalls."""
-    await protocol.enqueue()
-    for _ in range(4):
-        await protocol.stall()
-
-    assert (4, 4) == ((await protocol.current()).stalls, (await protocol.current()).attempts)
 
 
 async def test_a_worker_looks_for_stalls_when_it_begins(
@@ -249,13 +214,6 @@ async def test_a_handler_never_ends_its_worker(
     await run_until_empty(app)
 
     assert (1, 1) == ((await queue.counts()).failed, (await queue.counts()).completed)
-
-
-async def test_a_retry_by_hand_is_told_too(protocol: ProtocolClient) -> None:
-    await protocol.enqueue()
-    await protocol.settle(await protocol.claim_one(), RetryLater(delay=0))
-
-    assert ["retried"] == await protocol.event_kinds()
 
 
 async def test_every_handle_has_a_blocking_twin(app: Dibs, queue: Queue) -> None:

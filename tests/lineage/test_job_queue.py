@@ -18,7 +18,6 @@ from dibs import (
     content_id,
 )
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import (
     claim_one,
     run_until_empty,
@@ -195,15 +194,6 @@ async def test_cancel_then_enqueue_runs_once(
     await run_until_empty(app)
 
     assert (["a"], 2) == (record.ran, await second.result(0))
-
-
-async def test_a_cancel_and_a_claim_agree_on_who_was_first(protocol: ProtocolClient) -> None:
-    """Cancel and claim are atomic: the job is cancelled, or it is claimed and the cancel replies "active"."""
-    await protocol.enqueue()
-    lease = await protocol.new_lease()
-    word, jobs = await asyncio.gather(protocol.cancel(), protocol.claim(1, lease))
-
-    assert (word, len(jobs)) in {("cancelled", 0), ("active", 1)}
 
 
 async def test_a_running_job_can_be_asked_to_stop(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from datetime import timedelta
 
 import pytest
 
 from dibs import Dibs, JobFailed, Queue, Reject
-from dibs.model.requests import Complete
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import (
     claim_one,
     read_events,
@@ -91,19 +88,6 @@ async def test_a_repeated_request_answers_with_the_first_id(queue: Queue) -> Non
 
     assert (first.id, first.revision) == (again.id, again.revision)
     assert 1 == (await queue.counts()).waiting
-
-
-async def test_ids_of_ended_jobs_do_not_pile_up(protocol: ProtocolClient) -> None:
-    """State and result of an id go together, so no list of known ids has to be cleaned by the application."""
-    for number in range(20):
-        await protocol.enqueue(str(number))
-    for job in await protocol.claim():
-        await protocol.settle(job, Complete(result=b"1"))
-    assert 20 == len((await protocol.storage.export("q")).records)
-    protocol.now += int(timedelta(hours=2).total_seconds()) * 1000
-    await protocol.storage.prune("q", 100, now=protocol.now)
-
-    assert () == (await protocol.storage.export("q")).records
 
 
 async def test_a_failed_request_raises_and_a_duplicate_does_not(

@@ -18,10 +18,8 @@ from dibs import (
     Refused,
 )
 from dibs.client.calls.handler import Ending
-from dibs.model.requests import Complete, RetryLater
 from dibs.worker import run
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
 from tests.worker.faulty_storage import faulty_storage
 
@@ -58,24 +56,6 @@ async def test_attempts_count_from_one(
         [job.attempt for job in record.jobs if job.id == "a"],
         [job.attempt for job in record.jobs if job.id == "b"],
     )
-
-
-async def test_a_retried_and_a_reaped_job_have_the_same_place_everywhere(protocol: ProtocolClient) -> None:
-    """A retried or reaped job comes after the waiting jobs of the same priority and time."""
-    for how in ("retry", "reap"):
-        await protocol.enqueue("a")
-        run_ = await protocol.claim_one(await protocol.new_lease(10))
-        await protocol.enqueue("b")
-        if how == "retry":
-            await protocol.settle(run_, RetryLater(delay=0))
-        else:
-            protocol.now += 10
-            await protocol.reap()
-        await protocol.new_lease()
-        jobs = await protocol.claim()
-        assert ["b", "a"] == [job.id for job in jobs]
-        for job in jobs:
-            await protocol.settle(job, Complete())
 
 
 async def test_a_run_over_its_time_is_stopped_not_only_told(

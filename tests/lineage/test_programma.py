@@ -9,7 +9,6 @@ import pytest
 
 from dibs import Dibs, Queue, Refused, UnknownOption, open_storage
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import START, ProtocolClient
 from tests.lineage.scripted_handlers import (
     claim_one,
     run_until_empty,
@@ -109,13 +108,6 @@ async def test_a_date_and_a_delay_are_not_both_given(queue: Queue) -> None:
         await queue.enqueue(1, run_at=datetime.now(UTC), delay=5)
     with pytest.raises(Refused):
         await queue.enqueue(1, delay=-1)
-
-
-async def test_a_delay_counts_by_the_clock_of_the_storage(protocol: ProtocolClient) -> None:
-    """Contract 1, Time: the clock of the storage decides, not that of a client."""
-    await protocol.enqueue(delay=5000)
-
-    assert START + 5000 == (await protocol.current()).run_at
 
 
 async def test_a_start_date_can_be_changed_while_the_job_waits(queue: Queue) -> None:

@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from dibs import Dibs, LeaseLost, Queue, Refused
-from dibs.model.overrides import Overrides
-from dibs.model.requests import Complete, HandOff, JobPatch
-from tests.lineage.protocol_client import ProtocolClient, fence_of
 from tests.lineage.scripted_handlers import claim_one
 
 # -- the claim ---------------------------------------------------------------------------------------------
-
-
-async def test_claims_at_the_same_time_never_overlap(protocol: ProtocolClient) -> None:
-    """Four concurrent claims of 20 get 50 different jobs."""
-    for number in range(50):
-        await protocol.enqueue(f"{number:02}")
-    leases = [await protocol.new_lease() for _ in range(4)]
-    taken = await asyncio.gather(*(protocol.claim(20, lease) for lease in leases))
-
-    ids = [job.id for jobs in taken for job in jobs]
-    assert (50, 50) == (len(ids), len(set(ids)))
-
-
-async def test_a_claim_returns_what_it_took_in_order(protocol: ProtocolClient) -> None:
-    """Jobs with equal times are claimed in the order of their enqueues, not by id."""
-    ids = [f"{(number * 7) % 20:02}" for number in range(20)]
-    for id in ids:
-        await protocol.enqueue(id)
-
-    assert ids == [job.id for job in await protocol.claim()]
-
-
-async def test_a_job_that_is_not_settled_in_time_is_delivered_again(protocol: ProtocolClient) -> None:
-    """Delivery is at least once: a job whose lease has expired is claimed again. Attempts are counted."""
-    await protocol.enqueue(overrides=Overrides(lease=30_000))
-    for attempt in (1, 2, 3):
-        job = await protocol.claim_one(await protocol.new_lease(30_000))
-        assert (attempt, attempt - 1) == (job.attempts, job.stalls)
-        protocol.now += 29_999
-        assert [] == await protocol.reap()
-        protocol.now += 1
-        assert ["a"] == [reaped.id for reaped in await protocol.reap()]
 
 
 async def test_a_claim_by_hand_asks_for_the_time_it_needs(app: Dibs, queue: Queue) -> None:
@@ -68,20 +32,6 @@ async def test_a_lease_that_would_be_over_at_once_is_refused(queue: Queue, bad: 
     """A lease without a positive length is refused."""
     with pytest.raises(Refused):
         await queue.enqueue(1, lease=bad)
-
-
-async def test_what_is_handed_off_is_never_delivered_again(protocol: ProtocolClient) -> None:
-    """A handed-off job has no lease. Only a settlement or a cancel changes its state."""
-    await protocol.enqueue()
-    run = await protocol.claim_one(await protocol.new_lease(10))
-    answer = await protocol.settle(run, HandOff())
-    protocol.now += 10_000_000
-
-    await protocol.new_lease()
-    assert ([], []) == (await protocol.reap(), await protocol.claim())
-    finish = protocol.storage.finish
-    assert "done" == await finish("q", "a", Complete(), answer.revision, now=protocol.now)
-    assert "lost" == (await protocol.settle(run, HandOff())).status
 
 
 # -- changes of state --------------------------------------------------------------------------------------
@@ -138,23 +88,3 @@ async def test_an_end_may_keep_nothing(queue: Queue) -> None:
     await (await claim_one(queue)).fail("gone")
 
     assert (None, None) == (await queue.get("a"), await queue.get("b"))
-
-
-async def test_an_amend_is_taken_whole_or_not_at_all(protocol: ProtocolClient) -> None:
-    await protocol.enqueue(priority=1)
-    await protocol.claim_one()
-    patch = JobPatch(attributes={"x": b"1"}, priority=2)
-
-    assert "active" == await protocol.storage.amend("q", "a", patch, now=protocol.now)
-    assert ({}, 1) == ((await protocol.current()).data.attributes, (await protocol.current()).data.priority)
-
-
-async def test_a_late_answer_never_overwrites(protocol: ProtocolClient) -> None:
-    """The result of the second run is kept, and the late result of the first is lost."""
-    await protocol.enqueue()
-    late = await protocol.stall()
-    second = await protocol.claim_one()
-    await protocol.settle(second, Complete(result=b"2"))
-
-    assert "lost" == (await protocol.settle(late, Complete(result=b"1"))).status
-    assert (b"2", fence_of(second)) == ((await protocol.outcome()).result, (await protocol.outcome()).fence)

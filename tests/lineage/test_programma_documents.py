@@ -10,10 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from dibs import Dibs, Queue, Reject, Retention, Status, StorageError
-from dibs.model.requests import HandOff, JobPatch
 from dibs.storage.registry import parse_scheme
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient
 from tests.lineage.scripted_handlers import claim_one, running_worker, set_handler
 from tests.lineage.storage_urls import BLOCK_CREATION
 
@@ -39,26 +37,6 @@ async def test_a_creation_that_fails_is_raised_and_leaves_nothing(
 
 
 # -- attributes ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ["waiting", "active", "blocked", "handed off"])
-async def test_attributes_can_be_set_in_every_live_state(protocol: ProtocolClient, state: str) -> None:
-    """The top-level keys are merged, and a nested object is replaced. A successor gets them, too."""
-    await protocol.enqueue(attributes={"kept": b"1", "nested": b'{"x":1}'})
-    jobs = [] if state == "waiting" else await protocol.claim()
-    if state == "blocked":
-        await protocol.enqueue(attributes={"kept": b"1", "nested": b'{"x":1}'})
-    if state == "handed off":
-        await protocol.settle(jobs[0], HandOff())
-    patch = JobPatch(attributes={"nested": b'{"y":2}'})
-
-    assert "amended" == await protocol.storage.amend("q", "a", patch, now=protocol.now)
-    expected = {"kept": b"1", "nested": b'{"y":2}'}
-    slot = await protocol.slot()
-    assert expected == (await protocol.current()).data.attributes
-    if state == "blocked":
-        assert slot.successor is not None
-        assert expected == slot.successor.data.attributes
 
 
 async def test_attributes_of_an_ended_job_stay(queue: Queue) -> None:

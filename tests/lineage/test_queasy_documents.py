@@ -6,12 +6,10 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from dibs import Dibs, Queue, open_storage
-from dibs.model.job import Error
-from dibs.model.requests import Fail, HandOff, RetryLater, Settlement
+from dibs import Dibs, Queue
+from dibs.model.requests import RetryLater, Settlement
 from dibs.model.retry import RetryCause
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import ProtocolClient, fence_of
 from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
 from tests.worker.faulty_storage import FaultyStorage, replace_storage
 
@@ -37,8 +35,9 @@ async def test_new_data_resets_all_three_counts(app: Dibs, queue: Queue) -> None
     causes: Sequence[RetryCause] = ("error", "stall", "timeout")
     for cause in causes:
         [job] = (await app.storage.claim("q", lease, 1)).jobs
+        assert job.run is not None
         action = RetryLater(delay=0, cause=cause)
-        await app.storage.settle("q", [Settlement(id="a", fence=fence_of(job), action=action)])
+        await app.storage.settle("q", [Settlement(id="a", fence=job.run.fence, action=action)])
     before = await queue.get("a")
     await queue.enqueue(2, id="a")
     after = await queue.get("a")
@@ -78,31 +77,6 @@ async def test_a_worker_asks_for_a_lease_of_15_s(
     async with replace_storage(app, GrantTimes) as storage, running_worker(app):
         await wait_for_event(queue, "completed")
     assert [15_000] == storage.lease_ms
-
-
-# -- records ---------------------------------------------------------------------------------------------
-
-
-async def test_all_records_of_a_queue_can_be_carried_over(protocol: ProtocolClient, other_url: str) -> None:
-    """Another storage has the same jobs and outcomes. An active job arrives as released, with its update."""
-    for id in ("active", "failed", "handed off", "retried"):
-        await protocol.enqueue(id, payload=id.encode())
-    jobs = {job.id: job for job in await protocol.claim()}
-    await protocol.settle(jobs["failed"], Fail(error=Error(type="ValueError", message="no")))
-    await protocol.settle(jobs["handed off"], HandOff())
-    await protocol.settle(jobs["retried"], RetryLater(delay=60_000, cause="timeout"))
-    await protocol.enqueue("active", payload=b"next")
-    before = {id: await protocol.slot(id) for id in jobs}
-    page = await protocol.storage.export("q")
-    async with open_storage(other_url, clock="manual") as other:
-        assert ["imported"] * 4 == list(await other.import_("q", page.records, now=protocol.now))
-        after = {record.id: record.slot for record in (await other.export("q")).records}
-
-    for id in ("failed", "handed off", "retried"):
-        assert before[id] == after[id]
-    job = after["active"].current
-    assert job is not None
-    assert (None, None, b"next", 0) == (after["active"].successor, job.run, job.data.payload, job.attempts)
 
 
 # -- periodic jobs ---------------------------------------------------------------------------------------

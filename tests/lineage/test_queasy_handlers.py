@@ -20,7 +20,6 @@ from dibs.errors import UnknownTask
 from dibs.model.requests import RetryLater, Settlement
 from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from tests.lineage import scripted_handlers
-from tests.lineage.protocol_client import fence_of
 from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
 
 
@@ -29,8 +28,9 @@ async def stalled(app: Dibs, queue: str, times: int) -> None:
     lease = (await app.storage.grant([queue], 60_000, "died")).lease
     for _ in range(times):
         [job] = (await app.storage.claim(queue, lease, 1)).jobs
+        assert job.run is not None
         how = RetryLater(delay=0, cause="stall")
-        await app.storage.settle(queue, [Settlement(id=job.id, fence=fence_of(job), action=how)])
+        await app.storage.settle(queue, [Settlement(id=job.id, fence=job.run.fence, action=how)])
 
 
 # -- defaults --------------------------------------------------------------------------------------------
