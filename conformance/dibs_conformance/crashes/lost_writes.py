@@ -13,12 +13,12 @@ from attrs import frozen
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
-from dibs_conformance.concurrent.actions import START
 from dibs_conformance.crashes.power_loss import folder_of
-from dibs_conformance.report import Failure, Findings
+from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs.actions import START
 
 LAW = "no number of a lost write is drawn again"
 SENTENCE = (
@@ -47,7 +47,7 @@ def try_lost_writes(plan: LevelPlan, until: float) -> Findings:
     try:
         for number, later in enumerate(LATER):
             wrong = wrong or asyncio.run(lose_writes(plan, location, START + 3 * number * HOUR, later))
-        failure = Failure(law=LAW, why=wrong) if wrong else None
+        failure = LawFailure(law=LAW, why=wrong) if wrong else None
     except Exception as error:  # noqa: BLE001 - the storage may raise anything
         failure = exception_failure(error, law=LAW)
     law = law_report(LAW, "1, Numbers after a loss", SENTENCE, len(LATER), broken=failure is not None)
