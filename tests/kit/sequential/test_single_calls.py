@@ -14,7 +14,6 @@ from dibs.model.results import SettleResult, WaitResult
 from dibs.storage.postgres.direct_enqueue import PostgresDirectEnqueue
 from dibs.storage.protocol import Clock
 from dibs.storage.redis.codec import requests as codec
-from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
 from dibs.storage.registry import open_storage
 from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.probes import PROBES
@@ -109,16 +108,6 @@ LUA_BUGS = {
 }
 
 
-def _plain(patch: Patch) -> None:
-    """The packed command of a plain job is sent for each single request."""
-
-    def packed(self: RedisDirectEnqueue, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
-        return original(self, queue, CheckedBatch.of(requests, requests.within, plain=True))
-
-    original = RedisDirectEnqueue._packed_enqueue
-    patch.setattr(RedisDirectEnqueue, "_packed_enqueue", packed)
-
-
 def _all_new(patch: Patch) -> None:
     """Each answer to a direct enqueue is read as that to a new job."""
 
@@ -130,7 +119,7 @@ def _all_new(patch: Patch) -> None:
     patch.setattr(codec, "decode_enqueued", decoded)
 
 
-PYTHON_BUGS = {"requests are sent as plain": _plain, "all are new": _all_new}
+PYTHON_BUGS = {"all are new": _all_new}
 
 
 def _without_keys(patch: Patch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -15,7 +15,7 @@ from dibs.storage.redis import keys
 from dibs.storage.redis.codec import requests as codec
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.servers import did_not_run
-from dibs.storage.redis.network.wire import pack, pack_plain_job
+from dibs.storage.redis.network.wire import pack
 from dibs.storage.redis.session import RedisSession
 
 
@@ -50,14 +50,9 @@ class RedisDirectEnqueue(RedisSession):
 
     def _packed_enqueue(self, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
         """Return a key of the queue, and the packed command of an enqueue."""
-        if len(requests) == 1 and (alone := codec.encode_alone(requests[0], plain=requests.plain)):
-            first, rest = alone
-            key, head = _packed_head(self._prefix, queue, self._script("enqueue").sha, self._cluster, first)
-            return key, head + pack_plain_job(requests[0].job.id, rest)
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        return declared[0], pack(
-            _enqueue_command(declared, codec.encode_requests(requests), self._script("enqueue").sha)
-        )
+        sha, arguments = self._script("enqueue").sha, codec.encode_requests(requests)
+        return declared[0], pack(("EVALSHA", sha, len(declared), *declared, "", *arguments))
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))
@@ -74,18 +69,3 @@ class RedisDirectEnqueue(RedisSession):
             return self._decode(queue, codec.decode_enqueued, requests, reply)
         except Exception as error:  # noqa: BLE001 - the caller must get the error
             return error
-
-
-@lru_cache(4096)
-def _packed_head(prefix: str, queue: str, sha: str, cluster: bool, first: bytes) -> tuple[str, bytes]:  # noqa: FBT001 - for lru_cache
-    """Return a key of the queue, and the packed command of an enqueue of one job without this job.
-
-    `first` has the bytes with which the request begins.
-    """
-    declared = keys.declared_keys([keys.queue_prefix(prefix, queue)], cluster=cluster)
-    command = pack(_enqueue_command(declared, [first, b"", b""], sha))
-    return declared[0], command.removesuffix(pack_plain_job("", b""))
-
-
-def _enqueue_command(declared: list[str], arguments: list[codec.Argument], sha: str) -> tuple[Any, ...]:
-    return ("EVALSHA", sha, len(declared), *declared, "", *arguments)

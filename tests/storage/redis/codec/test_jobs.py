@@ -6,13 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.model.check_jobs import check_batch
 from dibs.model.job import (
     ActiveRun,
     Error,
     Job,
     JobData,
-    NewJob,
     Origin,
     Outcome,
     OutcomeRetention,
@@ -20,9 +18,8 @@ from dibs.model.job import (
     Successor,
 )
 from dibs.model.limits import LIMITS
-from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.requests import Complete, Settlement
 from dibs.storage.redis.codec.data import decode_retention, encode_retention
-from dibs.storage.redis.codec.requests import encode_request, encode_requests
 from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
 from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
@@ -57,29 +54,6 @@ successors = st.builds(
     hi=st.none() | numbers, resets=st.booleans(), enqueued_at=numbers, seq=numbers, first=numbers,
     revision=numbers, enqueues=counts, creates=st.booleans(),
 )  # fmt: skip
-
-
-@given(datas)
-def test_a_plain_request_is_packed_the_same_on_the_fast_path(data: JobData) -> None:
-    request = EnqueueRequest(job=NewJob(id="a", data=data))
-    head, id, rest = encode_requests(check_batch([request]))
-
-    assert isinstance(head, bytes)
-    assert isinstance(rest, bytes)
-    assert ("a", encode_request(request.job, request.on_conflict, None)) == (id, head + rest)
-
-
-@given(st.lists(datas, min_size=1, max_size=3))
-def test_requests_with_a_common_head_are_packed_as_each_alone(batch: list[JobData]) -> None:
-    """The head is shared if all of them set only data of the same sections, and none has a key."""
-    requests = [EnqueueRequest(job=NewJob(id=f"{n}", data=data)) for n, data in enumerate(batch)]
-    head, *pairs = encode_requests(check_batch(requests))
-    whole = [encode_request(request.job, request.on_conflict, None) for request in requests]
-
-    assert isinstance(head, bytes)
-    assert whole == [head + rest for rest in pairs[1::2] if isinstance(rest, bytes)]
-    shares = len({one[:14] for one in whole}) == 1 and not any(data.priority or data.key for data in batch)
-    assert shares == (head != b"")
 
 
 @given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))

@@ -8,7 +8,6 @@ from typing import Any, Final, cast, get_type_hints
 
 from msgspec import UNSET, convert
 
-from dibs.model.check_jobs import CheckedBatch
 from dibs.model.job import FAIL_SUFFIX, Outcome
 from dibs.model.plain_values import to_plain
 from dibs.model.requests import (
@@ -33,13 +32,10 @@ from dibs.model.results import (
 )
 from dibs.storage.redis.codec import jobs, slots
 from dibs.storage.redis.codec.data import (
-    HAS_KEY,
-    HAS_RETENTION,
     decode_retention,
     encode_attributes,
     encode_data,
     encode_retention,
-    with_size,
 )
 
 #: An argument of a script.
@@ -54,10 +50,6 @@ SETTINGS: Final = tuple(Settings.__struct_fields__)
 _SETTING_TYPES: Final = get_type_hints(Settings)
 
 _REQUEST: Final = Layout(">BBhQB")
-#: The first bytes of a request with only an id and a payload, including the flags of its data.
-PLAIN_HEAD: Final = _REQUEST.pack(4 | 8 | RULES["always"], 0, 0, 0, 0) + b"\0"
-#: The same for a request that also sets a retention.
-HEAD_WITH_RETENTION: Final = PLAIN_HEAD[:-1] + bytes((HAS_RETENTION,))
 _ENQUEUED: Final = Layout(">BBBQQ")
 
 
@@ -69,87 +61,36 @@ def encode_id(id: str) -> bytes:
 # -- enqueue -----------------------------------------------------------------------------------------
 
 
-def encode_alone(request: EnqueueRequest, *, plain: bool) -> tuple[bytes, bytes] | None:
-    """Return the head and the rest of a checked request that sets only id, payload and retention.
-
-    `plain` is True if it sets only id and payload. Return None for another request, and for an id that is not
-    ASCII. `encode_requests` returns the same bytes with 25 calls more; each `enqueue_and_wait` sets a
-    retention.
-    """
-    job = request.job
-    data, retention = job.data, job.data.retention
-    if plain:
-        return PLAIN_HEAD, data.payload
-    if (
-        retention is None
-        or data.attributes
-        or data.priority
-        or data.overrides is not None
-        or data.key is not None
-        or data.memo is not None
-        or job.run_at is not None
-        or job.delay is not None
-        or request.on_conflict is not DEFAULT_UPDATE
-        or request.request_key is not None
-        or request.want_outcome
-        or not job.id.isascii()
-        or type(data.payload) is not bytes
-    ):
-        return None
-    return HEAD_WITH_RETENTION, with_size(encode_retention(retention).encode()) + data.payload
-
-
-def encode_requests(requests: CheckedBatch) -> list[Argument]:
-    """Return the arguments of enqueue.lua: common first bytes, then id, rest, id, rest, ...
-
-    Requests with only an id and a payload begin with the same bytes, so these are sent once. For other
-    requests the first argument is b"", and each rest is the whole request.
-    """
+def encode_requests(requests: Iterable[EnqueueRequest]) -> list[Argument]:
+    """Return the arguments of enqueue.lua: id, request, id, request, ..."""
     arguments: list[Argument] = []
-    if requests.plain:
-        arguments.append(PLAIN_HEAD)
-        for request in requests:
-            job = request.job
-            arguments += (job.id, job.data.payload)
-        return arguments
-    encoded = [
-        encode_request(one.job, one.on_conflict, one.request_key, want_outcome=one.want_outcome)
-        for one in requests
-    ]
-    common = _common_head(encoded)
-    arguments.append(common)
-    for request, request_bytes in zip(requests, encoded, strict=True):
-        arguments += (request.job.id, request_bytes[len(common) :])
+    for one in requests:
+        request = encode_request(one.job, one.on_conflict, one.request_key, want_outcome=one.want_outcome)
+        arguments += (one.job.id, request)
     return arguments
-
-
-def _common_head(encoded: Sequence[bytes]) -> bytes:
-    """Return the bytes that all requests begin with if they are plain except for data without a key.
-
-    Return b"" for other requests: enqueue.lua takes those with a common head on its fast path.
-    """
-    head = encoded[0][: len(PLAIN_HEAD)] if encoded else b""
-    if head[:-1] != PLAIN_HEAD[:-1] or head[-1] & HAS_KEY:
-        return b""
-    return head if all(one.startswith(head) for one in encoded) else b""
 
 
 def encode_request(
     job: Any, on_conflict: OnConflict, key: str | None, *, want_outcome: bool = False
 ) -> bytes:
-    if isinstance(on_conflict, Reject):
-        mode = 2 if on_conflict.failed else 1
-    else:
-        mode = (4 if on_conflict.replaces else 0) | (8 if on_conflict.resets else 0)
-        mode |= RULES[on_conflict.run_at] | (0 if on_conflict.create else 64)
-    time, at = 0, 0
+    time, at = 4 if want_outcome else 0, 0
     if job.run_at is not None:
-        time, at = 1, job.run_at
+        time, at = time | 1, job.run_at
     elif job.delay is not None:
-        time, at = 2, job.delay
+        time, at = time | 2, job.delay
     data, raw_key = job.data, b"" if key is None else key.encode()
-    head = _REQUEST.pack(mode, time | (4 if want_outcome else 0), data.priority, at, len(raw_key))
-    return head + raw_key + encode_data(data)
+    mode = DEFAULT_MODE if on_conflict is DEFAULT_UPDATE else _mode_of(on_conflict)
+    return _REQUEST.pack(mode, time, data.priority, at, len(raw_key)) + raw_key + encode_data(data)
+
+
+def _mode_of(on_conflict: OnConflict) -> int:
+    if isinstance(on_conflict, Reject):
+        return 2 if on_conflict.failed else 1
+    flags = (4 if on_conflict.replaces else 0) | (8 if on_conflict.resets else 0)
+    return flags | RULES[on_conflict.run_at] | (0 if on_conflict.create else 64)
+
+
+DEFAULT_MODE: Final = _mode_of(DEFAULT_UPDATE)
 
 
 def decode_enqueued(requests: Sequence[EnqueueRequest], reply: int | list[Any]) -> list[EnqueueResult]:

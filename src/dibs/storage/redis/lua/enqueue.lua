@@ -2,8 +2,7 @@
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
--- ARGV[2]  the bytes that all requests begin with, including the flags of their data; '' if they differ
--- ARGV[3…] id, rest of the request, id, rest, ... (storage/redis/lua/include/accept.lua)
+-- ARGV[2…] id, request, id, request, ... (storage/redis/lua/include/accept.lua)
 -- Returns  the number of the first job if all jobs are new and took the fast path: each later job has the next number.
 --          Not a table, because Redis 6.2 sends each table of a reply with a system call of its own.
 --          Else {answers, now, outcomes, first, first_ids}

@@ -5,7 +5,7 @@
 -- ARGV[2]  name of the key set
 -- ARGV[3]  number of the batch
 -- ARGV[4]  the keys of the requests, 16 bytes each (storage/redis/lua/include/key_set.lua)
--- ARGV[5…] the arguments of enqueue.lua from the second on; no request has a request key or wants an outcome
+-- ARGV[5…] id, request, id, request, ... as in enqueue.lua; no request has a request key or wants an outcome
 -- Returns  -1 if the set has another last number than the one before this batch. Else as enqueue.lua
 
 -- @include key_set

@@ -36,11 +36,6 @@ def pack(command: tuple[Any, ...]) -> bytes:
     return packed
 
 
-def pack_plain_job(id: str, payload: bytes) -> bytes:
-    """Return two arguments of a command in the protocol of Redis, as `pack` does. The id is ASCII."""
-    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(id), id.encode(), len(payload), payload)
-
-
 class WireConnection(asyncio.Protocol):
     """A connection that carries one request at a time, or, after `listen`, messages of a subscription."""
 

@@ -7,18 +7,42 @@
 -- @include fast_enqueue
 -- @include commit
 
-local queue, common = open_queue(KEYS[1], ARGV[1]), ARGV[2 + skipped]
-local ids, answers = {}, {}
-for i = 3 + skipped, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+local queue, ids, answers = open_queue(KEYS[1], ARGV[1]), {}, {}
+for i = 2 + skipped, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 prefetch(queue, 'waiting', ids)
 prefetch(queue, 'active', ids)
 
--- Fast path: numbers of the new jobs, up to the first known id. Most calls end here.
-local fast_new = common ~= '' and fast_enqueuer(queue, 0, sub(common, 14))
-while fast_new and #answers < #ids do
-  local number = fast_new(ids[#answers + 1], ARGV[2 * #answers + 4 + skipped])
+local args, before = ARGV, 1 + skipped
+-- The bytes of a request before its request key and its data.
+local HEAD_SIZE = 13
+-- The functions that enqueue new jobs, by the head of their requests and the flags of their data; false for requests that
+-- set more than a priority and data without a key.
+local fast_enqueuers = {}
+
+-- `start` is the head of a request and the flags of its data.
+local function enqueuer_of(start)
+  local mode, time, priority, _, key_size, flags = unpack_from('>BBhI8BB', start)
+  return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0
+    and fast_enqueuer(queue, priority, sub(start, -1))
+end
+
+-- Fast path: return the number of a new job; nil or false if the general path must decide.
+local function fast_new(i)
+  local text = args[2 * i + before]
+  local start = sub(text, 1, HEAD_SIZE + 1)
+  local enqueue = fast_enqueuers[start]
+  if enqueue == nil then
+    enqueue = enqueuer_of(start)
+    fast_enqueuers[start] = enqueue
+  end
+  return enqueue and enqueue(ids[i], sub(text, HEAD_SIZE + 2))
+end
+
+-- Most calls end here: all jobs are new.
+for i = 1, #ids do
+  local number = fast_new(i)
   if not number then break end
-  answers[#answers + 1] = number
+  answers[i] = number
 end
 if #answers == #ids then
   if store_batch then store_batch({}) end
@@ -31,13 +55,13 @@ end
 -- @include accept
 
 -- Return the request key of a packed request, nil if it has none. The key follows the head.
-local function key_of(text)
-  local size = common == '' and string.byte(text, 13) or 0
-  return size > 0 and sub(text, 14, 13 + size) or nil
+local function request_key_of(text)
+  local size = string.byte(text, HEAD_SIZE)
+  return size > 0 and sub(text, HEAD_SIZE + 1, HEAD_SIZE + size) or nil
 end
 
 local keys = {}
-for i = 4 + skipped, common == '' and #ARGV or 0, 2 do keys[#keys + 1] = key_of(ARGV[i]) end
+for i = 1, #ids do keys[#keys + 1] = request_key_of(args[2 * i + before]) end
 if #keys > 0 then prefetch(queue, 'keys', keys) end
 
 -- Return the answer to an earlier request with this request key and the id of that request, or nil. The hash `keys`
@@ -78,24 +102,10 @@ local function enqueue_one(i, text)
   return answer
 end
 
--- Enqueue a request that has its own head. Use the fast path if the head sets only a priority, and the data has no key.
-local fast_enqueuers = {}
-local function enqueue_other(i, text)
-  local mode, time, priority, _, size = unpack_from('>BBhI8B', text)
-  if band(mode, 67) ~= 0 or time ~= 0 or size ~= 0 or band(string.byte(text, 14), HAS_KEY) ~= 0 then
-    return enqueue_one(i, text)
-  end
-  if fast_enqueuers[priority] == nil then
-    fast_enqueuers[priority] = fast_enqueuer(queue, priority, '') or false
-  end
-  return fast_enqueuers[priority] and fast_enqueuers[priority](ids[i], sub(text, 14)) or enqueue_one(i, text)
-end
-
 -- The answer of the fast path is the number of a new job; any other answer is a packed string.
 local all_new = true
 for i = 1, #ids do
-  local rest = ARGV[2 * i + 2 + skipped]
-  local answer = answers[i] or fast_new and fast_new(ids[i], rest) or enqueue_other(i, common .. rest)
+  local answer = answers[i] or fast_new(i) or enqueue_one(i, args[2 * i + before])
   answers[i], all_new = answer, all_new and type(answer) == 'number'
 end
 if store_batch then store_batch(all_new and {} or answers) end

@@ -9,8 +9,9 @@
 -- @include hash_encoding
 -- @include digits
 
-if #ARGV == 4 and ARGV[1] == '' and ARGV[2] ~= '' then
-  local call, prefix, id, pack = redis.call, KEYS[1], ARGV[3], struct.pack
+-- A request that sets only data without a key begins with 12 and twelve NUL, and the flags of its data are below 16.
+if #ARGV == 3 and ARGV[1] == '' and string.find(ARGV[3], '^\12%z%z%z%z%z%z%z%z%z%z%z%z[^\16-\255]') then
+  local call, prefix, id, pack = redis.call, KEYS[1], ARGV[2], struct.pack
   local meta, waiting, due, priorities = prefix .. 'meta', prefix .. 'waiting', prefix .. 'due:0', prefix .. 'priorities'
   local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'groups', 'log_level',
     tostring(redis.call))
@@ -22,7 +23,7 @@ if #ARGV == 4 and ARGV[1] == '' and ARGV[2] ~= '' then
     and known[6] ~= 'all' and call('HEXISTS', prefix .. 'active', id) == 0 then
     local number = math.max(last_number + 1, us + ahead)
     local seq = pack('>I8', number)
-    local text = '\32\0\0' .. seq .. pack('>I8', now) .. string.sub(ARGV[2], 14) .. ARGV[4]
+    local text = '\32\0\0' .. seq .. pack('>I8', now) .. string.sub(ARGV[3], 14)
     if call('HSETNX', waiting, id, text) == 1 then
       local length = redis.pcall('RPUSH', due, seq .. id)
       local jobs = type(length) == 'number' and redis.pcall('HINCRBY', priorities, '0', 1)
