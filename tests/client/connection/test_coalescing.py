@@ -63,47 +63,6 @@ async def test_calls_during_a_flush_form_the_next_batch() -> None:
     assert storage.sent == [[1], [2, 3]]
 
 
-async def test_a_single_read_is_sent_inline_and_reads_during_it_form_the_next_batch() -> None:
-    storage = FakeStorage()
-    coalescer = Coalescer(storage.send, read_only=True)
-    assert await coalescer.add(1) == 2
-    storage.replies.clear()
-    first = asyncio.create_task(coalescer.add(2))
-    await until(lambda: len(storage.sent) == 2)
-    others = [asyncio.create_task(coalescer.add(item)) for item in (3, 4)]
-    await asyncio.sleep(0)
-    drained = asyncio.create_task(coalescer.drain())
-    storage.replies.set()
-
-    assert await asyncio.gather(first, *others) == [4, 6, 8]
-    await drained
-    assert storage.sent == [[1], [2], [3, 4]]
-    assert [first] == [sender for sender in storage.senders if sender in {first, *others}]
-
-
-async def test_reads_after_a_cancelled_or_failed_inline_read_are_answered() -> None:
-    storage = FakeStorage()
-    coalescer = Coalescer(storage.send, read_only=True)
-    await coalescer.add(1)
-    for error in (asyncio.CancelledError, OutcomeUnknown):
-        storage.replies.clear()
-        first = asyncio.create_task(coalescer.add(2))
-        await until(lambda: storage.sent[-1] == [2])
-        behind = asyncio.create_task(coalescer.add(3))
-        await asyncio.sleep(0)
-        if error is asyncio.CancelledError:
-            first.cancel()
-        else:
-            storage.errors.append(OutcomeUnknown())
-        storage.replies.set()
-
-        with pytest.raises(error):
-            await first
-        assert await behind == 6
-    await coalescer.drain()
-    assert storage.sent == [[1], [2], [3], [2], [3]]
-
-
 async def test_a_batch_is_limited_in_items() -> None:
     storage = FakeStorage()
     coalescer = Coalescer(storage.send)

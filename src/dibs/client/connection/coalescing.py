@@ -72,15 +72,12 @@ class Coalescer(Generic[Item, Answer]):
     _lanes: Lanes[Item, Answer] | None = field(default=None, kw_only=True)
     #: Sends calls one by one without a task; None if the storage cannot do this.
     _direct: DirectCalls[Item, Answer] | None = field(default=None, kw_only=True)
-    #: True after a read-only batch of one item: the next caller sends its item itself. This saves a task and
-    #: two iterations of the event loop.
-    _send_inline: bool = field(default=False, init=False)
     _waiting: deque[PendingCall[Item, Answer]] = field(factory=deque, init=False)
-    #: The batch in flight, empty during an inline call, and the latest deadline of its calls.
+    #: The batch in flight, and the latest deadline of its calls.
     _in_flight: Sequence[PendingCall[Item, Answer]] = field(default=(), init=False)
     _in_flight_until: float = field(default=math.inf, init=False)
     _flushing: asyncio.Future[None] | None = field(default=None, init=False)
-    #: The task that sends the batch in flight: the flush, or the caller of an inline call.
+    #: The task that sends the batch in flight.
     _sender: asyncio.Task[Any] | None = field(default=None, init=False)
     #: `sender.cancelling()` before a deadline cancelled the sender; None if no deadline has cancelled it.
     _cancelling: int | None = field(default=None, init=False)
@@ -110,8 +107,6 @@ class Coalescer(Generic[Item, Answer]):
                 expires = loop.time() + self._timeout.seconds
             if self._timer is None:
                 self._timer = loop.call_at(expires + TIMER_SLACK, self._on_timer)
-        if self._send_inline and self._flushing is None:
-            return await self._add_inline(item, loop, expires)
         direct = self._direct
         if direct is not None and direct.is_next and (sent := self._send_directly(item, expires, loop)):
             try:
@@ -128,26 +123,6 @@ class Coalescer(Generic[Item, Answer]):
             if self._moved_answers is None:
                 raise
             return await wait_at_loop_end(self._moved_answers.pop(answer, answer))
-
-    async def _add_inline(self, item: Item, loop: asyncio.AbstractEventLoop, expires: float) -> Answer:
-        self._flushing = flushed = loop.create_future()
-        if expires != math.inf:
-            self._sender, self._in_flight_until = asyncio.current_task(), expires
-        try:
-            (answer,) = await self._send([item])
-        except asyncio.CancelledError as error:
-            if not self._take_expiry():
-                raise
-            raise self._timeout.cancelled_error(error, read_only=True) from None
-        finally:
-            flushed.set_result(None)
-            self._sender = None
-            if self._cancelling is not None:
-                self._take_expiry()  # the storage answered although it was cancelled
-            self._flushing, self._send_inline = None, not self._waiting
-            if self._waiting:
-                self._start_flush()
-        return answer
 
     def _send_directly(
         self, item: Item, expires: float, loop: asyncio.AbstractEventLoop
@@ -204,9 +179,6 @@ class Coalescer(Generic[Item, Answer]):
                     continue
                 if self._lanes and not (batch := self._lanes.take(batch)):
                     continue
-                # Reads only: a cancelled caller abandons its inline call, and an abandoned write might take
-                # effect after the next write.
-                self._send_inline = self._read_only and len(batch) == 1
                 self._in_flight, self._in_flight_until = batch, batch[-1].expires
                 await self._flush_until_expired(batch)
                 if self._direct is not None:
