@@ -17,10 +17,7 @@ from dibs.model.job import (
     Slot,
     Successor,
 )
-from dibs.model.limits import LIMITS
-from dibs.model.requests import Complete, Settlement
 from dibs.storage.redis.codec.data import decode_retention, encode_retention
-from dibs.storage.redis.codec.settlements import SettlementBatch
 from dibs.storage.redis.codec.slots import decode_slot, encode_slot
 from dibs_conformance.strategies import DATA, ERRORS, RETENTIONS
 
@@ -54,22 +51,6 @@ successors = st.builds(
     hi=st.none() | numbers, resets=st.booleans(), enqueued_at=numbers, seq=numbers, first=numbers,
     revision=numbers, enqueues=counts, creates=st.booleans(),
 )  # fmt: skip
-
-
-@given(st.integers(-1, 2**53 + 1), st.none() | st.binary(max_size=100))
-def test_a_plain_completion_is_packed_the_same_on_the_fast_path(fence: int, result: bytes | None) -> None:
-    how = Complete(result=result)
-    settling = SettlementBatch("q", LIMITS, cross_queue=True)
-    settling.add([Settlement(id="a", fence=fence, action=how)])
-
-    packed = settling.encode(fence, how)
-    # A completion without a result is sent as its fence; settle_one.lua adds the same bytes for all of them.
-    assert packed[8:] == b"\1\0" + bytes(10) or result is not None
-    short = result is None and 0 <= fence <= 2**53
-    assert [b"a", packed[:8] if short else packed] == settling.arguments
-    assert (0 <= fence <= 2**53) == (
-        settling.encode_plain(Settlement(id="a", fence=fence, action=how)) is not None
-    )
 
 
 @given(jobs, st.none() | successors, st.lists(st.tuples(numbers, numbers), max_size=8))

@@ -128,13 +128,11 @@ local function completer(queue)
   local function complete(id, settlement)
     local text, result = active[id], nil
     if needs_general_path or not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
-    if settlement ~= fence then
-      local kind, has = byte(settlement, 9, 10)
-      if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= fence or sub(settlement, 19, 20) ~= '\0\0' then
-        return false
-      end
-      result = has == 16 and sub(settlement, 21)
+    local kind, has = byte(settlement, 9, 10)
+    if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= fence or sub(settlement, 19, 20) ~= '\0\0' then
+      return false
     end
+    if has == 16 then result = sub(settlement, 21) end
     local data_flags = byte(text, seq_at + 15)
     if not data_flags or band(data_flags, general) ~= 0 then return false end
     local head = sub(text, seq_at, seq_at + 14)

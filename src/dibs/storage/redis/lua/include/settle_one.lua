@@ -2,7 +2,7 @@
 --
 -- storage/redis/codec/settlements.py packs settlements and unpacks answers.
 --
--- settlement  a plain completion without a result: I8 fence; others: I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
+-- settlement  I8 fence, B kind, B has, I8 at, I2 number of follow-ups, then the sections of `has`
 -- kind        1 complete, 2 fail, 3 cancelled, 4 retry, 5 timeout, 6 stall, 7 release, 8 hand_off
 -- has         1 breaks a limit, 2 `at` is a time in ms (else a delay), 4 + retention, 8 + error, 16 + result,
 --             32 a release with a time, 64 ends in a fail queue
@@ -18,8 +18,6 @@ local STATUS_DONE, STATUS_RETURNED, STATUS_HANDED_OFF = 1, 2, 3
 local STATUS_CANCELLED, STATUS_LOST, STATUS_REFUSED = 4, 5, 6
 local RETURN_CAUSES = {[4] = 'error', [5] = 'timeout', [6] = 'stall'}
 local KIND_RELEASE, KIND_HAND_OFF = 7, 8
--- The bytes after the fence of a completion without a result.
-local PLAIN_COMPLETION = pack('>BBI8I2', 1, 0, 0, 0)
 
 local function parse_settlement(text)
   local fence, kind, has, time, follows, at = unpack_from('>I8BBI8I2', text)
@@ -107,7 +105,6 @@ end
 -- Apply a packed settlement; its follow-ups begin at ARGV[then_at]. Return the packed answer, and the place in ARGV after
 -- its follow-ups.
 local function settle_packed(queue, id, text, fail_queue, manual, then_at)
-  if #text == 8 then text = text .. PLAIN_COMPLETION end
   if complete_active(queue, id, text) then return pack('>BI8', STATUS_DONE, 0), then_at end
   local settlement = parse_settlement(text)
   local next_at = then_at + 3 * settlement.follow_up_count

@@ -37,7 +37,6 @@ end
 
 -- Return a completion's fence and its result (I4 and the bytes; nil for none); nil for another settlement.
 local function plain_completion(settlement)
-  if #settlement == 8 then return settlement end
   local kind, has = string.byte(settlement, 9, 10)
   if kind ~= 1 or (has ~= 0 and has ~= 16) or string.sub(settlement, 19, 20) ~= '\0\0' then return nil end
   return string.sub(settlement, 1, 8), has == 16 and string.sub(settlement, 21) or nil
