@@ -17,7 +17,8 @@ for i = 2, #ARGV, 2 do
     if name == ARGV[i] then after[n] = ARGV[i + 1] end
   end
 end
-local known = {'0', '', ',,,', 'runs', '86400000', '67108864', '3600000', '0', '0', '', '', ''}
+local known = {'0', '', ',,,', 'runs', decimal(DEFAULT_LOG_AGE), decimal(DEFAULT_LOG_BYTES), decimal(DEFAULT_REQUEST_KEY_AGE), '0',
+  '0', '', '', ''}
 for i, name in ipairs(names) do
   if (before[i] or known[i]) ~= (after[i] or known[i]) then
     changed[name] = true

@@ -5,9 +5,9 @@
 -- commands. `new_records` is a list of id, record, id, record, ...; commit writes it to `waiting` before the plan.
 
 -- @include job_record
+-- @include defaults
 
 local call = redis.call
-local DEFAULT_RETENTION = '3600000,604800000,3600000,f'
 
 -- Return the names of the settings. A table of them would cost each step more.
 local function setting_names()
@@ -103,8 +103,8 @@ local function open_queue(prefix, manual)
     ended = tonumber(known[4] or 0), log_size = tonumber(known[5] or 0), trimmed = tonumber(known[6] or 0),
     lead = tonumber(known[7] or 0), keyed = known[8] == '1', groups = known[9], secret = known[11],
     paused = known[12] == '1', max_active = tonumber(known[13] or ''), retention = known[14] or ',,,', log_level = known[15] or 'runs',
-    log_age = tonumber(known[16] or 86400000), log_bytes = tonumber(known[17] or 67108864),
-    request_key_age = tonumber(known[18] or 3600000), fail_handler = known[19] == '1',
+    log_age = tonumber(known[16] or DEFAULT_LOG_AGE), log_bytes = tonumber(known[17] or DEFAULT_LOG_BYTES),
+    request_key_age = tonumber(known[18] or DEFAULT_REQUEST_KEY_AGE), fail_handler = known[19] == '1',
     log_results = tonumber(known[20] or 0), per_key = tonumber(known[21] or ''), rate = parse_rate('rate', known[22]),
     key_rate = parse_rate('key_rate', known[23]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
     checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {},

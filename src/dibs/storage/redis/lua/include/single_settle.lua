@@ -9,6 +9,7 @@
 -- first write, so a key of a wrong type fails the script before it has written.
 
 -- @include digits
+-- @include defaults
 
 -- Return the age of a completed outcome as text ('*' for ever, '0' for none) and whether the job itself sets a part of its
 -- retention; nil if the outcome keeps data or attributes, or the general path must decide. The data begins at `at`.
@@ -30,7 +31,7 @@ local function completed_retention(text, at, of_queue)
   if own ~= ',,,' then own_age, own_keep = string.match(own, '^([%d*]*),[%d*]*,[%d*]*,([%a-]*)$') end
   local age, keep = string.match(of_queue, '^([%d*]*),[%d*]*,[%d*]*,([%a-]*)$')
   if not own_age or not age then return nil end
-  if own_age ~= '' then age = own_age elseif age == '' then age = '3600000' end
+  if own_age ~= '' then age = own_age elseif age == '' then age = string.match(DEFAULT_RETENTION, '^%d+') end
   if string.find(own_keep ~= '' and own_keep or keep, 'c', 1, true) then return nil end
   return age, bit.band(flags, 4) ~= 0
 end
@@ -106,7 +107,7 @@ local function complete_one(prefix, lease, id, settlement)
   if known[11] ~= 'off' then
     event = pack('>I8I4BBI2I4', now, 1, 129, 0, 1, #id) .. id .. sub(text, 2, 17) .. priority .. sub(text, 50, at - 1) .. head
     log_size = log_size + #event
-    if log_size > tonumber(known[12] or 67108864) then return nil end
+    if log_size > tonumber(known[12] or DEFAULT_LOG_BYTES) then return nil end
     call('XLEN', prefix .. 'log')
   end
 
