@@ -28,6 +28,24 @@ async def test_a_short_lease_of_a_job_never_shortens_that_of_its_neighbours(queu
             await claim.complete()
 
 
+async def test_a_lease_of_half_seconds_is_neither_rounded_nor_that_of_the_receiver(
+    queue: Queue, app: Dibs
+) -> None:
+    """Contract 3, Leases. Programma made 2 s of 1.5, and 30 s of none."""
+    await queue.enqueue(1, lease=1.5)
+    async with queue.receive(lease=0.2, wait=0) as claims:
+        claim = await anext(claims)
+        [slot] = await app.storage.get("q", [claim.id])
+        # A renewal never shortens a lease, so this one shows its end.
+        renewed = (await app.storage.renew(["q"], claim._lease, 1))["q"]
+        await claim.complete()
+
+    assert slot.current is not None
+    assert slot.current.run is not None
+    assert 1500 == claim.lease_ms
+    assert renewed.expires_at >= slot.current.run.claimed_at + 1500
+
+
 async def test_a_waiting_job_gets_another_lease_and_keeps_its_other_limits(any_queue: Queue) -> None:
     await any_queue.enqueue(1, id="a", timeout=5, lease=60, backoff=Exponential(first=0.5))
     answers = [await any_queue.amend("a", lease=3600)]

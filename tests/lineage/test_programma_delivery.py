@@ -19,6 +19,9 @@ async def test_a_claim_by_hand_asks_for_the_time_it_needs(app: Dibs, queue: Queu
     async with queue.receive(wait=0) as claims:
         first, second = [await anext(claims), await anext(claims)]
         assert {1500, None} == {first.lease_ms, second.lease_ms}
+        # A renewal never shortens a lease, so this one shows its end: 30 s from the grant, by default.
+        default = (await app.storage.renew([queue.name], first._lease, 1))[queue.name]
+        assert 1_500 < default.expires_at - default.now <= 30_000
         await first.extend(600)
         # A renewal never shortens a lease, so this one shows its end.
         renewed = (await app.storage.renew([queue.name], first._lease, 1))[queue.name]

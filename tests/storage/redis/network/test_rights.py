@@ -64,6 +64,19 @@ def test_each_command_of_a_script_is_checked(redis_server: RedisServer) -> None:
     }
 
 
+def test_no_command_is_newer_than_redis_6_2(valkey_server: RedisServer) -> None:
+    """These rights are enough, so dibs needs no functions of Redis 7. Valkey has docs, and Redis 6.2 none."""
+    names = sorted({command[0].lower() for command in COMMANDS} | {name.lower() for name in OPTIONAL})
+    docs = valkey_server.execute("COMMAND", "DOCS", *names)
+    since = {
+        name: dict(zip(doc[::2], doc[1::2], strict=True))["since"]
+        for name, doc in zip(docs[::2], docs[1::2], strict=True)
+    }
+
+    assert names == sorted(since)
+    assert {} == {name: at for name, at in since.items() if tuple(map(int, at.split("."))) >= (6, 3)}
+
+
 async def test_each_missing_command_is_named_at_the_opening(account: MakeAccount) -> None:
     for name in sorted({command[0].lower() for command in COMMANDS}):
         url = account(f"-{name}")

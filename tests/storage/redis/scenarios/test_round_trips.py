@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.codec import requests
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.scripts import script
+from dibs_conformance.servers import RedisServer
 from tests.storage.exchange import begun, counted, exchange
 
 
@@ -67,3 +70,27 @@ async def test_new_jobs_are_answered_with_one_number(
 
     assert [one[0].revision, more[0].revision] == replies
     assert [more[0].revision + n for n in range(3)] == [result.revision for result in more]
+
+
+async def test_a_cancel_runs_the_same_commands_behind_any_backlog(
+    storage: RedisStorage, redis_server: RedisServer
+) -> None:
+    """No list is searched for the id, also not for the last one of the queue."""
+
+    def ran() -> Counter[str]:
+        lines = redis_server.execute("INFO", "commandstats").splitlines()
+        return Counter(
+            {line.partition(":")[0]: int(re.split("[=,]", line)[1]) for line in lines if "=" in line}
+        )
+
+    needed = []
+    await storage.cancel("q", ["warm"])
+    for backlog in (3, 1000, 990):
+        ids = [f"{backlog}-{number}" for number in range(backlog)]
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids])
+        before = ran()
+        assert ["cancelled"] == await storage.cancel("q", ids[-1:])
+        needed.append(ran() - before)
+
+    assert needed[0] == needed[1] == needed[2]
+    assert set() == {"cmdstat_lrem", "cmdstat_lpos", "cmdstat_lrange", "cmdstat_zrange"} & needed[0].keys()
