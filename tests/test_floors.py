@@ -69,7 +69,6 @@ TWINS = {
     "dibs.client.receiver": "dibs.client.sync.claim",
     "dibs.client.schedules": "dibs.client.sync.queue",
     "dibs.flow.builder": "dibs.client.sync.flow",
-    "dibs.flow.chain": "dibs.client.sync.flow",
     "dibs.flow.stored_flow": "dibs.client.sync.flow",
     "dibs.flow.batch.batch": "dibs.client.sync.flow",
     "dibs.flow.batch.stored_batch": "dibs.client.sync.flow",

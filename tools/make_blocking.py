@@ -29,8 +29,7 @@ TARGET = SOURCE / "dibs" / "client" / "sync"
 HANDLES: dict[str, dict[str, dict[str, str]]] = {
     "app": {"dibs.app": {"Dibs": ""}},
     "flow": {
-        "dibs.flow.builder": {"Flow": ""},
-        "dibs.flow.chain": {"Chain": ""},
+        "dibs.flow.builder": {"Flow": "", "Chain": ""},
         "dibs.flow.stored_flow": {"StoredFlow": ""},
         "dibs.flow.batch.batch": {"Batch": ""},
         "dibs.flow.batch.stored_batch": {"StoredBatch": ""},

@@ -75,11 +75,9 @@ if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingListing, BlockingQueue, BlockingSchedules, BlockingTicket
     from dibs.client.sync.task import BlockingTask, BlockingTaskEnqueuer
     from dibs.flow.batch.batch import Batch
-    from dibs.flow.batch.results import MemberResult
-    from dibs.flow.batch.stored_batch import StoredBatch
-    from dibs.flow.batch.summary import BatchSummary
-    from dibs.flow.builder import Flow
-    from dibs.flow.chain import Chain
+    from dibs.flow.batch.plan import BatchSummary
+    from dibs.flow.batch.stored_batch import MemberResult, StoredBatch
+    from dibs.flow.builder import Chain, Flow
     from dibs.flow.context import Node
     from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow
 else:

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from dibs.client.work_stop import StopRequests
     from dibs.flow.batch.batch import Batch
     from dibs.flow.batch.stored_batch import StoredBatch
-    from dibs.flow.builder import Flow, FlowSettings
-    from dibs.flow.chain import Chain
+    from dibs.flow.builder import Chain, Flow, FlowSettings
     from dibs.flow.context import FlowContext
     from dibs.flow.stored_flow import StoredFlow
 
@@ -96,7 +95,7 @@ class Dibs:
         self._flow_context: FlowContext | None = None
         if flows:
             from dibs.flow.context import FlowContext  # noqa: PLC0415 - keeps `import dibs` fast
-            from dibs.flow.running.handlers import register_flow_handlers  # noqa: PLC0415 - the same
+            from dibs.flow.running.evaluation import register_flow_handlers  # noqa: PLC0415 - the same
 
             decoder_of = self._result_decoder
             self._flow_context = FlowContext(self._storage_handle, self._clients, self.handlers, decoder_of)
@@ -383,7 +382,7 @@ class Dibs:
         A call is a task, or made with `task.bind(...)`; each but the first leaves out the first argument. The
         settings are those of `flow`. Raises ConfigurationError for an app without flows=True, Refused.
         """
-        from dibs.flow.chain import Chain  # noqa: PLC0415 - keeps `import dibs` fast
+        from dibs.flow.builder import Chain  # noqa: PLC0415 - keeps `import dibs` fast
 
         return Chain(self.flow(id, keep=keep, **settings), calls)
 
@@ -429,7 +428,7 @@ class Dibs:
         Refused naming a bad setting.
         """
         from dibs.flow.batch.batch import Batch  # noqa: PLC0415 - keeps `import dibs` fast
-        from dibs.flow.batch.callbacks import plan_callbacks  # noqa: PLC0415 - the same
+        from dibs.flow.batch.evaluation import plan_callbacks  # noqa: PLC0415 - the same
 
         context = self._require_flows()
         given = {"on_success": on_success, "on_finish": on_finish, "on_first_failure": on_first_failure}

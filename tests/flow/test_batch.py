@@ -19,7 +19,7 @@ from dibs import (
     Refused,
 )
 from dibs.flow.batch import evaluation
-from dibs.flow.batch.producer import PRODUCERS
+from dibs.flow.batch.segments import PRODUCERS
 from dibs.model.requests import JobPatch
 from dibs.model.wakeup import FLOWS
 from tests.flow.batch_tasks import GATES, BatchTasks

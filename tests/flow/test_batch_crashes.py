@@ -13,7 +13,7 @@ import pytest
 from dibs import Batch, BatchSummary, Bound
 from dibs.client.calls.current_job import CURRENT_JOB, CurrentJob, RunEnvironment
 from dibs.flow.batch import evaluation, segments
-from dibs.flow.batch.producer import PRODUCERS
+from dibs.flow.batch.segments import PRODUCERS
 from dibs.model.job import Job
 from dibs.model.wakeup import FLOWS
 from tests.flow.driver import Crashed, Driver, Stop

@@ -15,7 +15,7 @@ from attrs import frozen
 from hypothesis import settings
 
 from dibs.flow import arguments
-from dibs.flow.running import decide, ending, live_flow, node_reads, restarting
+from dibs.flow.running import decide, ending, live_flow, node_calls
 from dibs.maintenance import evaluations
 from dibs.model import wakeup
 from dibs.storage.registry import open_storage
@@ -74,14 +74,14 @@ BUGS: Final = (
     ),
     Bug(
         "a cancelled node counts as completed",
-        node_reads,
+        node_calls,
         '"cancelled": CANCELLED,',
         '"cancelled": COMPLETED,',
         "nodes end as the naive reading",
     ),
     Bug(
         "the outcome of an earlier run decides about a live node",
-        node_reads,
+        node_calls,
         "    if slot.current is not None:\n        if slot.current.first",
         "    if slot.current is not None and slot.outcome is None:\n        if slot.current.first",
         "a retry runs failed nodes again",
@@ -95,7 +95,7 @@ BUGS: Final = (
     ),
     Bug(
         "a retry leaves skipped nodes as they are",
-        restarting,
+        ending,
         "reset = [note if is_completed(note) or is_open(note) else WAITING for note in notes]",
         "reset = [note if is_completed(note) or is_open(note) or note == 5 else WAITING for note in notes]",
         "nodes end as the naive reading",

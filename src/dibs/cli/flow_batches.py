@@ -11,7 +11,7 @@ from dibs.cli.flow_texts import FLOW_STATES
 from dibs.cli.options import Format
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.tables import print_tab_separated
-from dibs.flow.batch.summary import BatchStatus
+from dibs.flow.batch.plan import BatchStatus
 
 #: The states of members that a text names, in this order.
 _MEMBER_STATES: Final = ("failed", "cancelled", "lost", "missing", "open")

@@ -15,7 +15,7 @@ from dibs.cli.options import Format
 from dibs.cli.output import print_lines, print_warning
 from dibs.cli.queue_names import TIME_LIMIT
 from dibs.cli.tables import print_in_format
-from dibs.flow.batch.summary import BatchStatus, find_batch, flow_attributes
+from dibs.flow.batch.plan import BatchStatus, find_batch, flow_attributes
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 from dibs.model.wakeup import FLOWS, flow_of

@@ -1,8 +1,10 @@
-"""`Flow`: add jobs as nodes, with other nodes as arguments or parents, and enqueue them all as one job."""
+"""`Flow`: add jobs as nodes, with other nodes as arguments or parents, and enqueue them all as one job.
+`Chain`: calls of tasks, each with the result of the call before it as its first argument.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, overload
 
 import msgspec
@@ -18,6 +20,7 @@ from dibs.client.options.job_settings import (
     check_setting_names,
 )
 from dibs.client.options.serde import JSON
+from dibs.client.task import TaskEnqueuer
 from dibs.client.ticket import Ticket
 from dibs.errors import Refused
 from dibs.flow.arguments import has_node, plan_call, plan_payload
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from dibs.client.sync.flow import BlockingFlow
+    from dibs.client.sync.flow import BlockingChain, BlockingFlow
 
 R = TypeVar("R")
 #: "stop": the node is skipped if a parent does not complete. "ignore": it runs then, too.
@@ -346,3 +349,38 @@ def check_attributes(attributes: Mapping[str, bytes]) -> None:
                 "another name",
                 field=f"attributes[{name!r}]",
             )
+
+
+class Chain:
+    """Calls of tasks that run one after the other, returned by `app.chain(...)`.
+
+    Each call gets the result of the call before it as its first argument. The result of the chain is that of
+    the last call.
+    """
+
+    def __init__(self, flow: Flow, calls: Sequence[Bound[Any] | TaskEnqueuer[..., Any]]) -> None:
+        if not calls:
+            raise Refused("this chain has no calls; pass tasks, or task.bind(...)", field="jobs")
+        jobs = [call.bind() if isinstance(call, TaskEnqueuer) else call for call in calls]
+        self._client = flow._client  # noqa: SLF001 - a chain is a flow of one shape
+        self._flow = flow
+        node = flow.add(jobs[0])
+        for job in jobs[1:]:
+            node = flow.add_next(job, node)
+        flow.returns(node)
+        self.id: str = flow.id
+        """Id of the flow that runs the calls."""
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.id!r}>"
+
+    @property
+    def sync(self) -> BlockingChain:
+        """This chain with blocking methods, for code without an event loop."""
+        from dibs.client.sync.flow import BlockingChain  # noqa: PLC0415 - async programs never load it
+
+        return BlockingChain(self)
+
+    async def enqueue(self, *, connection: Any = None) -> Ticket[Any]:
+        """Enqueue the calls as one flow, and return its ticket. See Flow.enqueue."""
+        return await self._flow.enqueue(connection=connection)

@@ -13,8 +13,18 @@ from dibs.client.status import Status, slot_status
 from dibs.client.ticket import Ticket
 from dibs.errors import JobAbsent
 from dibs.flow.context import FlowContext
-from dibs.flow.notes import COMPLETED, WAITING, Memo, decode_memo, is_open, revision_of, state_name
-from dibs.flow.plan import Plan, decode_plan, node_id
+from dibs.flow.plan import (
+    COMPLETED,
+    WAITING,
+    Memo,
+    Plan,
+    decode_memo,
+    decode_plan,
+    is_open,
+    node_id,
+    revision_of,
+    state_name,
+)
 from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE, STAMP_ATTRIBUTE, wake_up
 from dibs.model.job import Error, JobData, Slot
 from dibs.model.limits import LIMITS

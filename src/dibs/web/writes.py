@@ -14,9 +14,8 @@ from dibs.client.options.job_settings import JobSettings
 from dibs.client.options.queue_settings import Rate, parse_rate
 from dibs.client.queue import Queue
 from dibs.errors import Refused
-from dibs.flow.batch.plan import is_batch
+from dibs.flow.batch.plan import flow_attributes, is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
-from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.stored_flow import StoredFlow
 from dibs.model.requests import Settings
 from dibs.model.wakeup import FLOWS

@@ -12,7 +12,7 @@ import pytest
 from attrs import frozen
 
 from dibs.flow import arguments
-from dibs.flow.running import decide, ending, evaluation, live_flow, node_enqueues, node_reads, restarting
+from dibs.flow.running import decide, ending, evaluation, live_flow, node_calls
 from dibs.maintenance import evaluations
 from dibs.model import wakeup
 from dibs.model.wakeup import EVALUATIONS, FLOWS
@@ -197,7 +197,7 @@ BUGS: Final = (
         "a repeated enqueue counts as a new one",
         undisturbed(NodeSpec(), NodeSpec(after=(0,)), NodeSpec(after=(1,)), NodeSpec(after=(2,))),
         "a flow without faults needs no timer",
-        node_enqueues,
+        node_calls,
         "    if known:\n",
         "    if not known:\n",
     ),
@@ -221,7 +221,7 @@ BUGS: Final = (
         "a cancelled node counts as completed",
         cancel_node,
         "nodes end as the naive reading",
-        node_reads,
+        node_calls,
         '"cancelled": CANCELLED,',
         '"cancelled": COMPLETED,',
     ),
@@ -237,7 +237,7 @@ BUGS: Final = (
         "a retry leaves skipped nodes as they are",
         retried(NodeSpec(fates=FAILS_ONCE), NodeSpec(after=(0,))),
         "nodes end as the naive reading",
-        restarting,
+        ending,
         "reset = [note if is_completed(note) or is_open(note) else WAITING for note in notes]",
         "reset = [note if is_completed(note) or is_open(note) or note == 5 else WAITING for note in notes]",
     ),

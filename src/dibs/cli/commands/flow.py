@@ -25,7 +25,7 @@ from dibs.cli.pages import read_page
 from dibs.cli.storage_access import connect, find_storage
 from dibs.client.connection.url import resolve_url
 from dibs.errors import Refused
-from dibs.flow.batch.summary import BatchStatus, find_batch
+from dibs.flow.batch.plan import BatchStatus, find_batch
 from dibs.flow.stored_flow import FlowStatus
 from dibs.model.wakeup import FLOWS
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 #: Class of flows -> its module.
 FLOW_MODULES: Final = {
     "Batch": "dibs.flow.batch.batch",
-    "BatchSummary": "dibs.flow.batch.summary",
-    "Chain": "dibs.flow.chain",
+    "BatchSummary": "dibs.flow.batch.plan",
+    "Chain": "dibs.flow.builder",
     "Flow": "dibs.flow.builder",
     "FlowStatus": "dibs.flow.stored_flow",
-    "MemberResult": "dibs.flow.batch.results",
+    "MemberResult": "dibs.flow.batch.stored_batch",
     "Node": "dibs.flow.context",
     "NodeStatus": "dibs.flow.stored_flow",
     "StoredBatch": "dibs.flow.batch.stored_batch",

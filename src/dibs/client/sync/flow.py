@@ -1,5 +1,5 @@
-"""Blocking forms of async handles, whose modules are dibs.flow.builder, dibs.flow.chain,
-dibs.flow.stored_flow, dibs.flow.batch.batch, dibs.flow.batch.stored_batch.
+"""Blocking forms of async handles, whose modules are dibs.flow.builder, dibs.flow.stored_flow,
+dibs.flow.batch.batch, dibs.flow.batch.stored_batch.
 
 Written by tools/make_blocking.py from the async modules: change those.
 """
@@ -17,11 +17,9 @@ from dibs.client.sync.background_loop import iterate, run, run_with_connection
 from dibs.client.sync.queue import BlockingTicket
 from dibs.client.sync.thread_calls import run_enqueue
 from dibs.flow.batch.batch import Batch
-from dibs.flow.batch.results import MemberResult
-from dibs.flow.batch.stored_batch import StoredBatch
-from dibs.flow.batch.summary import BatchSummary
-from dibs.flow.builder import Flow, OnFailure
-from dibs.flow.chain import Chain
+from dibs.flow.batch.plan import BatchSummary
+from dibs.flow.batch.stored_batch import MemberResult, StoredBatch
+from dibs.flow.builder import Chain, Flow, OnFailure
 from dibs.flow.context import Node
 from dibs.flow.stored_flow import FlowStatus, StoredFlow
 from dibs.model.results import CancelStatus, RetryFailedStatus

@@ -17,14 +17,13 @@ from dibs.flow.batch.plan import (
     BATCH_ATTRIBUTE,
     MAX_BATCH_ID,
     BatchPlan,
+    BatchSummary,
+    decode_summary,
     encode_batch_plan,
     is_batch,
 )
-from dibs.flow.batch.producer import PRODUCERS
-from dibs.flow.batch.results import MemberResult
-from dibs.flow.batch.segments import KEPT
-from dibs.flow.batch.stored_batch import StoredBatch
-from dibs.flow.batch.summary import BatchSummary, decode_summary
+from dibs.flow.batch.segments import KEPT, PRODUCERS
+from dibs.flow.batch.stored_batch import MemberResult, StoredBatch
 from dibs.flow.builder import check_attributes, keep_ms
 from dibs.flow.context import FlowContext
 from dibs.flow.plan import Plan

@@ -1,21 +1,24 @@
 """The evaluation of a batch: count ended segments, enqueue the callbacks, end the batch.
 
-An evaluation may stop at any point, by a crash or an error, and the next one goes on from the stored notes.
-It ends the batch only after a read that shows the batch sealed, with all valid reservations.
+An evaluation may stop at any point, by a crash or an error, and the next one goes on from the stored
+notes. It ends the batch only after a read that shows the batch sealed, with all valid reservations.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from attrs import define, field
+from msgspec import Raw
 
+from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CURRENT_JOB
-from dibs.errors import Snooze
-from dibs.flow.batch.ending import cancel_segments, end_batch, enqueue_callback
+from dibs.errors import Refused, Snooze
 from dibs.flow.batch.live_batch import (
     LiveBatch,
     Segment,
@@ -24,19 +27,184 @@ from dibs.flow.batch.live_batch import (
     is_missing,
     open_counts,
 )
-from dibs.flow.batch.memo import Counts, encode_batch_memo
 from dibs.flow.batch.plan import (
+    BATCH_ATTRIBUTE,
     CLOSED_ATTRIBUTE,
     LOST_ATTRIBUTE,
+    ON_FINISH,
     ON_FIRST_FAILURE,
+    ON_SUCCESS,
     SEALED_ATTRIBUTE,
+    SUMMARY_ATTRIBUTE,
+    BatchSummary,
+    Counts,
+    callback_id,
+    decode_batch_plan,
+    encode_batch_memo,
+    find_reservations,
+    is_batch,
+    segment_id,
 )
-from dibs.flow.batch.segments import build_empty_segment
+from dibs.flow.batch.segments import KEPT, build_empty_segment
+from dibs.flow.builder import Flow
 from dibs.flow.context import FlowContext
-from dibs.model.job import Error, Job
-from dibs.model.requests import Fail, JobPatch
-from dibs.model.wakeup import FLOWS
+from dibs.flow.plan import Plan, PlannedNode
+from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE, wake_up
+from dibs.flow.running.node_calls import keep_at_least
+from dibs.model.job import Error, Job, JobData, NewJob, Outcome
+from dibs.model.requests import Cancelled, Complete, EnqueueRequest, Fail, JobPatch, Reject
+from dibs.model.wakeup import FLOWS, Hint
 from dibs.storage.protocol import Storage
+
+CALLBACKS: Final = (ON_SUCCESS, ON_FINISH, ON_FIRST_FAILURE)
+
+
+def plan_callbacks(context: FlowContext, callbacks: Mapping[str, Bound[Any] | None]) -> dict[str, Plan]:
+    """Return each callback that is given as a plan with one node. Raises Refused naming the callback."""
+    planned: dict[str, Plan] = {}
+    for name, job in callbacks.items():
+        if job is None:
+            continue
+        _check_callback(name, job)
+        flow = Flow(context, None, None, {})
+        try:
+            flow.add(job)
+        except Refused as error:
+            raise Refused(f"{name}: {error}", field=name) from error
+        planned[name] = flow.plan()
+    return planned
+
+
+def _check_callback(name: str, job: object) -> None:
+    if not isinstance(job, Bound):
+        raise Refused(f"{name} is {job!r:.60}; pass task.bind(...)", field=name)
+    if job.has_id:
+        raise Refused(
+            f"{name} has an id; leave it out, because the batch chooses the id so that the callback is "
+            "enqueued once",
+            field=name,
+        )
+
+
+def build_callback(
+    plan: Plan, name: str, batch_id: str, stamp: int, keep: int | None, summary: BatchSummary
+) -> EnqueueRequest:
+    """Return the request for a callback. Its id is fixed, so a repeat leaves the stored callback as it is."""
+    node = plan.nodes[0]
+    id = callback_id(batch_id, stamp, name)
+    own = {name: bytes(raw) for name, raw in node.attributes.items()}
+    batch = {
+        BATCH_ATTRIBUTE: msgspec.json.encode(batch_id),
+        SUMMARY_ATTRIBUTE: msgspec.json.encode(summary),
+    }
+    data = JobData(
+        payload=_payload(node),
+        attributes={**own, **batch},
+        priority=node.priority,
+        overrides=node.overrides,
+        retention=keep_at_least(node.retention, keep),
+        key=node.key,
+    )
+    job = NewJob(id=id, data=data, run_at=node.run_at, delay=node.delay)
+    digest = hashlib.blake2b(id.encode(), digest_size=16).hexdigest()
+    return EnqueueRequest(job=job, on_conflict=Reject(failed=True), request_key=f"callback/{digest}")
+
+
+def _payload(node: PlannedNode) -> bytes:
+    return bytes(node.data) if isinstance(node.data, Raw) else bytes(node.payload or b"")
+
+
+async def end_batch(context: FlowContext, storage: Storage, batch: LiveBatch) -> None:
+    """Enqueue the callbacks and finish the batch job, whose segments have all ended.
+
+    Each step may be repeated without harm: a callback has a fixed id, and `finish` ends the job once.
+    """
+    summary = batch.summary()
+    names = [ON_FINISH]
+    if summary.is_success and not batch.is_cancelled:
+        names.insert(0, ON_SUCCESS)
+    if summary.has_failure and not batch.memo.has_failed:
+        names.insert(0, ON_FIRST_FAILURE)
+    refused = [reason for name in names if (reason := await enqueue_callback(context, batch, name, summary))]
+    await _limit_retention(storage, batch)
+    if batch.is_cancelled:
+        await _mark_cancelled(storage, batch.id)
+    await storage.finish(FLOWS, batch.id, _find_end(batch, summary, refused), batch.revision)
+
+
+def _find_end(batch: LiveBatch, summary: BatchSummary, refused: Sequence[str]) -> Complete | Fail | Cancelled:
+    if refused:
+        message = f"{'; '.join(refused)}; {msgspec.json.encode(summary).decode()}"
+        return Fail(error=Error(type="CallbackRefused", message=message, kind="permanent"))
+    return Cancelled() if batch.is_cancelled else Complete(result=msgspec.json.encode(summary))
+
+
+async def enqueue_callback(context: FlowContext, batch: LiveBatch, name: str, summary: BatchSummary) -> str:
+    """Enqueue a callback of the batch, if it has this one. Return the reason of a refusal, or ""."""
+    plan = batch.plan.callbacks.get(name)
+    if plan is None:
+        return ""
+    request = build_callback(plan, name, batch.id, batch.stamp, batch.plan.keep, summary)
+    try:
+        await context.client(plan.queue_of(0)).enqueue_requests([request])
+    except Refused as error:
+        return f"the callback {name} was refused: {error}"
+    return ""
+
+
+async def _limit_retention(storage: Storage, batch: LiveBatch) -> None:
+    """Set the retention of the segments to `keep`; until here they are kept for ever."""
+    keep = batch.plan.keep
+    if keep is None:
+        return
+    retention = msgspec.structs.replace(KEPT, completed=keep, failed=keep, cancelled=keep)
+    for producer, reserved in batch.reserved.items():
+        for number in range(reserved.segments):
+            id = batch.segment_id((producer, number))
+            await storage.amend(FLOWS, id, JobPatch(retention=retention))
+
+
+# -- cancel --------------------------------------------------------------------------------------------------
+
+
+async def cancel_segments(storage: Storage, batch: LiveBatch) -> None:
+    """Cancel the segments that are not counted: their evaluations cancel their members.
+
+    The first call cancels all of them, and later calls the first ones, which may have been enqueued since.
+    """
+    segments = batch.uncounted(1 if batch.memo.is_cancelled else None)
+    await _cancel(storage, [batch.segment_id(segment) for segment in segments])
+    batch.memo.is_cancelled = True
+
+
+async def clean_up_batch(storage: Storage, id: str, outcome: Outcome | None) -> None:
+    """Cancel the segments of a batch that was cancelled as a job, without its evaluation."""
+    if outcome is None or outcome.kind != "cancelled" or outcome.data is None:
+        return
+    if not is_batch(outcome.data.attributes) or NODES_ATTRIBUTE in outcome.data.attributes:
+        return
+    try:
+        decode_batch_plan(outcome.data.payload)
+        reserved = find_reservations(outcome.data.attributes)
+    except ValueError:
+        return
+    segments: list[Segment] = [(name, n) for name, one in reserved.items() for n in range(one.segments)]
+    await _cancel(storage, [segment_id(id, outcome.first, *segment) for segment in segments])
+    await _mark_cancelled(storage, id)
+
+
+async def _mark_cancelled(storage: Storage, id: str) -> None:
+    """Note on a batch job that its segments are cancelled, so that no later evaluation cancels them again."""
+    await storage.amend(FLOWS, id, JobPatch(attributes={NODES_ATTRIBUTE: b'""'}))
+
+
+async def _cancel(storage: Storage, ids: Sequence[str]) -> None:
+    for id in ids:
+        (answer,) = await storage.cancel(FLOWS, [id])
+        if answer == "active":
+            await storage.amend(FLOWS, id, JobPatch(attributes={CANCEL_ATTRIBUTE: b"true"}))
+            await wake_up(storage, id, Hint(token="cancel batch"))  # noqa: S106 - no password
+
 
 #: The most segments of one read: each has up to 512 KiB.
 MAX_READ: Final = 16

@@ -8,20 +8,23 @@ from itertools import islice
 import msgspec
 from attrs import define
 
-from dibs.flow.batch.memo import BatchMemo, Counts, count_notes, decode_batch_memo
 from dibs.flow.batch.plan import (
     CLOSED_ATTRIBUTE,
     FAILED_ATTRIBUTE,
     LOST_ATTRIBUTE,
     SEALED_ATTRIBUTE,
+    BatchMemo,
     BatchPlan,
+    BatchSummary,
+    Counts,
     Reserved,
+    count_notes,
+    decode_batch_memo,
     decode_batch_plan,
     find_reservations,
     is_set,
     segment_id,
 )
-from dibs.flow.batch.summary import BatchSummary
 from dibs.flow.plan import decode_plan
 from dibs.flow.running.ending import CANCEL_ATTRIBUTE, NODES_ATTRIBUTE
 from dibs.model.job import Job, Outcome, Slot

@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dibs.flow.notes import (
+from dibs.flow.plan import (
     CANCELLED,
     FAILED,
     LOST,
     SKIPPED,
     WAITING,
+    Plan,
     is_completed,
     is_ended,
     is_open,
     open_note,
 )
-from dibs.flow.plan import Plan
 
 #: The most nodes of one list of parents that are read at once.
 MAX_CHUNK: Final = 1000

@@ -1,4 +1,6 @@
-"""The end of a flow: its outcome, its cancellation, and the nodes of a flow that others have ended."""
+"""The end of a flow: its outcome, its cancellation, and the nodes of a flow that others have ended. Its
+restart after `retry_failed`: completed nodes stay, the others run again.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,8 @@ from typing import Final, cast
 
 import msgspec
 
-from dibs.flow.batch.memo import count_notes
-from dibs.flow.batch.plan import FAILED_ATTRIBUTE
-from dibs.flow.notes import (
+from dibs.flow.batch.plan import FAILED_ATTRIBUTE, count_notes
+from dibs.flow.plan import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -17,13 +18,17 @@ from dibs.flow.notes import (
     SKIPPED,
     STATE_NAMES,
     WAITING,
+    Plan,
+    decode_plan,
     is_completed,
     is_ended,
+    is_open,
+    node_id,
+    open_note,
 )
-from dibs.flow.plan import Plan, decode_plan, node_id
+from dibs.flow.running.decide import FlowState
 from dibs.flow.running.live_flow import FlowChanged, LiveFlow
-from dibs.flow.running.node_reads import find_result, read_slots
-from dibs.flow.running.shared_requests import SharedRequests
+from dibs.flow.running.node_calls import SharedRequests, find_result, read_slots
 from dibs.model.job import Error, JobData, Outcome
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Cancelled, Complete, Fail, JobPatch
@@ -224,3 +229,39 @@ async def _amend(storage: Storage, id: str, name: str, value: object) -> None:
 async def wake_up(storage: Storage, flow_id: str, hint: Hint | None = None) -> None:
     """Make the evaluation of a flow due at once."""
     await storage.enqueue(EVALUATIONS, [wake_up_request(flow_id, hint)])
+
+
+async def restart_nodes(storage: Storage, flow: LiveFlow) -> None:
+    """Reset the notes of the nodes that did not complete, and retry those that failed.
+
+    A failed node comes back with its memo, so that it repeats no completed step. The others wait again.
+    """
+    notes = list(flow.state.notes)
+    failed = [n for n, note in enumerate(notes) if note == FAILED and n not in flow.errors]
+    reset = [note if is_completed(note) or is_open(note) else WAITING for note in notes]
+    live = await _retry_nodes(storage, flow, failed)
+    for number, slot in (await read_slots(storage, flow, live)).items():
+        if slot.current is not None:
+            reset[number] = open_note(slot.current.revision)
+    if flow.stamp != flow.revision:
+        # A flow that is cancelled loses its memo, and its nodes are cancelled by this stamp.
+        stamp = msgspec.json.encode(flow.stamp)
+        await storage.amend(FLOWS, flow.id, JobPatch(attributes={STAMP_ATTRIBUTE: stamp}))
+    flow.errors.clear()
+    flow.state = FlowState(flow.plan, reset)
+    flow.state.must_save = True
+    flow.noted_revision = flow.revision
+
+
+async def _retry_nodes(storage: Storage, flow: LiveFlow, numbers: list[int]) -> list[int]:
+    """Retry failed nodes, and return the numbers of those that wait or run now."""
+    by_queue: dict[str, list[int]] = {}
+    for number in numbers:
+        by_queue.setdefault(flow.plan.queue_of(number), []).append(number)
+    live: list[int] = []
+    for queue, members in by_queue.items():
+        for begin in range(0, len(members), LIMITS.batch):
+            chunk = members[begin : begin + LIMITS.batch]
+            answers = await storage.retry_failed(queue, [flow.node_id(number) for number in chunk])
+            live += [n for n, answer in zip(chunk, answers, strict=True) if answer in ("queued", "live")]
+    return live

@@ -1,7 +1,8 @@
-"""The evaluation of a flow: read nodes, enqueue those that are ready, store the notes, end the flow.
+"""The evaluation of a flow: read nodes, enqueue those that are ready, store the notes, end the flow. Its
+handlers, and those of flows, are registered by `Dibs(url, flows=True)`.
 
-An evaluation may stop at any point, by a crash or an error, and the next one goes on from the stored notes:
-each write of an evaluation may be repeated without harm.
+An evaluation may stop at any point, by a crash or an error, and the next one goes on from the stored
+notes: each write of an evaluation may be repeated without harm.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from attrs import define, field
 
-from dibs.client.calls.current_job import flow_worker
+from dibs.client.calls.current_job import current_job, flow_worker
+from dibs.client.calls.handler import Handler, HandlerLimits
+from dibs.client.options.serde import JSON
 from dibs.errors import PermanentError, Refused, Snooze
-from dibs.flow.batch.ending import clean_up_batch
-from dibs.flow.batch.evaluation import BatchEvaluator
+from dibs.flow.batch.evaluation import BatchEvaluator, clean_up_batch
 from dibs.flow.batch.plan import is_batch
 from dibs.flow.context import FlowContext
 from dibs.flow.running.ending import (
@@ -27,16 +29,15 @@ from dibs.flow.running.ending import (
     end_flow,
     is_cancel_requested,
     report_failure,
+    restart_nodes,
     save_notes,
 )
 from dibs.flow.running.live_flow import FlowCache, FlowChanged, LiveFlow, decode_flow, refresh_flow
-from dibs.flow.running.node_enqueues import enqueue_nodes
-from dibs.flow.running.node_reads import apply_ends, apply_slots, read_slots
-from dibs.flow.running.restarting import restart_nodes
-from dibs.flow.running.shared_requests import SharedRequests
+from dibs.flow.running.node_calls import SharedRequests, apply_ends, apply_slots, enqueue_nodes, read_slots
 from dibs.model.job import Error, Job, Slot
 from dibs.model.limits import Limits
-from dibs.model.requests import Fail
+from dibs.model.requests import Fail, SettingsPatch
+from dibs.model.retry import Exponential
 from dibs.model.wakeup import EVALUATIONS, FLOWS, Hint, wake_up_request
 from dibs.storage.protocol import Storage
 
@@ -278,3 +279,60 @@ def _timer(flow: LiveFlow, storage: Storage, *, changed: bool) -> float:
 async def _pause(reads: int, began: float) -> None:
     if reads >= _MANY_READS:
         await asyncio.sleep(min(_LONGEST_PAUSE, time.monotonic() - began))
+
+
+#: A flow never fails because its start or its evaluation did: they are retried until they succeed.
+_LIMITS: Final = HandlerLimits(
+    timeout=300_000, max_retries=None, max_timeouts=None, max_stalls=None, backoff=Exponential(1, 60)
+)
+#: Both handlers run before the jobs of most tasks, so that nodes are enqueued early.
+_PRIORITY: Final = 200
+#: Both wait for the storage most of the time, so they take little capacity.
+_SIZE: Final = 1
+
+
+@define(eq=False)
+class FlowHandlers:
+    """The functions behind the two queues of flows."""
+
+    _evaluator: Evaluator
+
+    async def start(self, job: Job) -> None:
+        """Enqueue the first nodes of a flow, and hand the flow off."""
+        await self._evaluator.start(job)
+        current_job().hand_off()
+
+    async def evaluate(self, id: str, hint: bytes) -> None:
+        """Run one evaluation of a flow."""
+        await self._evaluator.evaluate(id, hint)
+
+
+def register_flow_handlers(context: FlowContext) -> None:
+    """Register the handlers of flows and evaluations. Raises DuplicateHandler."""
+    handlers = FlowHandlers(Evaluator(context))
+    context.handlers.register(_build_handler(FLOWS, handlers.start, _flow_arguments))
+    # The log of evaluations would show only releases.
+    settings = SettingsPatch(log_level="off")
+    context.handlers.register(_build_handler(EVALUATIONS, handlers.evaluate, _evaluation_arguments, settings))
+
+
+def _flow_arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (job,), {}
+
+
+def _evaluation_arguments(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return (job.id, job.data.payload), {}
+
+
+def _build_handler(queue: str, function: Any, decode: Any, settings: SettingsPatch | None = None) -> Handler:
+    return Handler(
+        queue=queue,
+        function=function,
+        is_async=True,
+        serde=JSON,
+        decode_arguments=decode,
+        limits=_LIMITS,
+        size=_SIZE,
+        queue_priority=_PRIORITY,
+        queue_settings=settings,
+    )

@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from dibs.flow.notes import WAITING, Memo, decode_memo, encode_memo, is_open
-from dibs.flow.plan import Plan, decode_plan, id_prefix
+from dibs.flow.plan import WAITING, Memo, Plan, decode_memo, decode_plan, encode_memo, id_prefix, is_open
 from dibs.flow.running.decide import FlowState
 from dibs.model.job import Job, OutcomeRetention
 from dibs.model.wakeup import FLOW_ATTRIBUTE, NO_HINT

@@ -13,9 +13,8 @@ from msgspec import UNSET
 from dibs.client.options.queue_settings import parse_rate
 from dibs.client.queue import Queue
 from dibs.errors import Refused
-from dibs.flow.batch.plan import is_batch
+from dibs.flow.batch.plan import flow_attributes, is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
-from dibs.flow.batch.summary import flow_attributes
 from dibs.flow.stored_flow import StoredFlow
 from dibs.model.wakeup import FLOWS
 from dibs.web.reading.source import Source

@@ -8,13 +8,14 @@ from attrs import frozen
 
 from dibs.flow.batch.plan import (
     CLOSED_ATTRIBUTE,
+    BatchStatus,
     callback_id,
     decode_batch_plan,
     find_reservations,
+    flow_attributes,
     is_set,
     segment_id,
 )
-from dibs.flow.batch.summary import BatchStatus, flow_attributes
 from dibs.model.job import Slot
 from dibs.model.wakeup import FLOWS
 from dibs.storage.protocol import Storage

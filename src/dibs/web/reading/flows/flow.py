@@ -9,7 +9,7 @@ from typing import Final
 from attrs import frozen
 
 from dibs.errors import Refused
-from dibs.flow.batch.summary import find_batch, flow_attributes
+from dibs.flow.batch.plan import find_batch, flow_attributes
 from dibs.flow.groups import Group
 from dibs.flow.stored_flow import FlowStatus, NodeStatus, StoredFlow
 from dibs.model.job import Slot

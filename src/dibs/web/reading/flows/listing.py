@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 from attrs import frozen
 
-from dibs.flow.batch.plan import is_batch
-from dibs.flow.batch.summary import BatchSummary, find_batch, flow_attributes
-from dibs.flow.notes import COMPLETED, SKIPPED, WAITING, Memo, decode_memo, is_open
+from dibs.flow.batch.plan import BatchSummary, find_batch, flow_attributes, is_batch
+from dibs.flow.plan import COMPLETED, SKIPPED, WAITING, Memo, decode_memo, is_open
 from dibs.flow.running.ending import NODES_ATTRIBUTE
 from dibs.model.job import Slot
 from dibs.model.results import State

@@ -11,8 +11,7 @@ from attrs import frozen
 
 from dibs.client.calls.run_steps import decode_memo
 from dibs.client.calls.task_payload import PayloadMismatch
-from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment
-from dibs.flow.batch.summary import flow_attributes
+from dibs.flow.batch.plan import BATCH_ATTRIBUTE, batch_of_segment, flow_attributes
 from dibs.model.job import Job, JobData, Outcome, Slot, Successor
 from dibs.model.overrides import readable
 from dibs.model.wakeup import EVALUATIONS, FLOWS, flow_of

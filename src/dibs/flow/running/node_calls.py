@@ -1,30 +1,176 @@
-"""Enqueues of nodes: the requests for ready nodes with their arguments, and the answers."""
+"""The calls of the storage for nodes: reads of their states and results by the law of done, and the
+enqueues of ready nodes with their arguments.
+
+Evaluations that run at the same time share requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from dibs.client.calls.current_job import flow_worker
+from dibs.client.connection.open_storage import OpenStorage
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import ConfigurationError, PermanentError, Refused
 from dibs.flow.arguments import encode_call
 from dibs.flow.context import FlowContext
-from dibs.flow.notes import COMPLETED, FAILED, WAITING, completed_note
-from dibs.flow.plan import PlannedNode
+from dibs.flow.plan import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    LOST,
+    WAITING,
+    PlannedNode,
+    completed_note,
+    is_ended,
+    revision_of,
+)
 from dibs.flow.running.live_flow import LiveFlow
-from dibs.flow.running.node_reads import END_NOTES, apply_slots, find_result, read_slots
-from dibs.flow.running.shared_requests import MOST_SHARED
 from dibs.model.check_jobs import CheckedBatch, check_request
-from dibs.model.job import JobData, NewJob, OutcomeRetention
-from dibs.model.limits import Limits
-from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
+from dibs.model.limits import LIMITS, Limits
+from dibs.model.requests import End, EnqueueRequest, Reject, Settlement
 from dibs.model.results import EnqueueResult
+from dibs.model.ticket_state import ticket_state
+from dibs.model.wakeup import FLOWS, node_number
 from dibs.storage.protocol import Storage
+
+#: The most jobs of a call that joins the requests of other calls. A call with more is a request of its own.
+MOST_SHARED: Final = 16
+
+
+class SharedRequests:
+    """An open storage whose reads, enqueues and ends of few jobs join those of other evaluations.
+
+    The calls that arrive while a request is in flight form the next request, so a hundred evaluations of
+    small flows send a few requests. It forwards all other verbs to the storage, so it serves wherever a
+    Storage is expected.
+    """
+
+    def __init__(self, opened: OpenStorage) -> None:
+        self._bounded = opened.bounded
+        self._coalesced = opened.coalesced
+
+    @classmethod
+    def of(cls, opened: OpenStorage) -> Storage:
+        """Return the shared requests of an open storage, typed as a storage."""
+        return cast("Storage", cls(opened))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bounded, name)
+
+    async def get(self, queue: str, ids: Sequence[str]) -> Sequence[Slot]:
+        """Return the slots of ids. Raises StorageError."""
+        if len(ids) > MOST_SHARED:
+            return await self._bounded.get(queue, ids)
+        return await _gather([self._coalesced.get(queue, id) for id in ids])
+
+    async def enqueue(self, queue: str, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        """Enqueue requests, not as one atomic step. Raises Refused, OutcomeUnknown, StorageError."""
+        if len(requests) > MOST_SHARED:
+            return await self._bounded.enqueue(queue, requests)
+        return await _gather([self._coalesced.enqueue(queue, request) for request in requests])
+
+    async def end_run(self, id: str, fence: int, end: End) -> bool:
+        """End a handed-off flow by its fence. Return False if this run has ended in another way."""
+        settlement = Settlement(id=id, fence=fence, action=end)
+        return (await self._coalesced.settle(FLOWS, settlement)).status == "done"
+
+
+async def _gather(calls: list[Any]) -> Sequence[Any]:
+    """Return the answers of calls, in order. A single call needs no task."""
+    return [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+
+
+#: The note of a node by the end of its job.
+END_NOTES: Final[Mapping[str, int]] = {
+    "completed": COMPLETED,
+    "failed": FAILED,
+    "cancelled": CANCELLED,
+    "not_kept": LOST,
+}
+
+
+async def read_slots(storage: Storage, flow: LiveFlow, numbers: Iterable[int]) -> dict[int, Slot]:
+    """Return the slots of nodes, read in chunks of at most 1,000 ids of one queue."""
+    by_queue: dict[str, list[int]] = {}
+    for number in numbers:
+        by_queue.setdefault(flow.plan.queue_of(number), []).append(number)
+    slots: dict[int, Slot] = {}
+    for queue, members in by_queue.items():
+        for begin in range(0, len(members), LIMITS.batch):
+            chunk = members[begin : begin + LIMITS.batch]
+            found = await storage.get(queue, [flow.node_id(number) for number in chunk])
+            slots.update(zip(chunk, found, strict=True))
+    return slots
+
+
+def apply_slots(flow: LiveFlow, slots: Mapping[int, Slot]) -> bool:
+    """Note the ends of open nodes by their slots. Return whether a note changed."""
+    changed = False
+    for number, slot in slots.items():
+        revision = revision_of(flow.state.notes[number])
+        if revision is None:
+            continue
+        if flow.is_own(number):
+            changed = _apply_own(flow, number, slot, revision) or changed
+        elif (state := ticket_state(slot, revision)).kind != "pending":
+            end = completed_note(revision) if state.kind == "completed" else END_NOTES[state.kind]
+            flow.state.end(number, end)
+            changed = True
+    return changed
+
+
+def _apply_own(flow: LiveFlow, number: int, slot: Slot, revision: int) -> bool:
+    """Note the state of a node whose id only this flow enqueues.
+
+    Another revision than the noted one is a retry by an operator: the node follows it.
+    """
+    if slot.current is not None:
+        if slot.current.first <= revision <= slot.current.revision:
+            return False
+        flow.state.enqueued(number, slot.current.revision)
+        return True
+    outcome = slot.outcome
+    flow.state.end(number, LOST if outcome is None else END_NOTES[outcome.kind])
+    if outcome is not None and outcome.kind == "completed":
+        flow.keep_result(number, outcome.result)
+    return True
+
+
+def apply_ends(flow: LiveFlow, ends: Mapping[str, bytes | None]) -> bool:
+    """Note the nodes that this process has completed, by job id. Return whether a note changed.
+
+    The completion of an id that only this flow enqueues is final, so it needs no read.
+    """
+    changed = False
+    for id, result in ends.items():
+        number = node_number(flow.id, id)
+        if number is None or number >= len(flow.plan.nodes) or flow.node_id(number) != id:
+            continue
+        if not is_ended(flow.state.notes[number]):
+            flow.state.end(number, COMPLETED)
+            flow.keep_result(number, result)
+            changed = True
+    return changed
+
+
+def find_result(flow: LiveFlow, number: int, slot: Slot) -> bytes | None:
+    """Return the encoded result of a completed node; None if it is not kept."""
+    outcome: Outcome | None = slot.outcome
+    revision = revision_of(flow.state.notes[number])
+    if revision is not None:  # a shared id, whose outcome may be that of another enqueue
+        outcome = ticket_state(slot, revision).outcome
+    if outcome is None or outcome.kind != "completed":
+        return None
+    return b"null" if outcome.result is None else outcome.result
+
 
 #: The most nodes whose arguments are in memory together.
 CHUNK: Final = 1000
