@@ -34,13 +34,18 @@ from dibs.model.wakeup import FLOWS, with_wake_up
 from dibs.testing.clock import ManualClock
 from dibs.worker.dispatch.round_trip import settle_singly
 from dibs.worker.execution.executor import Executor
-from dibs.worker.execution.hooks import call_hook
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import action_at_claim, choose_action, counter_name, fallback_action
-from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.execution.outcome import (
+    action_at_claim,
+    call_hook,
+    choose_action,
+    counter_name,
+    fallback_action,
+    with_next_tick,
+)
 from dibs.worker.processes.child_main import enter_lifespan
 from dibs.worker.processes.isolated_executor import IsolatedExecutor
-from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
+from dibs.worker.supervisor.maintenance import PeriodicTasks
 from dibs.worker.work_plan import queues_to_serve
 
 #: Largest number of runs at the same time.

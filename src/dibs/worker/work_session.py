@@ -21,14 +21,12 @@ from dibs.model.worker_record import without_reserved
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import parse_scheme
 from dibs.worker.processes import signals
+from dibs.worker.processes.child_process import refuse_during_import
 from dibs.worker.processes.fork_server import ForkServer, open_fork_server
-from dibs.worker.processes.logs import enable_dibs_loggers
-from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
-from dibs.worker.processes.spawn import refuse_during_import
+from dibs.worker.processes.logs import enable_dibs_loggers, repeated_warnings_once_a_minute
 from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.health import Health, serve_health
-from dibs.worker.supervisor.maintenance import Maintenance
-from dibs.worker.supervisor.periodic_tasks import PeriodicTasks
+from dibs.worker.supervisor.maintenance import Maintenance, PeriodicTasks
 from dibs.worker.supervisor.supervisor import Supervisor
 from dibs.worker.supervisor.worker_record import WorkerRecordKeeper
 from dibs.worker.work_plan import WorkPlan, check_arguments, make_plan, make_process_limits

@@ -11,7 +11,7 @@ import pytest
 from dibs.app import Dibs
 from dibs.client.options.serde import JSON
 from dibs.worker import run
-from dibs.worker.execution.threads import HandlerThreads
+from dibs.worker.execution.executor import HandlerThreads
 from tests.worker.jobs import add, event_kinds, outcome, put
 
 

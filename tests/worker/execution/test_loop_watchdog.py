@@ -13,7 +13,7 @@ import pytest
 from dibs.app import Dibs
 from dibs.client.calls.handler import Ending
 from dibs.worker import run
-from dibs.worker.execution import loop_watchdog
+from dibs.worker.execution import executor
 from tests.worker.jobs import add, put
 
 
@@ -48,7 +48,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_once(app: Dibs, warnings:
     async def handler() -> None:
         warnings.block_loop()
         if len(seen) == 1:  # a second, when a warning would come again
-            time.sleep(loop_watchdog.ASK_EVERY + loop_watchdog.PATIENCE + 0.2)  # noqa: ASYNC251 - the case
+            time.sleep(executor.ASK_EVERY + executor.PATIENCE + 0.2)  # noqa: ASYNC251 - the case
         seen.append(1)
 
     seen: list[int] = []
@@ -71,7 +71,7 @@ async def test_a_handler_that_blocks_the_loop_after_another_run_is_named(
     async def short() -> None:
         await long_waits.wait()
         short_runs.set()
-        time.sleep(loop_watchdog.ASK_EVERY + loop_watchdog.PATIENCE / 2 + 0.1)  # noqa: ASYNC251 - the case
+        time.sleep(executor.ASK_EVERY + executor.PATIENCE / 2 + 0.1)  # noqa: ASYNC251 - the case
 
     async def long() -> None:
         long_waits.set()
@@ -100,7 +100,7 @@ async def test_a_hook_that_blocks_the_loop_is_named(app: Dibs, warnings: Warning
 
 async def test_a_thread_that_blocks_is_not_named(app: Dibs, warnings: Warnings) -> None:
     def handler() -> None:
-        time.sleep(loop_watchdog.ASK_EVERY + loop_watchdog.PATIENCE + 0.2)
+        time.sleep(executor.ASK_EVERY + executor.PATIENCE + 0.2)
 
     add(app, "q", handler)
     await put(app, "q", "a")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from dibs.worker.execution.threads import HandlerThreads
+from dibs.worker.execution.executor import HandlerThreads
 
 T = TypeVar("T")
 

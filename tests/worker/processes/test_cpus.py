@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.worker.processes.cpus import cpu_count, read_quotas
+from dibs.worker.work_plan import cpu_count, read_quotas
 
 V1 = "12:pids:/docker/abc\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc"
 
@@ -57,7 +57,7 @@ def test_a_quota_below_one_cpu_is_one_process(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("20000 100000\n")
     (tmp_path / "membership").write_text("0::/\n")
     script = f"cd {tmp_path}; mount --bind . /sys/fs/cgroup; mount --bind membership /proc/$$/cgroup"
-    code = "from dibs.worker.processes.cpus import cpu_count; print(cpu_count())"
+    code = "from dibs.worker.work_plan import cpu_count; print(cpu_count())"
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'{script}; exec "$@"', "sh", sys.executable, "-c", code],
         capture_output=True, text=True, check=True,

@@ -12,7 +12,7 @@ from multiprocessing import connection, process, spawn, util
 import pytest
 
 from dibs.worker.processes import multiprocessing_privates as privates
-from dibs.worker.processes.spawn import PROCESS_NAME, SPAWN_CONTEXT
+from dibs.worker.processes.child_process import PROCESS_NAME, SPAWN_CONTEXT
 from tests.source import PROJECT
 
 ADVICE = "Python has changed it: adapt src/dibs/worker/processes/multiprocessing_privates.py"

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from dibs.worker.processes import repeated_warnings
-from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
+from dibs.worker.processes import logs
+from dibs.worker.processes.logs import repeated_warnings_once_a_minute
 
 logger = logging.getLogger("dibs.worker")
 
@@ -37,7 +37,7 @@ def test_it_is_logged_again_after_the_pause_and_after_the_worker(
         with repeated_warnings_once_a_minute():
             logger.warning("waiting failed")
             logger.warning("waiting failed")
-    monkeypatch.setattr(repeated_warnings, "QUIET", 0.0)
+    monkeypatch.setattr(logs, "QUIET", 0.0)
     with repeated_warnings_once_a_minute():
         logger.warning("waiting failed")
         logger.warning("waiting failed")
@@ -47,8 +47,8 @@ def test_it_is_logged_again_after_the_pause_and_after_the_worker(
 
 def test_the_texts_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with repeated_warnings_once_a_minute():
-        for number in range(repeated_warnings.MAX_TEXTS + 1):
+        for number in range(logs.MAX_TEXTS + 1):
             logger.warning("%d", number)
         logger.warning("0")
 
-    assert repeated_warnings.MAX_TEXTS + 2 == len(caplog.messages)
+    assert logs.MAX_TEXTS + 2 == len(caplog.messages)

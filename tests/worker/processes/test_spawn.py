@@ -9,8 +9,7 @@ import struct
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from dibs.worker.processes.child_process import FrameDecoder
-from dibs.worker.processes.spawn import SpawnedProcess
+from dibs.worker.processes.child_process import FrameDecoder, SpawnedProcess
 from tests.worker.supervisors import TIMEOUT
 
 

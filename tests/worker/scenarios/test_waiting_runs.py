@@ -16,9 +16,9 @@ from dibs import Dibs
 APPLICATION = """
 import time
 from dibs import Dibs
-from dibs.worker.dispatch import waiting_runs
+from dibs.worker.dispatch import in_flight
 
-waiting_runs.LOOK_EVERY = 0.1
+in_flight.LOOK_EVERY = 0.1
 app = Dibs()
 
 

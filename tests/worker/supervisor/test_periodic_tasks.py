@@ -26,7 +26,7 @@ from dibs.model.requests import EnqueueRequest
 from dibs.model.retry import Fixed
 from dibs.model.schedule import TICK_ID, Every, Schedule
 from dibs.worker import WorkReport, run
-from dibs.worker.supervisor import periodic_tasks
+from dibs.worker.supervisor import maintenance
 from tests.source import PROJECT
 from tests.worker import periodic_app
 from tests.worker.faulty_storage import faulty_storage
@@ -249,7 +249,7 @@ async def test_a_schedule_does_not_wait_for_the_backoff_of_a_retry(memory: Dibs)
 async def test_a_schedule_continues_after_a_cancelled_run(
     memory: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(periodic_tasks, "CHECK_EVERY", 0.05)
+    monkeypatch.setattr(maintenance, "CHECK_EVERY", 0.05)
     script = Script(memory, "wait", "ok")
     async with working(memory, heartbeat=0.05):
         await script.here.wait()
@@ -278,7 +278,7 @@ async def test_a_hook_does_not_disturb_the_schedule(memory: Dibs) -> None:
 async def test_a_check_that_failed_is_repeated(
     memory: Dibs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(periodic_tasks, "CHECK_EVERY", 0.02)
+    monkeypatch.setattr(maintenance, "CHECK_EVERY", 0.02)
     Script(memory)
     async with faulty_storage(memory) as storage:
         storage.fail("get", OSError("away"))

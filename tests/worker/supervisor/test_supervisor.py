@@ -17,7 +17,7 @@ from dibs.model.results import Counts
 from dibs.worker import run
 from dibs.worker.processes.child_main import uvloop_factory
 from dibs.worker.supervisor import supervisor
-from dibs.worker.supervisor.worker_handle import WorkerHandle
+from dibs.worker.supervisor.workers import WorkerHandle
 from tests.worker.gate import Gate, wait_for_exit
 from tests.worker.jobs import current, event_kinds, ids, outcome, put, request, wait_for_count
 from tests.worker.supervisors import TIMEOUT, ProgressRecorder, working

@@ -142,7 +142,7 @@ def command(
     """
     if reload:
         return asyncio.run(run_with_reload([arg for arg in sys.argv[1:] if arg != "--reload"], Path.cwd()))
-    from dibs.worker.processes.standard_streams import accept_lost_output  # noqa: PLC0415 - as in _import_application
+    from dibs.worker.processes.logs import accept_lost_output  # noqa: PLC0415 - as in _import_application
 
     accept_lost_output()
     with _fork_server(processes, url) as fork_server:
@@ -231,8 +231,8 @@ async def _run_worker(
     app: Dibs, reference: str, settings: dict[str, Any], deadline: ExitDeadline, *, json: bool
 ) -> ExitCode:
     from dibs.worker import run as work  # noqa: PLC0415
-    from dibs.worker.processes.cpus import cpu_count  # noqa: PLC0415
     from dibs.worker.supervisor.availability import may_open_later, wait_until_available  # noqa: PLC0415
+    from dibs.worker.work_plan import cpu_count  # noqa: PLC0415
 
     if settings["processes"] == 0:
         _report_lifespan_errors(app)

@@ -23,18 +23,20 @@ from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import IdleClaim
 from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, run_size
 from dibs.worker.dispatch.flow_wakeups import EvaluationClaims, FlowWakeups
-from dibs.worker.dispatch.in_flight import InFlightRuns, to_claimed_run
+from dibs.worker.dispatch.in_flight import InFlightRuns, Recycling, WaitingRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener
-from dibs.worker.dispatch.pending_queues import PendingQueues
-from dibs.worker.dispatch.queue_state import BACKOFF_MARGIN, FALLBACK_POLL, PREFETCH_TIMEOUT, QueueState
-from dibs.worker.dispatch.recycling import Recycling
+from dibs.worker.dispatch.queue_state import (
+    BACKOFF_MARGIN,
+    FALLBACK_POLL,
+    PREFETCH_TIMEOUT,
+    PendingQueues,
+    QueueState,
+)
 from dibs.worker.dispatch.requests import Requests
 from dibs.worker.dispatch.round_trip import Reply, RoundTrip
-from dibs.worker.dispatch.waiting_runs import WaitingRuns
 from dibs.worker.execution.executor import Executor, ProcessExecutor
 from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome import RunOutcomes
-from dibs.worker.execution.periodic import with_next_tick
+from dibs.worker.execution.outcome import RunOutcomes, with_next_tick
 from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits
 
 logger = logging.getLogger("dibs.worker")

@@ -1,15 +1,27 @@
-"""The executor of a worker process. It starts runs, interrupts them, and checks their timeouts."""
+"""The executor of a worker process. It starts runs, interrupts them, and checks their timeouts.
+
+`HandlerThreads` run `def` handlers. A watchdog of the event loop names handlers that block the loop,
+as time.sleep() does: its thread asks the loop for an answer a few times a second, so a run costs
+nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import sys
+import threading
 import time
-from collections.abc import Callable, MutableSequence
+from collections import deque
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Final, Protocol
+from itertools import count
+from queue import SimpleQueue
+from types import CodeType, FrameType
+from typing import Final, Generic, Protocol, TypeVar
 
 from dibs.client.calls.handler import Handler
 from dibs.model.run_outcome import HandedOff, Raised, Returned, StopReason, Verdict
@@ -22,8 +34,157 @@ from dibs.worker.execution.invocation import (
     interrupted_verdict,
     timeout_verdict,
 )
-from dibs.worker.execution.loop_watchdog import LoopWatchdog
-from dibs.worker.execution.threads import HandlerThreads
+from dibs.worker.execution.outcome import call_hook_function
+
+T = TypeVar("T")
+
+
+class HandlerThreads(Generic[T]):
+    """A pool of threads without a fixed size. `on_result` is called with each result, on the event loop.
+
+    It is not a ThreadPoolExecutor of concurrent.futures, for three reasons. Its pool has a fixed size, so
+    handlers that overran would block the others. Python joins its threads at exit, so such a handler would
+    keep the process alive. It wakes the event loop once per result instead of once per batch of results.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_result: Callable[[T], None]) -> None:
+        self._loop = loop
+        self._on_result = on_result
+        self._work: SimpleQueue[Callable[[], T] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._results: deque[T] = deque()
+        self._collect_scheduled = False
+        self._numbers = count(1)
+        self._started = 0
+
+    def run(self, work: Callable[[], T]) -> None:
+        """Run `work` on an idle thread, or on a new thread if all are busy. `work` must not raise.
+
+        Raises RuntimeError, without running `work`, if no thread can be started.
+        """
+        if not self._idle.acquire(blocking=False):
+            name = f"dibs-handler-{next(self._numbers)}"
+            threading.Thread(target=self._run_work, name=name, daemon=True).start()
+            self._started += 1
+        self._work.put(work)
+
+    def close(self) -> None:
+        """End idle threads now, and busy threads after their work."""
+        for _ in range(self._started):
+            self._work.put(None)
+
+    def _run_work(self) -> None:
+        while (work := self._work.get()) is not None:
+            self._results.append(work())
+            # The thread counts as idle before `on_result` is called, because `on_result` may call `run` at
+            # once.
+            self._idle.release()
+            # `_collect_results` resets the flag before it takes results, so a result that is added after the
+            # last one was taken schedules the next call.
+            if not self._collect_scheduled:
+                self._collect_scheduled = True
+                try:
+                    self._loop.call_soon_threadsafe(self._collect_results)
+                except RuntimeError:  # the loop is closed, and the result of a late handler is not needed
+                    return
+
+    def _collect_results(self) -> None:
+        self._collect_scheduled = False
+        while self._results:
+            self._on_result(self._results.popleft())
+
+
+logger = logging.getLogger("dibs.worker")
+
+#: Seconds between two questions to the event loop.
+ASK_EVERY: Final = 0.2
+#: Seconds of one run without an answer after which it blocks the loop, in two equal parts. With the time
+#: until the question, each blockage of more than a second is found, unless other runs have just blocked the
+#: loop: then it takes up to PATIENCE / 2 more.
+PATIENCE: Final = 0.8
+
+#: The functions of dibs that call code of the application on the loop, and the name of that code.
+_CALLERS: Final[dict[CodeType, str]] = {
+    call_async_handler.__code__: "the handler",
+    call_hook_function.__code__: "the hook after the run",
+}
+
+
+class LoopWatchdog:
+    """A thread that warns once of each handler and hook that blocks the event loop of this thread.
+
+    A handler that holds the interpreter (the GIL) blocks this thread, too; the supervisor finds it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_busy: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._is_busy = is_busy
+        self._loop_thread = threading.get_ident()
+        self._answered = threading.Event()
+        self._closed = threading.Event()
+        self._warned: set[tuple[str, str]] = set()
+        threading.Thread(target=self._watch, name="dibs-watchdog", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(ASK_EVERY):
+            if self._is_busy() and not self._ask_loop():
+                return
+
+    def _ask_loop(self) -> bool:
+        """Ask the loop for an answer, and warn of the code that blocks it. Return False if it is closed."""
+        self._answered.clear()
+        try:
+            self._loop.call_soon_threadsafe(self._answered.set)
+        except RuntimeError:
+            return False
+        # Warn only if the same run blocks throughout: short steps of many runs also keep the loop busy.
+        suspect, periods = None, 0
+        while not self._answered.wait(PATIENCE / 2) and not self._closed.is_set():
+            found = self._find_blocking_run()
+            # The first run that is found counts from the time of the question.
+            periods = periods + 1 if found == suspect or suspect is None else 0
+            suspect = found
+            if periods == 2 and found is not None:
+                self._warn(*found)
+        return True
+
+    def _find_blocking_run(self) -> tuple[str, Invocation] | None:
+        """Return the name of the code of the application on the loop, and its run."""
+        for frame in self._frames():
+            if what := _CALLERS.get(frame.f_code):
+                return what, frame.f_locals["invocation"]
+        return None
+
+    def _frames(self) -> Iterator[FrameType]:
+        """Yield the frames of the loop's thread, the innermost first."""
+        frame = sys._current_frames().get(self._loop_thread)  # noqa: SLF001 - the only way to another thread
+        while frame is not None:
+            yield frame
+            frame = frame.f_back
+
+    def _warn(self, what: str, invocation: Invocation) -> None:
+        if (what, invocation.handler.queue) in self._warned:
+            return
+        self._warned.add((what, invocation.handler.queue))
+        logger.warning(
+            "%s: %s has blocked the event loop for %g s (%s), so no other job of this process could go on. "
+            "Await instead, for example asyncio.sleep() for time.sleep(), or write it with `def`: it then "
+            "runs on a thread",
+            invocation.handler.queue, what, PATIENCE, self._location(invocation), extra=invocation.log_fields,
+        )  # fmt: skip
+
+    def _location(self, invocation: Invocation) -> str:
+        """Return the line that blocks, of the file of the handler if that file is on the stack."""
+        code = getattr(invocation.handler.function, "__code__", None)
+        frames = list(self._frames())
+        own = [frame for frame in frames if code and frame.f_code.co_filename == code.co_filename]
+        frame = (own or frames)[0]
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
 
 #: Seconds an `async def` handler may continue after its cancellation before it counts as overrun.
 CANCEL_SECONDS: Final = 10.0

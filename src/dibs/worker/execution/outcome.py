@@ -1,27 +1,314 @@
-"""From the verdict on a run to its settlement: the settle action, the hook of the task, and a fallback."""
+"""From the verdict on a run to its settlement: the settle action, the log line, the hook of the task
+(@task.after), the next tick of a schedule, and a fallback.
+
+A tick is a job of a schedule. The settlement of each tick enqueues the next tick.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import time
 from collections.abc import Callable, MutableSequence
+from contextlib import suppress
 from contextvars import Context, copy_context
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from attrs import define, field
+from msgspec.structs import replace
 
+from dibs.client.calls.handler import Ending, Handler
 from dibs.model import run_outcome
-from dibs.model.requests import Cancelled, Complete, End, Fail, Release, RetryLater, SettleAction
+from dibs.model import schedule as model
+from dibs.model.job import EndKind, Error, JobData
+from dibs.model.requests import Cancelled, Complete, End, Fail, HandOff, Release, RetryLater, SettleAction
 from dibs.model.results import SettleResult
+from dibs.model.run_outcome import MISMATCH
+from dibs.model.schedule import TICK_ID, UNREADABLE_PAUSE, Schedule, is_tick_id, read_schedule
 from dibs.model.wakeup import EVALUATIONS, FLOW_ATTRIBUTE, with_wake_up
+from dibs.worker.execution import forks
 from dibs.worker.execution.exception_info import verdict_on_error
-from dibs.worker.execution.hooks import call_hook
-from dibs.worker.execution.invocation import Invocation
-from dibs.worker.execution.outcome_log import log_action
-from dibs.worker.execution.periodic import may_be_tick, refuse_tick, with_next_tick
+from dibs.worker.execution.invocation import Invocation, encode_result
 
 logger = logging.getLogger("dibs.worker")
+
+_CAUSE_LINE: Final = "\n\nThe exception above was the cause of the following exception:\n\n"
+
+
+def log_action(invocation: Invocation, action: SettleAction) -> None:
+    """Log a failure as ERROR, a retry as WARNING, a completion as DEBUG, all other actions as INFO.
+
+    Never raises.
+    """
+    level = _level(action)
+    if logger.isEnabledFor(level):
+        _log(invocation, level, lambda: _describe_action(invocation, action))
+
+
+def log_hook_error(invocation: Invocation, error: BaseException) -> None:
+    """Log the error of a hook as ERROR. Never raises.
+
+    The traceback is text, because logging passes on a SystemExit that a property of the error raises.
+    """
+    stored = verdict_on_error(error).error
+    what = "the hook after the run failed; the run is settled without it"
+    _log(invocation, logging.ERROR, lambda: f"{what}: {_summary(stored)}{_traceback(stored)}")
+
+
+def _log(invocation: Invocation, level: int, describe: Callable[[], str]) -> None:
+    """Log a line about a run. A filter of the application may raise an error, but the run must be settled."""
+    with suppress(Exception):
+        logger.log(level, "%s/%s: %s", *invocation.key[:2], describe(), extra=invocation.log_fields)
+
+
+def _level(action: SettleAction) -> int:
+    if isinstance(action, Fail):
+        return logging.ERROR
+    if isinstance(action, RetryLater):
+        return logging.WARNING
+    return logging.DEBUG if isinstance(action, Complete) else logging.INFO
+
+
+def _describe_action(invocation: Invocation, action: SettleAction) -> str:
+    if isinstance(action, Fail):
+        return f"failed: {_summary(action.error)}{_traceback(action.error)}"
+    if isinstance(action, RetryLater):
+        number = _retry_number(invocation, action)
+        return f"{_summary(action.error).rstrip('.')}; {number} {_next_time(invocation, action)}"
+    if isinstance(action, Cancelled):
+        return "cancelled" if action.error is None else f"cancelled: {action.error.message}"
+    if isinstance(action, Release):
+        is_timed = action.delay is not None or action.run_at is not None
+        return f"snoozed; next run {_next_time(invocation, action)}" if is_timed else "released"
+    return "handed off" if isinstance(action, HandOff) else "completed"
+
+
+def _next_time(invocation: Invocation, action: RetryLater | Release) -> str:
+    """Return the time of the next run by an estimate of the storage's clock."""
+    now = invocation.claimed_at + round((time.monotonic() - invocation.received_at) * 1000)
+    run_at = now + (action.delay or 0) if action.run_at is None else action.run_at
+    try:
+        when = f"{datetime.fromtimestamp(run_at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError):
+        when = "after the year 9999"
+    return f"in {max(0, run_at - now) / 1000:.15g} s, at {when}"
+
+
+def _retry_number(invocation: Invocation, action: RetryLater) -> str:
+    if action.error is not None and action.error.type == MISMATCH:
+        return "next try"  # the message of the error has the number
+    job, limits = invocation.job, invocation.limits
+    number, most = {
+        "error": (job.retries, limits.max_retries),
+        "timeout": (job.timeouts, limits.max_timeouts),
+        "stall": (job.stalls, limits.max_stalls),
+    }[action.cause]
+    return f"retry {number + 1}" if most is None else f"retry {number + 1} of {most}"
+
+
+def _summary(error: Error | None) -> str:
+    if error is None:
+        return "no error"
+    return f"{error.type}: {error.message}" if error.message else error.type
+
+
+def _traceback(error: Error) -> str:
+    """Return the traceback and those of the causes, as Python prints them; "" without a traceback."""
+    if not error.traceback and error.cause is None:
+        return ""
+    blocks = []
+    part: Error | None = error
+    while part is not None:
+        blocks.append(f"Traceback (most recent call last):\n{part.traceback}{_summary(part)}")
+        part = part.cause
+    return "\n" + _CAUSE_LINE.join(reversed(blocks))
+
+
+#: Seconds a hook may take if its handler has no timeout.
+DEFAULT_TIMEOUT: Final = 60.0
+#: Seconds an `async def` hook may continue after its cancellation. The supervisor kills a process in which a
+#: run has missed its deadline by a second.
+CANCEL_SECONDS: Final = 0.5
+
+
+async def call_hook(invocation: Invocation, action: End, context: Context | None = None) -> End:
+    """Call the hook, and return the action with the result and retention that the hook has set.
+
+    Return the action unchanged if the hook raises, or exceeds the timeout of the handler. Never raises.
+    `context` has the context variables of the hook; None for a copy of the current ones.
+    """
+    try:
+        ending = _make_ending(invocation, action)
+        error = await _run_hook(invocation, ending, context or copy_context())
+        if error is None:
+            return _apply_hook_changes(invocation, action, ending)
+    except BaseException as raised:  # noqa: BLE001 - the user's serde, or a cancellation by another task
+        error = raised
+    log_hook_error(invocation, error)
+    return action
+
+
+async def _run_hook(invocation: Invocation, ending: Ending, context: Context) -> BaseException | None:
+    """Call the hook in a task of its own, and return its error; None if it returned in time."""
+    timeout = invocation.limits.timeout
+    seconds = DEFAULT_TIMEOUT if timeout is None else timeout / 1000
+    task = asyncio.get_running_loop().create_task(call_hook_function(invocation, ending), context=context)
+    try:
+        # Not asyncio.timeout: that would wait for a hook which ignores its cancellation.
+        if not (await asyncio.wait({task}, timeout=seconds))[0]:
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_SECONDS)
+            return TimeoutError(f"the hook took longer than {seconds:g} s")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+async def call_hook_function(invocation: Invocation, ending: Ending) -> BaseException | None:
+    """Call the hook and return its error, or None. Never raises: a SystemExit would end the worker."""
+    hook = invocation.handler.after
+    assert hook is not None, "bug in dibs: call_hook was called for a handler without a hook"  # noqa: S101
+    try:
+        if inspect.iscoroutinefunction(hook):
+            with forks.ending_in_child(invocation):
+                await hook(ending)
+            return None
+        # On a thread, like a `def` handler: the hook may block.
+        returned, error = await asyncio.to_thread(_call_on_thread, invocation, hook, ending)
+        if inspect.isawaitable(returned):
+            await returned
+    except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
+        return raised
+    return error
+
+
+def _call_on_thread(
+    invocation: Invocation, hook: Callable[[Ending], Any], ending: Ending
+) -> tuple[Any, BaseException | None]:
+    """Return the result of the hook and its error. A future would not pass on a StopIteration."""
+    try:
+        with forks.ending_in_child(invocation):
+            return hook(ending), None
+    except BaseException as raised:  # noqa: BLE001 - contained like an error of a handler
+        return None, raised
+
+
+def _make_ending(invocation: Invocation, action: End) -> Ending:
+    return Ending(
+        queue=invocation.handler.queue,
+        id=invocation.job.id,
+        fence=invocation.fence,
+        attempt=invocation.job.attempts,
+        kind=_end_kind(action),
+        result=_result_for_hook(invocation, action),
+        error=None if isinstance(action, Complete) else action.error,
+        data=_data_for_hook(invocation),
+        limits=invocation.limits.in_seconds(),
+    )
+
+
+def _data_for_hook(invocation: Invocation) -> Any:
+    payload = invocation.job.data.payload
+    try:
+        return invocation.handler.serde.decode(payload)
+    except ValueError:
+        return payload
+
+
+def _end_kind(action: End) -> EndKind:
+    if isinstance(action, Complete):
+        return "completed"
+    return "failed" if isinstance(action, Fail) else "cancelled"
+
+
+def _result_for_hook(invocation: Invocation, action: End) -> object:
+    if not isinstance(action, Complete) or action.result is None:
+        return None
+    handler = invocation.handler
+    # A child process sends its result encoded. A handler in this process has set `return_value`.
+    return invocation.return_value if handler.executor != "process" else handler.serde.decode(action.result)
+
+
+def _apply_hook_changes(invocation: Invocation, action: End, ending: Ending) -> End:
+    retention = action.retention if ending.retention is None else ending.retention.to_model()
+    if isinstance(action, Complete):
+        result, then = encode_result(invocation.handler, ending.result), (*action.then, *ending.follow_ups)
+        return replace(action, result=result, retention=retention, then=then)
+    if isinstance(action, Fail):
+        return replace(action, retention=retention, then=(*action.then, *ending.follow_ups))
+    return replace(action, retention=retention)
+
+
+def may_be_tick(invocation: Invocation) -> bool:
+    """Return whether the job may belong to a schedule. It is cheap, because each run asks."""
+    has_schedule = bool(invocation.job.data.attributes) or invocation.handler.schedule is not None
+    return has_schedule and is_tick_id(invocation.job.id)
+
+
+def find_schedule(handler: Handler, id: str, data: JobData) -> Schedule | None:
+    """Return the schedule of a job; None if it has none. Raise Refused if it cannot be read.
+
+    The job carries it. A tick of a declared schedule that a user enqueued by hand has the schedule of the
+    handler. A handler that declares no schedule ends that of an older release.
+    """
+    if not is_tick_id(id) or (id == TICK_ID and handler.schedule is None):
+        return None
+    return read_schedule(data) or (handler.schedule if id == TICK_ID else None)
+
+
+def refuse_tick(invocation: Invocation) -> Release | Cancelled | None:
+    """Return the action that settles a claimed tick without a run; None if it may run.
+
+    A worker that cannot read the schedule releases the tick: without the next tick its run would be the last.
+    """
+    if not may_be_tick(invocation):
+        return None
+    try:
+        return model.refuse_tick(invocation.job)
+    except Exception:
+        logger.exception(
+            "%s/%s: the schedule of the job cannot be read; it waits for a worker that can, or for a change",
+            *invocation.key[:2], extra=invocation.log_fields,
+        )  # fmt: skip
+        return Release(delay=UNREADABLE_PAUSE)
+
+
+def with_next_tick(invocation: Invocation, action: SettleAction) -> SettleAction:
+    """Return the action with the next tick added if the job belongs to a schedule. Never raises."""
+    if not may_be_tick(invocation):
+        return action
+    try:
+        return add_next_tick(
+            invocation.handler,
+            invocation.job.id,
+            invocation.job.data,
+            action,
+            claimed_at=invocation.claimed_at,
+            received_at=invocation.received_at,
+        )
+    except Exception:
+        logger.exception(
+            "%s/%s: the next tick could not be computed", *invocation.key[:2], extra=invocation.log_fields
+        )
+        return action
+
+
+def add_next_tick(
+    handler: Handler, id: str, data: JobData, action: SettleAction, *, claimed_at: int, received_at: float
+) -> SettleAction:
+    """Return the action with the next tick added, like `with_next_tick`. Raise Refused.
+
+    `claimed_at` is in ms by the clock of the storage, `received_at` in seconds by time.monotonic().
+    """
+    schedule = find_schedule(handler, id, data)
+    if schedule is None:
+        return action
+    # An estimate of the storage's clock: the time of the claim, plus the time since the claim arrived here.
+    now = claimed_at + round((time.monotonic() - received_at) * 1000)
+    return model.with_next_tick(schedule, handler.queue, id, action, claimed_at=claimed_at, now=now)
 
 
 @define(eq=False)

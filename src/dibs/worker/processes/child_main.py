@@ -22,10 +22,13 @@ from dibs.worker import messages
 from dibs.worker.execution.process_limits import NO_LIMITS, ProcessLimits
 from dibs.worker.processes import signals
 from dibs.worker.processes.app_import import check_handlers, describe_error, import_app
-from dibs.worker.processes.logs import LogConfig, apply_log_config
+from dibs.worker.processes.logs import (
+    LogConfig,
+    accept_lost_output,
+    apply_log_config,
+    repeated_warnings_once_a_minute,
+)
 from dibs.worker.processes.multiprocessing_privates import run_exit_functions
-from dibs.worker.processes.repeated_warnings import repeated_warnings_once_a_minute
-from dibs.worker.processes.standard_streams import accept_lost_output
 
 #: The prctl() option that names the signal which the kernel sends this process when its parent ends.
 PR_SET_PDEATHSIG: Final = 1

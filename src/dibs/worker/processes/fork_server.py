@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from dibs.storage.registry import BUILT_IN
 from dibs.worker.dispatch.in_flight import MAX_IN_FLIGHT
 from dibs.worker.processes.child_main import ProcessSpec, encode_spec
-from dibs.worker.processes.child_process import ChildProcess, describe_exit, kill_process_group
+from dibs.worker.processes.child_process import PROCESS_NAME, ChildProcess, describe_exit, kill_process_group
 from dibs.worker.processes.fork_server_main import (
     EXITED,
     FORK_REQUEST,
@@ -34,7 +34,6 @@ from dibs.worker.processes.fork_server_main import (
     serve,
 )
 from dibs.worker.processes.multiprocessing_privates import interpreter_command, preparation_data
-from dibs.worker.processes.spawn import PROCESS_NAME
 
 #: True if this platform can have a fork server. Linux only: its kernel kills the fork server when the parent
 #: ends, even if the fork server hangs. A frozen program has no interpreter to start.

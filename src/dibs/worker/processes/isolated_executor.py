@@ -20,8 +20,8 @@ from dibs.worker import messages
 from dibs.worker.execution import exception_info
 from dibs.worker.execution.invocation import Invocation, interrupted_verdict
 from dibs.worker.execution.process_limits import memory_of
+from dibs.worker.processes.child_process import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, SpawnedProcess
 from dibs.worker.processes.isolated_main import run_isolated_process
-from dibs.worker.processes.spawn import EXIT_NO_MAIN_GUARD, MISSING_MAIN_GUARD, SpawnedProcess
 
 #: Seconds a handler has to return after its job was cancelled; then its process is killed.
 CANCEL_GRACE: Final = 5.0

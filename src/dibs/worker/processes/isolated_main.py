@@ -1,19 +1,24 @@
 """The main function of an isolated process: a child of a worker that runs one job at a time.
 
-The handler is on the main thread, because only there may code call signal.signal, as libraries with timeouts
-do. For `async def` handlers the event loop is on the main thread, and for `def` handlers on another thread.
+The handler is on the main thread, because only there may code call signal.signal, as libraries with
+timeouts do. For `async def` handlers the event loop is on the main thread, and for `def` handlers on
+another thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from contextvars import copy_context
 from itertools import count
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any, Final, Self, cast
 
 from attrs import define, field
@@ -44,7 +49,52 @@ from dibs.worker.processes.child_main import (
     run_on_new_loop,
     set_up_process,
 )
-from dibs.worker.processes.main_thread import MainThread
+
+
+@define(eq=False)
+class MainThread:
+    """The main thread of an isolated process. It waits in `serve` for the calls of the event loop."""
+
+    _calls: SimpleQueue[tuple[Callable[[], Verdict], Future[Verdict]] | None] = field(
+        factory=SimpleQueue, init=False
+    )
+
+    async def call(self, function: Callable[[], Verdict]) -> Verdict:
+        """Call `function`, which must not raise, on the main thread, and return its verdict."""
+        result: Future[Verdict] = Future()
+        self._calls.put((function, result))
+        return await asyncio.wrap_future(result)
+
+    def stop(self) -> None:
+        """Let `serve` return after the calls so far."""
+        self._calls.put(None)
+
+    def serve(self) -> None:
+        """Make the calls, one after the other, until `stop`. To be called on the main thread."""
+        while (item := self._calls.get()) is not None:
+            function, result = item
+            with restored_signals():
+                verdict = function()
+            result.set_result(verdict)
+
+
+@contextmanager
+def restored_signals() -> Iterator[None]:
+    """Cancel the alarm that the block has set, and restore the signal handlers that it has replaced.
+
+    The process is used again: an alarm of one job would go off in the next one.
+    """
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+        for number, handler in before.items():
+            # None: the handler is not of Python, and cannot be restored.
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
 
 UNREACHABLE_STORAGE: Final = (
     'the jobs of this storage live in the process of the worker, and a handler with executor="process" runs '

@@ -1,13 +1,109 @@
-"""The console lines of dibs in each process of a worker, beside the logging of the application."""
+"""The console lines of dibs in each process of a worker, beside the logging of the application.
+
+Standard output and error that cannot be written fail no run, and a warning that the loops of a worker
+repeat is logged once a minute, not with each turn of the loop.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from msgspec import Struct
+
+#: Seconds in which the same warning is logged once.
+QUIET: Final = 60.0
+#: Most texts that are remembered.
+MAX_TEXTS: Final = 200
+
+
+class _FirstOfEach(logging.Filter):
+    """Lets each text of level WARNING or higher pass once in QUIET seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: The monotonic time at which each text was last logged, oldest first.
+        self._logged: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        text, now = record.getMessage(), time.monotonic()
+        if now - self._logged.get(text, -QUIET) < QUIET:
+            return False
+        self._logged.pop(text, None)
+        self._logged[text] = now
+        if len(self._logged) > MAX_TEXTS:
+            del self._logged[next(iter(self._logged))]
+        return True
+
+
+@contextmanager
+def repeated_warnings_once_a_minute() -> Iterator[None]:
+    """Drop repeated warnings of the worker for a `with` block."""
+    logger, only_first = logging.getLogger("dibs.worker"), _FirstOfEach()
+    logger.addFilter(only_first)
+    try:
+        yield
+    finally:
+        logger.removeFilter(only_first)
+
+
+#: The streams that were replaced. If nothing referred to them, they could close the file descriptor.
+_replaced: Final[list[io.TextIOWrapper]] = []
+
+
+class LossyFile(io.FileIO):
+    """A file whose writes never fail. It drops what cannot be written.
+
+    The reader of a pipe may end, as in `dibs worker | head`, and the disk behind a log may be full.
+    """
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EIO):
+                self._discard()
+        return memoryview(data).nbytes
+
+    def _discard(self) -> None:
+        """Replace the file by /dev/null, so that programs which handlers start can write, too."""
+        with suppress(OSError), open(os.devnull, "wb") as null:  # noqa: PTH123 - a device, for its descriptor
+            os.dup2(null.fileno(), self.fileno())
+
+
+def accept_lost_output() -> None:
+    """Make writes to sys.stdout and sys.stderr never fail, unless the program has replaced them."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            new = _make_lossy(stream)
+            setattr(sys, name, new)
+            setattr(sys, f"__{name}__", new)
+            _replaced.append(stream)
+
+
+def _make_lossy(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    with suppress(OSError):
+        stream.flush()
+    file = LossyFile(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        # With PYTHONUNBUFFERED the text goes to the file itself.
+        file if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(file),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 class ConsoleHandler(logging.StreamHandler[IO[str]]):

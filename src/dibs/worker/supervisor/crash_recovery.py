@@ -27,8 +27,7 @@ from dibs.model.schedule import is_tick_id
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Storage
 from dibs.worker.execution.invocation import timeout_error
-from dibs.worker.execution.outcome import counter_name
-from dibs.worker.execution.periodic import add_next_tick
+from dibs.worker.execution.outcome import add_next_tick, counter_name
 from dibs.worker.supervisor.availability import wait_until_available
 from dibs.worker.supervisor.held_runs import HeldRun
 

@@ -19,8 +19,7 @@ from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.supervisor.availability import RETRY_PAUSE, wait_until_available
 from dibs.worker.supervisor.held_runs import HeldRuns
-from dibs.worker.supervisor.worker_handle import WorkerHandle
-from dibs.worker.supervisor.workers import Workers
+from dibs.worker.supervisor.workers import WorkerHandle, Workers
 
 logger = logging.getLogger("dibs.worker")
 

@@ -25,12 +25,10 @@ from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.execution import exception_info
 from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.supervisor.crash_recovery import Crash, CrashRecovery
-from dibs.worker.supervisor.deadlines import DeadlineWatch
 from dibs.worker.supervisor.health import Health
-from dibs.worker.supervisor.held_runs import HeldRuns
+from dibs.worker.supervisor.held_runs import DeadlineWatch, HeldRuns
 from dibs.worker.supervisor.leases import LeaseKeeper, LeaseRotation
-from dibs.worker.supervisor.worker_handle import WorkerHandle
-from dibs.worker.supervisor.workers import Workers
+from dibs.worker.supervisor.workers import WorkerHandle, Workers
 from dibs.worker.work_plan import WorkPlan
 
 logger = logging.getLogger("dibs.worker")
