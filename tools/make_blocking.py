@@ -163,7 +163,7 @@ def needed_imports(trees: dict[str, ast.Module], body: str) -> Iterator[str]:
     """Yield an import for each name of the body that an async module imports or defines."""
     words = set(re.findall(r"\w+", body)) - {*TYPE_VARIABLES}
     yield from (f"from dibs.client.sync.background_loop import {name}" for name in RUNNERS)
-    yield "from dibs.client.sync.thread_calls import run_enqueue"
+    yield "from dibs.client.sync.background_loop import run_enqueue"
     for async_module, tree in trees.items():
         for node in statements(tree):
             for source, name in names_in(node, async_module):

@@ -15,8 +15,7 @@ from dibs.client.calls.handler_registry import (
     check_function,
     default_queue_name,
 )
-from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING
-from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, check_call_timeout
+from dibs.client.connection.call_limits import DEFAULT_CALL_TIMEOUT, DEFAULT_MAX_PENDING, check_call_timeout
 from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.arguments import DEFAULT_LEASE, Seconds, duration_seconds

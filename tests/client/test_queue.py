@@ -23,7 +23,7 @@ from dibs import (
     Update,
     WaitTimeout,
 )
-from dibs.client.connection.call_slots import MAX_STARTS
+from dibs.client.connection.call_limits import MAX_STARTS
 from dibs.model.limits import MIB
 from dibs.model.requests import EnqueueRequest
 from tests.client import handlers

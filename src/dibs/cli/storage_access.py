@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_warning
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.protocol import Storage

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.app import Until
-from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.errors import Refused, StorageError, StorageUnavailable
 from dibs.model.error_text import summarize_exception
 from dibs.model.worker_record import without_reserved

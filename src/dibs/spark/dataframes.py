@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.client.options.arguments import new_id
 from dibs.errors import Refused
 from dibs.model.requests import OnConflict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.errors import Refused
 from dibs.model.requests import Reject, SettingsPatch

@@ -18,9 +18,8 @@ from attrs import evolve
 
 from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
-from dibs.client.connection.handler_thread import HandlerThread
-from dibs.client.connection.step_transactions import StepTransactions
-from dibs.client.connection.thread_callbacks import CALLER_THREAD
+from dibs.client.connection.caller_thread import CALLER_THREAD, HandlerThread
+from dibs.client.connection.transactions import StepTransactions
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
 from dibs.maintenance.declared_settings import apply_declared_settings

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 
 from dibs.app import Dibs
 from dibs.client.calls.current_job import CURRENT_JOB
-from dibs.client.connection.handler_thread import HANDLER_THREAD, HandlerThread
+from dibs.client.connection.caller_thread import HANDLER_THREAD, HandlerThread
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.sync import background_loop
 from dibs.client.work_report import WorkReport

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from dibs import Dibs, NotRunning, Refused, StorageBusy
-from dibs.client.connection import call_slots
-from dibs.client.connection.call_slots import MAX_STARTS, CallSlots
+from dibs.client.connection import call_limits
+from dibs.client.connection.call_limits import MAX_STARTS, CallSlots
 from dibs.client.options.serde import JsonSerde
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
@@ -239,7 +239,7 @@ async def wait_and_release(slots: CallSlots, turn: asyncio.Future[float]) -> Non
 
 
 async def test_abandoned_places_are_removed_although_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_slots, "MAX_ABANDONED", 5)
+    monkeypatch.setattr(call_limits, "MAX_ABANDONED", 5)
     slots = CallSlots(max_pending=1)
     await acquired(slots)
     live = slots.acquire("q")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from dibs import OutcomeUnknown, StorageBusy
-from dibs.client.connection.call_timeout import CallTimeout
+from dibs.client.connection.call_limits import CallTimeout
 from dibs.client.connection.coalescing import Coalescer
-from dibs.client.connection.lanes import Lanes
+from dibs.client.connection.pending_calls import Lanes
 from dibs.storage.unsent import mark_unsent
 
 SOON = CallTimeout(0.05, "the call", "fake:")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, OutcomeUnknown, StorageBusy
-from dibs.client.connection.call_timeout import CallTimeout
-from dibs.client.connection.coalescing import Coalescer
-from dibs.client.connection.direct_calls import DirectCalls
+from dibs.client.connection.call_limits import CallTimeout
+from dibs.client.connection.coalescing import Coalescer, DirectCalls
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs_conformance.servers import RedisServer
 

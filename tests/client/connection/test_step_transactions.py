@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from dibs import Dibs, LeaseLost, Refused
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.run_steps import decode_memo
-from dibs.client.connection.step_transactions import StepTransactions
+from dibs.client.connection.transactions import StepTransactions
 from dibs_conformance.servers import PostgresServer
 
 _NUMBERS = count()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dibs import ConfigurationError, Dibs, NoStorage, open_storage
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.storage.addresses import redact_url
 
 

@@ -19,7 +19,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.tables import print_table
-from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.storage.registry import open_storage
 
 if TYPE_CHECKING:

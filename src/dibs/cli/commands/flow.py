@@ -23,7 +23,7 @@ from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_answers, print_lines, print_warning
 from dibs.cli.pages import read_page
 from dibs.cli.storage_access import connect, find_storage
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 from dibs.errors import Refused
 from dibs.flow.batch.plan import BatchStatus, find_batch
 from dibs.flow.stored_flow import FlowStatus

@@ -13,7 +13,7 @@ from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.storage_access import find_storage
-from dibs.client.connection.url import resolve_url
+from dibs.client.connection.storage_handle import resolve_url
 
 if TYPE_CHECKING:
     from dibs.telemetry.storage_metrics import StorageMetrics

@@ -20,7 +20,7 @@ from dibs.cli.parsing import parse_json
 from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import format_age, print_in_format
 from dibs.client.calls.handler_registry import build_times
-from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.serde import JSON
 from dibs.client.stored_schedules import (
     find_schedules,

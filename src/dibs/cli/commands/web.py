@@ -15,7 +15,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.storage_access import check_outlives_command
-from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.errors import StorageUnavailable
 from dibs.storage.registry import open_storage, parse_scheme
 

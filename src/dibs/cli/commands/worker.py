@@ -21,7 +21,7 @@ from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
-from dibs.client.connection.url import URL_VARIABLE, resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage

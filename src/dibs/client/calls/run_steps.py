@@ -95,7 +95,7 @@ class StoreMemo(Protocol):
 
 
 class Transactions(Protocol):
-    """Stores memos in transactions of the caller; see dibs.client.connection.step_transactions."""
+    """Stores memos in transactions of the caller; see dibs.client.connection.transactions."""
 
     async def report(self, connection: Any, memo: bytes) -> bool: ...
     @property

@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from attrs import define, field
 
-from dibs.client.connection.call_timeout import LOCK_WAIT, MAX_ATTEMPTS, CallTimeout, with_lock_waits
-from dibs.client.connection.coalescing import Coalescer
-from dibs.client.connection.direct_calls import DirectCalls
-from dibs.client.connection.lanes import Lanes
+from dibs.client.connection.call_limits import LOCK_WAIT, MAX_ATTEMPTS, CallTimeout, with_lock_waits
+from dibs.client.connection.coalescing import Coalescer, DirectCalls
+from dibs.client.connection.pending_calls import Lanes
 from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_request
 from dibs.model.job import NewJob, Slot
 from dibs.model.limits import LIMITS, Limits

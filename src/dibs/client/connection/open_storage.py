@@ -11,8 +11,7 @@ from weakref import WeakSet
 
 from attrs import define, field
 
-from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots
-from dibs.client.connection.call_timeout import BoundedStorage
+from dibs.client.connection.call_limits import DEFAULT_MAX_PENDING, BoundedStorage, CallSlots
 from dibs.client.connection.coalesced_calls import CoalescedCalls, storage_limits
 from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.queue_retentions import QueueRetentions

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.handler import EnqueueMiddleware
-from dibs.client.connection.call_slots import MAX_STARTS, nested_calls
+from dibs.client.connection.call_limits import MAX_STARTS, nested_calls
 from dibs.client.connection.coalesced_calls import job_size, storage_limits
 from dibs.client.connection.open_storage import OpenStorage
 from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS

@@ -1,29 +1,216 @@
-"""The storage handle of an app: it opens the storage at first use, once in each process and event loop."""
+"""The storage handle of an app: it opens the storage at first use, once in each process and event loop.
+
+A blocking enqueue runs its coroutine on its own thread, as far as it needs no event loop. With a
+storage that has `enqueue_blocking` it ends there. Otherwise it leaves the thread in `move_to_loop`,
+and the blocking call continues it on an event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
-from typing import Any, cast
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from dibs.client.calls.handler import EnqueueMiddleware
-from dibs.client.connection.call_slots import DEFAULT_MAX_PENDING, CallSlots, check_max_pending
-from dibs.client.connection.call_timeout import DEFAULT_CALL_TIMEOUT, open_within
+from dibs.client.connection.call_limits import (
+    DEFAULT_CALL_TIMEOUT,
+    DEFAULT_MAX_PENDING,
+    CallSlots,
+    check_max_pending,
+    open_within,
+)
 from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
 from dibs.client.connection.open_storage import LoopStorages, Opening, OpenStorage, close_opened
-from dibs.client.connection.thread_enqueues import current_target, move_to_loop
-from dibs.client.connection.url import resolve_url, working_folder
-from dibs.errors import NotRunning, StorageUnavailable
-from dibs.storage.addresses import redact_url
+from dibs.errors import ConfigurationError, NoStorage, NotRunning, StorageUnavailable
+from dibs.model.check_jobs import CheckedBatch, check_request
+from dibs.model.requests import EnqueueRequest
+from dibs.model.results import EnqueueResult
+from dibs.storage.addresses import absolute_url, check_url, redact_url
+from dibs.storage.direct_enqueue import BlockingEnqueue, with_blocking_enqueue
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs.storage.running_loop import current_loop, no_loop_error, running_loop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Environment variable with the URL of the storage.
+URL_VARIABLE = "DIBS_URL"
+
+
+def working_folder() -> str:
+    """Return the working directory; "" if it was removed, where only an absolute path can be used."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - an app does not import pathlib for this
+    except FileNotFoundError:
+        return ""
+
+
+def resolve_url(url: str | None, folder: str | None = None) -> str:
+    """Return `url`, else $DIBS_URL, else `url` under [tool.dibs] in the nearest pyproject.toml.
+
+    The path of a file: URL becomes absolute: a relative one is below `folder`, by default the working
+    directory. Raises NoStorage if there is no URL, ConfigurationError for a URL with a line break and for an
+    invalid pyproject.toml.
+    """
+    folder = working_folder() if folder is None else folder
+    found = url or os.environ.get(URL_VARIABLE) or _find_project_url(folder)
+    if not found:
+        raise NoStorage
+    check_url(found)
+    return absolute_url(found, folder)
+
+
+def _find_project_url(start: str) -> str | None:
+    from pathlib import Path  # noqa: PLC0415 - an app with a URL does not pay for this import
+
+    current = Path(start)
+    for folder in (current, *current.parents):
+        project = folder / "pyproject.toml"
+        if project.is_file():
+            return _read_project_url(project)
+    return None
+
+
+def _read_project_url(project: Path) -> str | None:
+    import tomllib  # noqa: PLC0415 - as for pathlib in `_find_project_url`
+
+    try:
+        tool = tomllib.loads(project.read_text("utf-8")).get("tool", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{project} is not valid TOML: {error}") from error
+    url = tool.get("dibs", {}).get("url")
+    if url is not None and not isinstance(url, str):
+        raise ConfigurationError(
+            f"{project}: url under [tool.dibs] is of type {type(url).__name__}; it must be a string"
+        )
+    # All processes of a project then use the same directory, from every working directory.
+    return absolute_url(url, str(project.parent)) if url else None
+
+
+T = TypeVar("T")
+
+
+class _Thread(threading.local):
+    #: The target of the enqueues that this thread runs now; None outside `start_on_thread`.
+    target: ThreadEnqueues | None = None
+
+
+_THREAD: Final = _Thread()
+
+
+@frozen(eq=False)
+class ThreadEnqueues:
+    """The part of an OpenStorage that an enqueue uses, for a thread without an event loop.
+
+    A call holds no slot of `max_pending`, because its thread waits for it.
+    """
+
+    #: Returns the storage of the running event loop, opened at first use.
+    _ensure_open: Callable[[], Awaitable[OpenStorage]]
+    _opened: OpenStorage
+    _storage: BlockingEnqueue
+
+    @property
+    def slots(self) -> ThreadEnqueues:
+        return self
+
+    @property
+    def coalesced(self) -> ThreadEnqueues:
+        return self
+
+    def acquire(self, _queue: str) -> None:
+        return
+
+    def release(self, _turn: None) -> None:
+        return
+
+    async def enqueue(
+        self, queue: str, request: EnqueueRequest, _expires: float | None = None
+    ) -> EnqueueResult:
+        """Check one request and enqueue it. Raises Refused, OutcomeUnknown, StorageError."""
+        limits = self._opened.limits
+        plain = check_request(request, limits)
+        batch = CheckedBatch.of((request,), limits, plain=plain)
+        answers = self._storage.enqueue_blocking(queue, batch, self._opened.call_timeout)
+        if answers is not None:
+            return answers[0]
+        await move_to_loop()
+        return await self._enqueue_on_loop(queue, request)
+
+    async def _enqueue_on_loop(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
+        # Another loop than that of `_opened`, if that loop has ended.
+        opened = await self._ensure_open()
+        if (storage := with_blocking_enqueue(opened.storage)) is not None:
+            storage.prepare_blocking()
+        turn = opened.slots.acquire(queue)
+        try:
+            expires = None if turn is None else await turn
+            return await opened.coalesced.enqueue(queue, request, expires)
+        finally:
+            opened.slots.release(turn)
+
+
+def thread_enqueues(
+    opened: OpenStorage | None, ensure_open: Callable[[], Awaitable[OpenStorage]]
+) -> ThreadEnqueues | None:
+    """Return the target for enqueues on threads; None if the storage is not open or has no such enqueue."""
+    if opened is None or not opened.loop.is_running():
+        return None
+    storage = with_blocking_enqueue(opened.storage)
+    return None if storage is None else ThreadEnqueues(ensure_open, opened, storage)
+
+
+def current_target() -> ThreadEnqueues | None:
+    """Return the target of the enqueue that this thread runs without an event loop, or None."""
+    return _THREAD.target
+
+
+def start_on_thread(
+    call: Coroutine[Any, Any, T], target: ThreadEnqueues
+) -> tuple[T, None] | tuple[None, Coroutine[Any, Any, T]]:
+    """Run an enqueue on this thread, as far as it needs no event loop.
+
+    Return its result and None; or None and a coroutine that runs the rest of the call on an event loop.
+    """
+    _THREAD.target = target
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value, None
+    finally:
+        _THREAD.target = None
+    return None, _continue(call)
+
+
+@coroutine
+def move_to_loop() -> Generator[None, None, None]:
+    """Suspend the call that runs on a thread, so that it continues on an event loop.
+
+    Only code that `start_on_thread` runs may await this.
+    """
+    yield
+
+
+async def _continue(call: Coroutine[Any, Any, T]) -> T:
+    return await _Begun(call)
+
+
+@frozen
+class _Begun(Generic[T]):
+    """An awaitable for a coroutine that has begun already. `await` accepts only coroutines that have not."""
+
+    _call: Coroutine[Any, Any, T]
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._call.__await__()
 
 
 @define(eq=False)

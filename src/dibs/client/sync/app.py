@@ -15,7 +15,10 @@ from dibs.app import KEEP_SECONDS, Dibs, Until
 from dibs.client.calls.bound_job import Bound
 from dibs.client.options.arguments import DEFAULT_LEASE, Seconds
 from dibs.client.options.serde import Serde
-from dibs.client.sync.background_loop import run, run_on_this_thread
+from dibs.client.sync.background_loop import (
+    run,
+    run_on_this_thread,
+)
 from dibs.client.sync.flow import (
     BlockingBatch,
     BlockingChain,

@@ -1,4 +1,5 @@
-"""Runs async calls for blocking code, on the event loop of the app or on a background thread.
+"""Runs async calls for blocking code, on the event loop of the app or on a background thread; an enqueue
+runs on the thread of its caller, if the storage can do so.
 
 A `LoopCall` is a call of a blocking thread that runs on an event loop. It ends, with an error, if that
 loop ends first.
@@ -14,12 +15,17 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
-from dibs.client.connection.greenlets import is_after_end, start_loop_on_system_thread
-from dibs.client.connection.handler_thread import current_handler_thread
-from dibs.client.connection.storage_handle import StorageHandle
-from dibs.client.connection.thread_callbacks import CALLER_THREAD, CHECK_SECONDS, CallerThread
+from dibs.client.connection.caller_thread import (
+    CALLER_THREAD,
+    CHECK_SECONDS,
+    CallerThread,
+    current_handler_thread,
+    is_after_end,
+    start_loop_on_system_thread,
+)
+from dibs.client.connection.storage_handle import StorageHandle, start_on_thread, thread_enqueues
 from dibs.client.sync.stop_signals import forward_stop_signals
 from dibs.errors import ConfigurationError, DibsError, NotRunning, OutcomeUnknown
 from dibs.storage.monkey_patches import eventlet_has_patched, gevent_has_patched
@@ -306,3 +312,19 @@ _EVENTLET_MESSAGE: Final = (
     "eventlet has patched the threads of this process, and a blocking call would stop all its greenlets; "
     "use gevent or threads instead, for example gunicorn's worker class gevent or gthread"
 )
+
+
+def run_enqueue(handle: StorageHandle, async_form: str, call: Coroutine[Any, Any, T]) -> T:
+    """Run an enqueue on this thread, as far as it needs no event loop, and the rest as `run_with_connection`.
+
+    A middleware may need an event loop, and under gevent a thread must not wait for a socket.
+    """
+    refuse_on_loop(async_form, call)
+    if handle.enqueue_middleware is not None or gevent_has_patched():
+        return run_with_connection(handle, async_form, call)
+    opened = handle.opened_on(handle.loop or BACKGROUND.loop())
+    target = thread_enqueues(opened, handle.ensure_open)
+    if target is None:
+        return run_with_connection(handle, async_form, call)
+    result, rest = start_on_thread(call, target)
+    return cast("T", result) if rest is None else run_with_connection(handle, async_form, rest)

@@ -19,7 +19,11 @@ from dibs.client.feed import Event, Feed
 from dibs.client.options.arguments import Seconds
 from dibs.client.options.job_settings import Retention
 from dibs.client.receiver import Receiver
-from dibs.client.sync.background_loop import next_item, run, run_with_connection
+from dibs.client.sync.background_loop import (
+    next_item,
+    run,
+    run_with_connection,
+)
 from dibs.model.results import SettleStatus
 
 

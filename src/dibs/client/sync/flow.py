@@ -13,9 +13,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.sync.background_loop import iterate, run, run_with_connection
+from dibs.client.sync.background_loop import (
+    iterate,
+    run,
+    run_enqueue,
+    run_with_connection,
+)
 from dibs.client.sync.queue import BlockingTicket
-from dibs.client.sync.thread_calls import run_enqueue
 from dibs.flow.batch.batch import Batch
 from dibs.flow.batch.plan import BatchSummary
 from dibs.flow.batch.stored_batch import MemberResult, StoredBatch

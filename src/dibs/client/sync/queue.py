@@ -24,9 +24,14 @@ from dibs.client.queue import Queue
 from dibs.client.schedules import Schedules, ScheduleStatus
 from dibs.client.status import Status
 from dibs.client.stored_queue import StoredQueue
-from dibs.client.sync.background_loop import iterate, next_item, run, run_with_connection
+from dibs.client.sync.background_loop import (
+    iterate,
+    next_item,
+    run,
+    run_enqueue,
+    run_with_connection,
+)
 from dibs.client.sync.claim import BlockingFeed, BlockingReceiver
-from dibs.client.sync.thread_calls import run_enqueue
 from dibs.client.ticket import DEFAULT_WAIT, Ticket
 from dibs.model.results import (
     AmendStatus,

@@ -14,9 +14,12 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.options.arguments import Seconds
 from dibs.client.options.job_settings import CallSettings
 from dibs.client.schedules import ScheduleStatus
-from dibs.client.sync.background_loop import run, run_with_connection
+from dibs.client.sync.background_loop import (
+    run,
+    run_enqueue,
+    run_with_connection,
+)
 from dibs.client.sync.queue import BlockingQueue, BlockingTicket
-from dibs.client.sync.thread_calls import run_enqueue
 from dibs.client.task import Task, TaskEnqueuer
 
 P = ParamSpec("P")

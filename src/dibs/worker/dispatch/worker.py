@@ -15,7 +15,7 @@ from typing import Any
 
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
 from dibs.client.calls.handler import Handler
-from dibs.client.connection.step_transactions import StepTransactions
+from dibs.client.connection.transactions import StepTransactions
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage

@@ -1,7 +1,9 @@
-"""Blocking calls under gevent: one greenlet waits for another thread of the system while other greenlets run.
+"""The thread of a blocking call, which runs callbacks, and in tests handlers, while it waits for the
+result of the call.
 
-After gevent.monkey.patch_all() Python's threads are greenlets of one thread, and its locks and queues do
-not work between threads of the system. So this module uses gevent's async watchers, which do, and the
+Under gevent one greenlet waits for another thread of the system while other greenlets run. After
+gevent.monkey.patch_all() Python's threads are greenlets of one thread, and its locks and queues do not
+work between threads of the system. So this module uses gevent's async watchers, which do, and the
 unpatched functions of the module `_thread`.
 """
 
@@ -9,9 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
+import threading
 from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
+
+from dibs.storage.monkey_patches import gevent_has_patched
 
 T = TypeVar("T")
 
@@ -143,3 +153,101 @@ def _original(name: str) -> Any:
     from gevent.monkey import get_original  # noqa: PLC0415
 
     return get_original("_thread", name)
+
+
+#: Seconds between two checks whether the event loop of a blocking call still runs, and so the longest delay
+#: of a signal.
+CHECK_SECONDS: Final = 0.2
+
+
+class CallerThread:
+    """The thread of a blocking call, which runs callbacks while it waits for the result of the call."""
+
+    def __init__(self) -> None:
+        self._callbacks: SimpleQueue[Callable[[], None] | None] | GreenletQueue[Callable[[], None] | None]
+        self._callbacks = GreenletQueue() if gevent_has_patched() else SimpleQueue()
+
+    def wait(self, future: concurrent.futures.Future[Any], check: Callable[[], None]) -> None:
+        """Run callbacks until `future`, the blocking call, is done. Call it on the thread itself.
+
+        While no callback comes, it calls `check` every CHECK_SECONDS, but not under gevent.
+        """
+        future.add_done_callback(lambda _: self._callbacks.put(None))
+        try:
+            while (callback := self._next_callback(check)) is not None:
+                callback()
+        finally:
+            if isinstance(self._callbacks, GreenletQueue):
+                self._callbacks.close()
+
+    def _next_callback(self, check: Callable[[], None]) -> Callable[[], None] | None:
+        if isinstance(self._callbacks, GreenletQueue):
+            return self._callbacks.get()
+        while True:
+            try:
+                return self._callbacks.get(timeout=CHECK_SECONDS)
+            except Empty:
+                check()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` on the thread and return its result. Call it on the event loop."""
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._callbacks.put(partial(_run_and_set_result, work, done))
+        return await asyncio.wrap_future(done)
+
+
+#: The thread that waits for the current call, or None if the call has no blocked caller.
+CALLER_THREAD: Final[ContextVar[CallerThread | None]] = ContextVar("dibs_caller", default=None)
+
+
+def _run_and_set_result(work: Callable[[], T], done: concurrent.futures.Future[T]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        done.set_result(work())
+    except Exception as error:  # noqa: BLE001 - the call must get the error
+        done.set_exception(error)
+
+
+class HandlerThread(CallerThread):
+    """The current thread, which runs callbacks and handlers during each of its blocking calls.
+
+    A handler may make blocking calls itself, and other handlers run during these. So a handler can wait for
+    the result of another job.
+    """
+
+    def __init__(self) -> None:
+        # Not a GreenletQueue, whose wait cannot be nested: tests are not patched by gevent.
+        self._callbacks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.get_ident()
+
+    @property
+    def is_current(self) -> bool:
+        """True if the code runs on this thread."""
+        return self._thread == threading.get_ident()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Run `work` on the thread, after the work that was started before. Return at once."""
+        self._callbacks.put(work)
+
+    def wait(self, future: concurrent.futures.Future[Any], check: Callable[[], None]) -> None:
+        # None only wakes the thread. A nested wait may take it, so each wait checks its own future.
+        future.add_done_callback(lambda _: self._callbacks.put(None))
+        while not future.done():
+            try:
+                callback = self._callbacks.get(timeout=CHECK_SECONDS)
+            except Empty:
+                check()
+            else:
+                if callback is not None:
+                    callback()
+
+
+#: The thread that runs the handlers of a rehearsal with threads=False, or None.
+HANDLER_THREAD: Final[ContextVar[HandlerThread | None]] = ContextVar("dibs_handler_thread", default=None)
+
+
+def current_handler_thread() -> HandlerThread | None:
+    """Return the HandlerThread of this context if this is its thread; a context may be copied to others."""
+    thread = HANDLER_THREAD.get()
+    return thread if thread is not None and thread.is_current else None
