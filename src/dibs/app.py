@@ -18,7 +18,15 @@ from dibs.client.calls.handler_registry import (
 from dibs.client.connection.call_limits import DEFAULT_CALL_TIMEOUT, DEFAULT_MAX_PENDING, check_call_timeout
 from dibs.client.connection.queue_clients import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
-from dibs.client.options.arguments import DEFAULT_LEASE, Seconds, duration_seconds
+from dibs.client.options.arguments import (
+    DEFAULT_GRACE,
+    DEFAULT_KEEP,
+    DEFAULT_LEASE,
+    DEFAULT_OPEN_FOR,
+    DEFAULT_POLL,
+    Seconds,
+    duration_seconds,
+)
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
 from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
@@ -49,8 +57,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], AsyncIterator[Any]])
-#: Seconds for which the outcomes of nodes are kept at least, by default: 7 days.
-KEEP_SECONDS = 7 * 86_400.0
 Until = Literal["stopped", "empty", "idle"]
 
 #: The function behind `app.work`, as module:name. `app.work` imports it when it is called, because
@@ -351,7 +357,7 @@ class Dibs:
         return self._flow_context
 
     def flow(
-        self, id: str | None = None, *, keep: Seconds | None = KEEP_SECONDS, **settings: Unpack[FlowSettings]
+        self, id: str | None = None, *, keep: Seconds | None = DEFAULT_KEEP, **settings: Unpack[FlowSettings]
     ) -> Flow:
         """Return a new, empty flow. Add jobs that wait for each other, and enqueue all of them together.
 
@@ -373,7 +379,7 @@ class Dibs:
         self,
         *calls: Bound[Any] | TaskEnqueuer[..., Any],
         id: str | None = None,
-        keep: Seconds | None = KEEP_SECONDS,
+        keep: Seconds | None = DEFAULT_KEEP,
         **settings: Unpack[FlowSettings],
     ) -> Chain:
         """Return calls that run one after the other, each with the result before it as its first argument.
@@ -403,8 +409,8 @@ class Dibs:
         on_success: Bound[Any] | None = None,
         on_finish: Bound[Any] | None = None,
         on_first_failure: Bound[Any] | None = None,
-        keep: Seconds | None = KEEP_SECONDS,
-        open_for: Seconds = 3600.0,
+        keep: Seconds | None = DEFAULT_KEEP,
+        open_for: Seconds = DEFAULT_OPEN_FOR,
         attributes: Mapping[str, Any] | None = None,
     ) -> Batch:
         """Return a new batch: any number of jobs, its *members*, with callbacks after their end.
@@ -455,11 +461,11 @@ class Dibs:
         queues: Sequence[str] | None = None,
         processes: int | None = 0,
         until: Until = "stopped",
-        grace: Seconds = 30.0,
+        grace: Seconds = DEFAULT_GRACE,
         *,
         lease: Seconds = DEFAULT_LEASE,
         heartbeat: Seconds | None = None,
-        poll: Seconds = 1.0,
+        poll: Seconds = DEFAULT_POLL,
         name: str | None = None,
         max_runs: int | None = None,
         max_memory: float | None = None,

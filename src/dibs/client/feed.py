@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from dibs.client.connection.outcome_wait import abandon_wakeup
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.connection.wakeups import Wakeups, find_report
+from dibs.client.connection.wakeups import RepeatedWaits, find_report
 from dibs.client.options.arguments import check_list, utc_datetime, utc_datetime_or_none
 from dibs.client.status import decode_or_raw
 from dibs.errors import Refused
@@ -123,8 +123,8 @@ class Feed:
         self._shows_progress = after is None and (self._kinds is None or "progress" in self._kinds)
         self._offset = self._read_to = LATEST if after is None else after
         self._buffer: deque[Event] = deque()
-        self._wakeups = Wakeups(client.name, "events")
-        self._reports = Wakeups(client.name, "progress", self._followed_ids())
+        self._wakeups = RepeatedWaits(client.name, "events")
+        self._reports = RepeatedWaits(client.name, "progress", self._followed_ids())
         #: True if the log may have events after `_read_to`.
         self._log_is_due = True
         #: The ids whose progress may have changed; None if any may have changed.

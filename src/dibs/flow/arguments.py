@@ -13,7 +13,7 @@ from dibs.client.calls.task_payload import TaskPayload, decode_task_payload
 from dibs.client.options.serde import JSON, Serde
 from dibs.errors import Refused
 from dibs.flow.context import Node
-from dibs.flow.plan import Argument, Call
+from dibs.flow.plan import Argument, PlannedCall
 from dibs.model.limits import LIMITS
 
 #: Returns the number of a node of the flow. Raises Refused for a node of another flow.
@@ -41,7 +41,7 @@ def has_node(value: Any) -> bool:
     return isinstance(value, dict) and any(map(has_node, value.values()))
 
 
-def plan_call(kept: KeptCall, first: Node[Any] | None, number_of: NumberOf) -> Call:
+def plan_call(kept: KeptCall, first: Node[Any] | None, number_of: NumberOf) -> PlannedCall:
     """Return the arguments of a call with nodes. `first` is put before the other arguments.
 
     Raises Refused naming the parameter at fault.
@@ -51,12 +51,12 @@ def plan_call(kept: KeptCall, first: Node[Any] | None, number_of: NumberOf) -> C
         _plan_argument(kept, name, value, number_of)
         for name, value in kept.signature.name_arguments(args, kept.kwargs)
     ]
-    return Call(
+    return PlannedCall(
         args=tuple(planned[: len(args)]), kwargs=dict(zip(kept.kwargs, planned[len(args) :], strict=True))
     )
 
 
-def plan_payload(serde: Serde, payload: bytes, first: int) -> Call:
+def plan_payload(serde: Serde, payload: bytes, first: int) -> PlannedCall:
     """Return the arguments of an encoded call, after the result of the node `first`.
 
     Raises Refused, PayloadMismatch.
@@ -72,7 +72,7 @@ def plan_payload(serde: Serde, payload: bytes, first: int) -> Call:
         values, named = decode_task_payload(serde, payload)
         args = [encoded_argument(serde, serde.encode(value)) for value in values]
         kwargs = {name: encoded_argument(serde, serde.encode(value)) for name, value in named.items()}
-    return Call(args=(Argument(node=first), *args), kwargs=kwargs)
+    return PlannedCall(args=(Argument(node=first), *args), kwargs=kwargs)
 
 
 def encoded_argument(serde: Serde, raw: bytes) -> Argument:
@@ -123,7 +123,9 @@ def _plan_fields(
 # -- from the plan to a payload ------------------------------------------------------------------------------
 
 
-def encode_call(call: Call, serde: Serde, result_of: ResultOf, serde_of: Callable[[int], Serde]) -> bytes:
+def encode_call(
+    call: PlannedCall, serde: Serde, result_of: ResultOf, serde_of: Callable[[int], Serde]
+) -> bytes:
     """Return the payload of a call, with results in the places of nodes.
 
     `serde` is that of the node's queue, `serde_of` returns the serde of a result. Results in the default

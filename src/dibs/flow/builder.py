@@ -28,8 +28,8 @@ from dibs.flow.context import FlowContext, Node, ResultDecoder
 from dibs.flow.plan import (
     MAX_FLOW_ID,
     MAX_NODES,
-    Call,
     Plan,
+    PlannedCall,
     PlannedNode,
     encode_plan,
 )
@@ -277,7 +277,7 @@ class Flow:
             node.payload = new.data.payload
         return node
 
-    def _plan_kept(self, job: Bound[Any], kept: KeptCall, call: Call) -> PlannedNode:
+    def _plan_kept(self, job: Bound[Any], kept: KeptCall, call: PlannedCall) -> PlannedNode:
         """Return the node of a call whose arguments contain nodes."""
         settings = kept.settings
         if settings.get("connection") is not None:

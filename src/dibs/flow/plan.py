@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from dibs.client.options.arguments import DEFAULT_KEEP
 from dibs.errors import Refused
 from dibs.model.job import OutcomeRetention
 from dibs.model.limits import LIMITS
@@ -23,7 +24,7 @@ MAX_NODES: Final = 10_000
 #: The longest id of a flow, in bytes. The ids of its nodes are longer, and have at most 512 bytes.
 MAX_FLOW_ID: Final = 480
 #: Ms for which the outcome of each node is kept at least, by default: 7 days.
-DEFAULT_KEEP: Final = 7 * 86_400_000
+DEFAULT_KEEP_MS: Final = round(DEFAULT_KEEP * 1000)
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -60,7 +61,7 @@ class Argument(Struct, omit_defaults=True, kw_only=True):
                 yield from field.parents()
 
 
-class Call(Struct, omit_defaults=True, kw_only=True):
+class PlannedCall(Struct, omit_defaults=True, kw_only=True):
     """The arguments of a task for a node that takes results of other nodes."""
 
     args: tuple[Argument, ...] = ()
@@ -84,7 +85,7 @@ class PlannedNode(Struct, omit_defaults=True, kw_only=True):
     #: The payload, encoded by another serde.
     payload: bytes | UnsetType = UNSET
     #: The arguments, if the results of other nodes are among them.
-    call: Call | None = None
+    call: PlannedCall | None = None
     #: The parents that must complete, without those whose results are arguments.
     after: tuple[int, ...] = ()
     #: The parents that must end in any way.
@@ -120,7 +121,7 @@ class Plan(Struct, omit_defaults=True, kw_only=True):
     #: The number of the node whose result is that of the flow.
     returns: int | None = None
     #: Ms for which the outcome of each node is kept at least; None for ever.
-    keep: int | None = DEFAULT_KEEP
+    keep: int | None = DEFAULT_KEEP_MS
     #: True for a segment of a batch: it completes whatever its nodes do, and its result counts their ends.
     tolerant: bool = False
 
@@ -245,7 +246,7 @@ def state_name(note: int) -> str:
     return STATE_NAMES[note] if note < len(STATE_NAMES) else "open"
 
 
-class Memo(msgspec.Struct, array_like=True):
+class FlowMemo(msgspec.Struct, array_like=True):
     """The memo of a flow job."""
 
     #: The first revision of the flow when it was first evaluated. The ids of its nodes contain it.
@@ -259,14 +260,14 @@ class Memo(msgspec.Struct, array_like=True):
 
 
 _memo_encoder: Final = msgspec.msgpack.Encoder()
-_memo_decoder: Final = msgspec.msgpack.Decoder(Memo)
+_memo_decoder: Final = msgspec.msgpack.Decoder(FlowMemo)
 
 
-def encode_memo(memo: Memo) -> bytes:
+def encode_memo(memo: FlowMemo) -> bytes:
     """Return the memo as bytes."""
     return _memo_encoder.encode(memo)
 
 
-def decode_memo(raw: bytes) -> Memo:
+def decode_memo(raw: bytes) -> FlowMemo:
     """Return a stored memo. Raises ValueError."""
     return _memo_decoder.decode(raw)

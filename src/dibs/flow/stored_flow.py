@@ -16,7 +16,7 @@ from dibs.flow.context import FlowContext
 from dibs.flow.plan import (
     COMPLETED,
     WAITING,
-    Memo,
+    FlowMemo,
     Plan,
     decode_memo,
     decode_plan,
@@ -187,7 +187,7 @@ class StoredFlow:
         (answer,) = await storage.retry_failed(FLOWS, [self.id])
         return answer
 
-    async def _read_jobs(self, plan: Plan, memo: Memo) -> dict[int, Slot]:
+    async def _read_jobs(self, plan: Plan, memo: FlowMemo) -> dict[int, Slot]:
         """Return the slots of the nodes that are open, or ended with an error.
 
         A waiting node of this flow alone is read, too: an evaluation stores its notes after it has enqueued.
@@ -206,7 +206,7 @@ class StoredFlow:
                 slots.update(zip(chunk, await storage.get(queue, ids), strict=True))
         return slots
 
-    def _node_status(self, plan: Plan, memo: Memo, number: int, slot: Slot | None) -> NodeStatus:
+    def _node_status(self, plan: Plan, memo: FlowMemo, number: int, slot: Slot | None) -> NodeStatus:
         node, note = plan.nodes[number], memo.notes[number]
         state, error = state_name(note), memo.errors.get(number, "")
         outcome = None if slot is None else slot.outcome
@@ -251,12 +251,12 @@ def _find_data(slot: Slot) -> tuple[JobData, int] | None:
     return None
 
 
-def _find_memo(slot: Slot, data: JobData, first: int, plan: Plan) -> Memo:
+def _find_memo(slot: Slot, data: JobData, first: int, plan: Plan) -> FlowMemo:
     """Return the notes of a flow: its memo, or for a completed or cancelled one its attribute."""
     if data.memo is not None:
         return decode_memo(data.memo)
     stamp = data.attributes.get(STAMP_ATTRIBUTE)
-    memo = Memo(first if stamp is None else msgspec.json.decode(stamp, type=int), first, [])
+    memo = FlowMemo(first if stamp is None else msgspec.json.decode(stamp, type=int), first, [])
     digits = msgspec.json.decode(data.attributes.get(NODES_ATTRIBUTE, b'""'), type=str)
     ended = slot.current is None and slot.outcome is not None and slot.outcome.kind == "completed"
     default = COMPLETED if ended else WAITING

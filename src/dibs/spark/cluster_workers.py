@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from dibs.app import Until
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
-from dibs.client.options.arguments import DEFAULT_LEASE, Seconds, duration_ms
+from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
 from dibs.spark.free_slots import warn_without_slots
@@ -69,7 +69,7 @@ def run_workers(
     url: str | None = None,
     queues: Sequence[str] | None = None,
     processes: int = 1,
-    grace: float = 30.0,
+    grace: float = DEFAULT_GRACE,
     lease: float = DEFAULT_LEASE,
     heartbeat: float | None = None,
 ) -> list[ExecutorReport]:

@@ -16,7 +16,7 @@ from typing import Final, get_args
 from attrs import evolve, field, frozen
 
 from dibs.app import Dibs, Until
-from dibs.client.options.arguments import Seconds, duration_seconds
+from dibs.client.options.arguments import DEFAULT_GRACE, Seconds, duration_seconds
 from dibs.errors import ConfigurationError, Refused, UnknownTask
 from dibs.model.check_arguments import check_choice, check_not_one_text
 from dibs.model.check_values import check_text, check_whole_number
@@ -106,7 +106,7 @@ class WorkPlan:
     #: The time between two checks of a queue for jobs, for storages that do not push wake-ups.
     poll: float
     #: The time that runs have to finish after a stop signal, or in a process that is being replaced.
-    grace: float = 30.0
+    grace: float = DEFAULT_GRACE
     #: The holder of the leases, a name for people.
     name: str = field(factory=default_name)
     #: When a worker process ends its runs and is replaced.

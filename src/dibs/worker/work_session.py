@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from dibs.app import Dibs, Until
-from dibs.client.options.arguments import DEFAULT_LEASE, Seconds
+from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE, DEFAULT_POLL, Seconds
 from dibs.client.work_report import WorkReport
 from dibs.client.work_stop import StopRequest, StopRequests
 from dibs.maintenance.declared_settings import apply_declared_settings
@@ -48,10 +48,10 @@ async def run(
     queues: Sequence[str] | None = None,
     processes: int | None = 0,
     until: Until = "stopped",
-    grace: Seconds = 30.0,
+    grace: Seconds = DEFAULT_GRACE,
     lease: Seconds = DEFAULT_LEASE,
     heartbeat: Seconds | None = None,
-    poll: Seconds = 1.0,
+    poll: Seconds = DEFAULT_POLL,
     name: str | None = None,
     max_runs: int | None = None,
     max_memory: float | None = None,

@@ -22,7 +22,7 @@ from dibs.cli.storage_access import check_outlives_command
 from dibs.cli.worker_display import live_table, set_up_logging
 from dibs.cli.worker_exit import ExitDeadline, exit_deadline
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
-from dibs.client.options.arguments import DEFAULT_LEASE
+from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved
 from dibs.storage.registry import open_storage
 
@@ -61,7 +61,7 @@ MAX_PORT: Final = 65_535
     "--grace",
     type=options.Seconds(min=0),
     metavar="DURATION",
-    default=30.0,
+    default=DEFAULT_GRACE,
     help="After a stop, time for running jobs to end.",
 )
 @click.option(

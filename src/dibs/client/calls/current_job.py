@@ -14,7 +14,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.client.calls.bound_job import Bound
-from dibs.client.calls.run_steps import Steps, Transactions, call_blocking, call_function
+from dibs.client.calls.run_steps import Steps, StepsInTransactions, call_blocking, call_function
 from dibs.client.calls.run_steps import step_key as make_step_key
 from dibs.client.options.arguments import utc_datetime
 from dibs.client.options.serde import JSON, Serde
@@ -67,7 +67,7 @@ class RunEnvironment:
     resources: Any = None
     serde: Serde = JSON
     #: Makes the object that stores steps in transactions of the caller, for a queue, id and fence.
-    join: Callable[[RunStorage, str, str, int], Transactions] | None = None
+    join: Callable[[RunStorage, str, str, int], StepsInTransactions] | None = None
     #: Called with the new value of `CurrentJob.waits`, in a child process of the executor "process".
     report_waits: Callable[[int], None] | None = None
     #: The worker of this process; None in tests and in a child process of the executor "process".

@@ -30,7 +30,7 @@ MEMO_VERSION: Final = 1
 NAME_BYTES: Final = 128
 
 
-class Memo(Struct):
+class StepMemo(Struct):
     """The content of a memo."""
 
     version: int
@@ -43,7 +43,7 @@ class _Header(Struct):
 
 def encode_memo(results: Mapping[str, bytes]) -> bytes:
     """Return the memo with these results, each encoded, by the name of its step."""
-    return msgspec.msgpack.encode(Memo(version=MEMO_VERSION, steps=dict(results)))
+    return msgspec.msgpack.encode(StepMemo(version=MEMO_VERSION, steps=dict(results)))
 
 
 def decode_memo(memo: bytes | None) -> dict[str, bytes]:
@@ -56,7 +56,7 @@ def decode_memo(memo: bytes | None) -> dict[str, bytes]:
     try:
         version = msgspec.msgpack.decode(memo, type=_Header).version
         if version == MEMO_VERSION:
-            return msgspec.msgpack.decode(memo, type=Memo).steps
+            return msgspec.msgpack.decode(memo, type=StepMemo).steps
     except ValueError as error:
         raise PayloadMismatch(f"the memo of the job was not written by job.step: {error}") from error
     raise PayloadMismatch(
@@ -94,7 +94,7 @@ class StoreMemo(Protocol):
     async def __call__(self, memo: bytes) -> bool: ...
 
 
-class Transactions(Protocol):
+class StepsInTransactions(Protocol):
     """Stores memos in transactions of the caller; see dibs.client.connection.transactions."""
 
     async def report(self, connection: Any, memo: bytes) -> bool: ...
@@ -113,7 +113,7 @@ class Steps:
         job: Job,
         serde: Serde,
         store: StoreMemo,
-        transactions: Transactions | None = None,
+        transactions: StepsInTransactions | None = None,
     ) -> None:
         #: The queue and id, for error messages.
         self._label = label

@@ -232,7 +232,7 @@ def nested_calls() -> Iterator[None]:
 
 
 @define(eq=False)
-class Line:
+class WaitingLine:
     """The calls of one queue that wait for slots, first come first served, with their deadlines."""
 
     turns: deque[Turn] = field(factory=deque, init=False)
@@ -275,7 +275,7 @@ class CallSlots:
     _given: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
     #: The lines by queue, in the order of their next turns.
-    _lines: OrderedDict[str, Line] = field(factory=OrderedDict, init=False)
+    _lines: OrderedDict[str, WaitingLine] = field(factory=OrderedDict, init=False)
     #: Number of calls that were cancelled in a line and have not been removed yet.
     _abandoned: int = field(default=0, init=False)
     _is_granting: bool = field(default=False, init=False)
@@ -338,7 +338,7 @@ class CallSlots:
                 self._timer = loop.call_at(deadline, self._on_timer)
         line = self._lines.get(queue)
         if line is None:
-            line = self._lines[queue] = Line()
+            line = self._lines[queue] = WaitingLine()
         turn: Turn = loop.create_future()
         line.turns.append(turn)
         line.deadlines.append(deadline)

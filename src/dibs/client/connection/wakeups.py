@@ -20,7 +20,7 @@ WAIT_SECONDS: Final = 1.0
 
 
 @define(eq=False)
-class Wakeups:
+class RepeatedWaits:
     """Calls of `Storage.wait` for one queue, one after another.
 
     Each call continues at the token of the call before, so a change between two calls ends the second one at
@@ -57,7 +57,7 @@ async def watch_progress(client: QueueClient, id: str, revision: int) -> AsyncIt
 
     The last value of a run that ends between two reads comes from its outcome.
     """
-    reports, latest = Wakeups(client.name, "progress", [id]), None
+    reports, latest = RepeatedWaits(client.name, "progress", [id]), None
     while True:
         storage = await client.storage()
         await reports.begin(storage)

@@ -31,6 +31,14 @@ Seconds = int | float | str | timedelta
 
 #: Seconds that the lease of a worker lasts from its last heartbeat, if nothing else is set.
 DEFAULT_LEASE: Final = 15.0
+#: Seconds that running jobs have to end after a stop, if nothing else is set.
+DEFAULT_GRACE: Final = 30.0
+#: Seconds between two claims on an empty queue, if nothing else is set.
+DEFAULT_POLL: Final = 1.0
+#: Seconds for which the outcomes of the nodes of a flow are kept at least, if nothing else is set: 7 days.
+DEFAULT_KEEP: Final = 7 * 86_400.0
+#: Seconds without a new member after which an open batch is closed, if nothing else is set.
+DEFAULT_OPEN_FOR: Final = 3600.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

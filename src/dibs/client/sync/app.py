@@ -11,9 +11,16 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from dibs.app import KEEP_SECONDS, Dibs, Until
+from dibs.app import Dibs, Until
 from dibs.client.calls.bound_job import Bound
-from dibs.client.options.arguments import DEFAULT_LEASE, Seconds
+from dibs.client.options.arguments import (
+    DEFAULT_GRACE,
+    DEFAULT_KEEP,
+    DEFAULT_LEASE,
+    DEFAULT_OPEN_FOR,
+    DEFAULT_POLL,
+    Seconds,
+)
 from dibs.client.options.serde import Serde
 from dibs.client.sync.background_loop import (
     run,
@@ -114,7 +121,7 @@ class BlockingDibs:
         return BlockingTask(self._source.get_task(name))
 
     def flow(
-        self, id: str | None = None, *, keep: Seconds | None = KEEP_SECONDS, **settings: Unpack[FlowSettings]
+        self, id: str | None = None, *, keep: Seconds | None = DEFAULT_KEEP, **settings: Unpack[FlowSettings]
     ) -> BlockingFlow:
         """Return a new, empty flow. Add jobs that wait for each other, and enqueue all of them together.
 
@@ -134,7 +141,7 @@ class BlockingDibs:
         self,
         *calls: Bound[Any] | TaskEnqueuer[..., Any],
         id: str | None = None,
-        keep: Seconds | None = KEEP_SECONDS,
+        keep: Seconds | None = DEFAULT_KEEP,
         **settings: Unpack[FlowSettings],
     ) -> BlockingChain:
         """Return calls that run one after the other, each with the result before it as its first argument.
@@ -158,8 +165,8 @@ class BlockingDibs:
         on_success: Bound[Any] | None = None,
         on_finish: Bound[Any] | None = None,
         on_first_failure: Bound[Any] | None = None,
-        keep: Seconds | None = KEEP_SECONDS,
-        open_for: Seconds = 3600.0,
+        keep: Seconds | None = DEFAULT_KEEP,
+        open_for: Seconds = DEFAULT_OPEN_FOR,
         attributes: Mapping[str, Any] | None = None,
     ) -> BlockingBatch:
         """Return a new batch: any number of jobs, its *members*, with callbacks after their end.
@@ -207,11 +214,11 @@ class BlockingDibs:
         queues: Sequence[str] | None = None,
         processes: int | None = 0,
         until: Until = "stopped",
-        grace: Seconds = 30.0,
+        grace: Seconds = DEFAULT_GRACE,
         *,
         lease: Seconds = DEFAULT_LEASE,
         heartbeat: Seconds | None = None,
-        poll: Seconds = 1.0,
+        poll: Seconds = DEFAULT_POLL,
         name: str | None = None,
         max_runs: int | None = None,
         max_memory: float | None = None,

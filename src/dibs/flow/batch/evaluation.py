@@ -37,7 +37,7 @@ from dibs.flow.batch.plan import (
     SEALED_ATTRIBUTE,
     SUMMARY_ATTRIBUTE,
     BatchSummary,
-    Counts,
+    MemberCounts,
     callback_id,
     decode_batch_plan,
     encode_batch_memo,
@@ -376,11 +376,11 @@ async def _refresh(storage: Storage, batch: LiveBatch) -> None:
     batch.refresh(slot.current)
 
 
-async def _read_progress(storage: Storage, batch: LiveBatch) -> Counts:
+async def _read_progress(storage: Storage, batch: LiveBatch) -> MemberCounts:
     """Return the counts of the first open segments, as their evaluations noted them."""
     ids = [batch.segment_id(segment) for segment in batch.uncounted(MAX_READ)]
     slots = await storage.get(FLOWS, ids) if ids else ()
-    return sum((ended_counts(slot) or open_counts(slot) for slot in slots), Counts())
+    return sum((ended_counts(slot) or open_counts(slot) for slot in slots), MemberCounts())
 
 
 async def _save(storage: Storage, job: Job, batch: LiveBatch, progress: bytes | None) -> bool:

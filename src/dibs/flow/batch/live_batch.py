@@ -16,7 +16,7 @@ from dibs.flow.batch.plan import (
     BatchMemo,
     BatchPlan,
     BatchSummary,
-    Counts,
+    MemberCounts,
     Reserved,
     count_notes,
     decode_batch_memo,
@@ -63,7 +63,7 @@ class LiveBatch:
             for number in range(self.memo.counted.get(producer, 0), reserved.segments):
                 yield producer, number
 
-    def count(self, segment: Segment, counts: Counts) -> None:
+    def count(self, segment: Segment, counts: MemberCounts) -> None:
         """Note the end of a segment, the first one of its producer that was not counted."""
         self.memo.counts = self.memo.counts + counts
         self.memo.counted[segment[0]] = segment[1] + 1
@@ -98,13 +98,13 @@ class LiveBatch:
         self.attributes = job.data.attributes
         self.reserved = find_reservations(self.attributes)
 
-    def summary(self, open_counts: Counts | None = None) -> BatchSummary:
+    def summary(self, open_counts: MemberCounts | None = None) -> BatchSummary:
         """Return the summary with the counted segments and, while the batch runs, the counts of open ones.
 
         Without `open_counts`, reserved members that are in no segment are missing.
         """
         members = sum(reserved.members for reserved in self.reserved.values())
-        counts = self.memo.counts + (open_counts or Counts())
+        counts = self.memo.counts + (open_counts or MemberCounts())
         rest = members - counts.completed - counts.failed - counts.cancelled - counts.lost
         return BatchSummary(
             members=members,
@@ -136,7 +136,7 @@ def decode_live_batch(job: Job) -> LiveBatch:
 
 # -- segments ------------------------------------------------------------------------------------------------
 
-_decode_counts = msgspec.json.Decoder(Counts).decode
+_decode_counts = msgspec.json.Decoder(MemberCounts).decode
 
 
 def is_missing(slot: Slot) -> bool:
@@ -144,7 +144,7 @@ def is_missing(slot: Slot) -> bool:
     return slot.current is None and slot.outcome is None
 
 
-def ended_counts(slot: Slot) -> Counts | None:
+def ended_counts(slot: Slot) -> MemberCounts | None:
     """Return the counts of a segment that has ended; None for another one."""
     if slot.current is not None or slot.outcome is None:
         return None
@@ -154,7 +154,7 @@ def ended_counts(slot: Slot) -> Counts | None:
     return _noted_counts(outcome)
 
 
-def _noted_counts(outcome: Outcome) -> Counts:
+def _noted_counts(outcome: Outcome) -> MemberCounts:
     """Return the counts of a segment that was cancelled, or that could not be read."""
     digits = msgspec.json.decode(outcome.kept_attributes.get(NODES_ATTRIBUTE, b'""'), type=str)
     if digits:
@@ -164,12 +164,14 @@ def _noted_counts(outcome: Outcome) -> Counts:
     except ValueError:
         members = 0
     is_cancelled = outcome.kind == "cancelled"
-    return Counts(members, cancelled=members if is_cancelled else 0, lost=0 if is_cancelled else members)
+    return MemberCounts(
+        members, cancelled=members if is_cancelled else 0, lost=0 if is_cancelled else members
+    )
 
 
-def open_counts(slot: Slot) -> Counts:
+def open_counts(slot: Slot) -> MemberCounts:
     """Return the counts of the members of an open segment that have ended, as its evaluation noted last."""
     run = None if slot.current is None else slot.current.run
     if run is None or run.progress is None:
-        return Counts()
+        return MemberCounts()
     return _decode_counts(run.progress)

@@ -11,13 +11,14 @@ import msgspec
 from attrs import frozen
 from msgspec import Struct
 
-from dibs.flow.plan import CANCELLED, DEFAULT_KEEP, FAILED, LOST, SKIPPED, Plan, base36, is_completed
+from dibs.client.options.arguments import DEFAULT_OPEN_FOR
+from dibs.flow.plan import CANCELLED, DEFAULT_KEEP_MS, FAILED, LOST, SKIPPED, Plan, base36, is_completed
 from dibs.model.job import Error, Slot
 
 #: The longest id of a batch, in bytes. The ids of its members are longer, and have at most 512 bytes.
 MAX_BATCH_ID: Final = 440
 #: Ms without a new segment after which an open batch is closed, by default: 1 hour.
-DEFAULT_OPEN_FOR: Final = 3_600_000
+DEFAULT_OPEN_FOR_MS: Final = round(DEFAULT_OPEN_FOR * 1000)
 #: The attribute of a batch job and of its callbacks: the id of the batch.
 BATCH_ATTRIBUTE: Final = "dibs.batch"
 #: The attribute of a batch to which only its own members add further members.
@@ -45,9 +46,9 @@ class BatchPlan(Struct, omit_defaults=True, kw_only=True, tag="batch", tag_field
     #: The callbacks by name. Each is a plan with one node.
     callbacks: dict[str, Plan] = {}
     #: Ms for which the outcomes of members are kept at least; None for ever.
-    keep: int | None = DEFAULT_KEEP
+    keep: int | None = DEFAULT_KEEP_MS
     #: Ms without a new segment after which an open batch is closed.
-    open_for: int = DEFAULT_OPEN_FOR
+    open_for: int = DEFAULT_OPEN_FOR_MS
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -115,7 +116,7 @@ def batch_of_segment(segment: str) -> str | None:
     return id if len(rest) == 2 and "." in rest[1] else None
 
 
-class Counts(Struct, omit_defaults=True):
+class MemberCounts(Struct, omit_defaults=True):
     """Numbers of members, by their state."""
 
     members: int = 0
@@ -125,8 +126,8 @@ class Counts(Struct, omit_defaults=True):
     #: Members that ended, and whose outcomes were not kept.
     lost: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
+    def __add__(self, other: MemberCounts) -> MemberCounts:
+        return MemberCounts(
             self.members + other.members,
             self.completed + other.completed,
             self.failed + other.failed,
@@ -135,18 +136,18 @@ class Counts(Struct, omit_defaults=True):
         )
 
 
-def count_notes(notes: list[int]) -> Counts:
+def count_notes(notes: list[int]) -> MemberCounts:
     """Return the counts of the nodes of an ended segment, by their notes."""
     completed = sum(map(is_completed, notes))
     cancelled = notes.count(CANCELLED) + notes.count(SKIPPED)
-    return Counts(len(notes), completed, notes.count(FAILED), cancelled, notes.count(LOST))
+    return MemberCounts(len(notes), completed, notes.count(FAILED), cancelled, notes.count(LOST))
 
 
 class BatchMemo(Struct, array_like=True):
     """The memo of a batch job."""
 
     #: The sum of the counted segments.
-    counts: Counts = msgspec.field(default_factory=Counts)
+    counts: MemberCounts = msgspec.field(default_factory=MemberCounts)
     #: For each producer, the number of its first segments that are counted.
     counted: dict[str, int] = {}
     #: The number of reserved segments that was seen last.

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from dibs.flow.plan import WAITING, Memo, Plan, decode_memo, decode_plan, encode_memo, id_prefix, is_open
+from dibs.flow.plan import WAITING, FlowMemo, Plan, decode_memo, decode_plan, encode_memo, id_prefix, is_open
 from dibs.flow.running.decide import FlowState
 from dibs.model.job import Job, OutcomeRetention
 from dibs.model.wakeup import FLOW_ATTRIBUTE, NO_HINT
@@ -123,7 +123,7 @@ class LiveFlow:
 
     def encode_memo(self) -> bytes:
         """Return the notes as the memo of the flow job."""
-        return encode_memo(Memo(self.stamp, self.revision, self.state.notes, self.errors))
+        return encode_memo(FlowMemo(self.stamp, self.revision, self.state.notes, self.errors))
 
 
 class FlowChanged(Exception):
@@ -133,7 +133,7 @@ class FlowChanged(Exception):
 def decode_flow(job: Job) -> LiveFlow:
     """Return the flow of a handed-off job. Raises ValueError if its payload is no plan."""
     plan = decode_plan(job.data.payload)
-    memo = Memo(job.first, job.revision, [WAITING] * len(plan.nodes))
+    memo = FlowMemo(job.first, job.revision, [WAITING] * len(plan.nodes))
     if job.data.memo is not None:
         memo = decode_memo(job.data.memo)
         if len(memo.notes) != len(plan.nodes):

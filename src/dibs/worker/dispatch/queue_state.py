@@ -61,7 +61,7 @@ PREFETCH_TIMEOUT: Final = 0.5
 ACTIVE_SECONDS: Final = 5.0
 
 
-class Turn(NamedTuple):
+class QueueTurn(NamedTuple):
     """The kind of turn for which a queue waits: the queues of one kind claim one after the other."""
 
     priority: int
@@ -294,14 +294,14 @@ class QueueState:
             return True
         return self.can_send(now) and bool(self.readiness.ready or self.round_trips.outbox)
 
-    def turn(self, now: float) -> Turn | None:
+    def turn(self, now: float) -> QueueTurn | None:
         """Return the turn for which the queue waits, or None.
 
         A queue waits for its turn if it may claim, and this process has none of its jobs.
         """
         if self.prefetch.runs or self.round_trips.outbox or not self.can_claim(now):
             return None
-        return Turn(self.priority, self.prefetch.is_short)
+        return QueueTurn(self.priority, self.prefetch.is_short)
 
     @property
     def has_jobs(self) -> bool:
@@ -385,7 +385,7 @@ class PendingQueues:
 
     _changed: dict[QueueState, None] = field(factory=dict, init=False)
     #: By `QueueState.turn`, the queues that wait for their turn to claim, the longest wait first.
-    _turns: dict[Turn, dict[QueueState, None]] = field(factory=dict, init=False)
+    _turns: dict[QueueTurn, dict[QueueState, None]] = field(factory=dict, init=False)
 
     def add(self, queue: QueueState) -> None:
         """Make the next step look at this queue."""

@@ -38,7 +38,7 @@ MAX_URGENT: Final = 3
 MOST_USED: Final = 1.0 - MIN_SHARE
 
 
-class Draft(NamedTuple):
+class RequestDraft(NamedTuple):
     """A request for one queue that a step may send: its outbox, and a claim."""
 
     queue: QueueState
@@ -111,7 +111,7 @@ class Requests:
             for first in range(0, len(together), MOST_QUEUES):
                 self._send(together[first : first + MOST_QUEUES], lease, shared=True)
 
-    def _may_send(self, drafts: Sequence[Draft]) -> bool:
+    def _may_send(self, drafts: Sequence[RequestDraft]) -> bool:
         if not self._shared:
             return True
         if self._shared < MAX_URGENT and any(map(self._is_urgent, drafts)):
@@ -120,7 +120,7 @@ class Requests:
         prefetching = sum(draft.prefetch for draft in drafts)
         return self._shared < MAX_LARGE and min(settling, prefetching) >= MIN_BATCH
 
-    def _is_urgent(self, draft: Draft) -> bool:
+    def _is_urgent(self, draft: RequestDraft) -> bool:
         """Return whether the jobs of this claim should not wait for the replies in flight.
 
         Short runs wait while other claims are in flight: their jobs take the capacity soon.
@@ -131,16 +131,16 @@ class Requests:
 
     def _draft(
         self, queues: Sequence[QueueState], free: Mapping[QueueState, int], shares: Shares, now: float
-    ) -> Sequence[Draft]:
+    ) -> Sequence[RequestDraft]:
         prefetch = self._plan_prefetch(queues, now) if shares.prefetching else {}
         drafts = []
         for queue in queues:
-            draft = Draft(queue, free.get(queue, 0) if shares.claiming else 0, prefetch.get(queue, 0))
+            draft = RequestDraft(queue, free.get(queue, 0) if shares.claiming else 0, prefetch.get(queue, 0))
             if draft.prefetch or (queue.can_send(now) and not self._delay_settlements(queue, draft, now)):
                 drafts.append(draft)
         return [draft for draft in drafts if draft.free or draft.prefetch or draft.queue.round_trips.outbox]
 
-    def _delay_settlements(self, queue: QueueState, draft: Draft, now: float) -> bool:
+    def _delay_settlements(self, queue: QueueState, draft: RequestDraft, now: float) -> bool:
         was_delayed = queue.round_trips.delayed_until
         if draft.free or not queue.delays_settlements(now, draft.prefetch):
             return False
@@ -178,13 +178,13 @@ class Requests:
 
     # -- round trips ---------------------------------------------------------------------------------
 
-    def _send(self, drafts: Sequence[Draft], lease: str | None, *, shared: bool = False) -> None:
+    def _send(self, drafts: Sequence[RequestDraft], lease: str | None, *, shared: bool = False) -> None:
         trips = [(draft.queue, self._begin(draft, lease)) for draft in drafts]
         if trips := [(queue, trip) for queue, trip in trips if trip.limit or trip.settling]:
             self._shared += shared
             self._start_task(self._make_round_trips(trips, shared=shared))
 
-    def _begin(self, draft: Draft, lease: str | None) -> RoundTrip:
+    def _begin(self, draft: RequestDraft, lease: str | None) -> RoundTrip:
         """Take the settlements and the capacity for a request of one queue."""
         queue, free, _ = draft
         limit = min(free + draft.prefetch, self._in_flight.claimable) if lease is not None else 0

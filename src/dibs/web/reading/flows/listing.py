@@ -9,7 +9,7 @@ import msgspec
 from attrs import frozen
 
 from dibs.flow.batch.plan import BatchSummary, find_batch, flow_attributes, is_batch
-from dibs.flow.plan import COMPLETED, SKIPPED, WAITING, Memo, decode_memo, is_open
+from dibs.flow.plan import COMPLETED, SKIPPED, WAITING, FlowMemo, decode_memo, is_open
 from dibs.flow.running.ending import NODES_ATTRIBUTE
 from dibs.model.job import Slot
 from dibs.model.results import State
@@ -152,10 +152,10 @@ def _known_numbers(slot: Slot) -> Numbers | None:
         return _count_notes(decode_memo(outcome.data.memo))
     digits = outcome.kept_attributes.get(NODES_ATTRIBUTE)
     notes = [] if digits is None else list(map(int, msgspec.json.decode(digits, type=str)))
-    return _count_notes(Memo(0, 0, notes)) if notes else None
+    return _count_notes(FlowMemo(0, 0, notes)) if notes else None
 
 
-def _count_notes(memo: Memo) -> Numbers:
+def _count_notes(memo: FlowMemo) -> Numbers:
     completed = sum(note == COMPLETED or note < 0 for note in memo.notes)
     skipped = sum(note == SKIPPED for note in memo.notes)
     opened = sum(note == WAITING or is_open(note) for note in memo.notes)
