@@ -16,7 +16,7 @@ from dibs.client.calls.handler_registry import (
     default_queue_name,
 )
 from dibs.client.connection.call_limits import DEFAULT_CALL_TIMEOUT, DEFAULT_MAX_PENDING, check_call_timeout
-from dibs.client.connection.queue_clients import QueueClients
+from dibs.client.connection.queue_client import QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.options.arguments import (
     DEFAULT_GRACE,

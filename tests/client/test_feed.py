@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Event, Queue, Refused, Update
-from dibs.client.connection import wakeups
+from dibs.client.connection import outcome_wait
 from dibs.model.results import EventPage
 from dibs_conformance.servers import RedisServer
 from tests.client.manual_claims import claimed
@@ -95,7 +95,7 @@ async def test_the_live_feed_hears_each_report_and_reads_it_with_one_get(
     """A poll would come after an hour, so each value comes by the wake-up of its report."""
     await queue.enqueue(1, id="a")
     async with claimed(queue) as claim, asyncio.timeout(60), queue.events() as events:
-        monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+        monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
         await claim.progress({"done": 0})
         received = [await anext(events)]
         calls = counted(app.storage, monkeypatch)
@@ -121,7 +121,7 @@ async def test_a_report_between_two_reads_of_the_live_feed_is_not_missed(
 ) -> None:
     await queue.enqueue(1, id="a")
     async with claimed(queue) as claim, asyncio.timeout(60), queue.events(kinds=["progress"]) as events:
-        monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+        monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
         for number in range(5):
             await claim.progress(number)
 
@@ -209,7 +209,7 @@ async def test_what_was_passed_over_is_not_read_again(queue: Queue) -> None:
 async def test_the_live_feed_shows_progress_of_the_ids_that_were_asked_for(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
     await queue.enqueue_many([queue.bind(1, id="a"), queue.bind(2, id="b")])
     async with queue.receive(wait=30) as claims, queue.events(ids=["b"], kinds=["progress"]) as events:
         held = {claim.id: claim for claim in [await anext(claims), await anext(claims)]}

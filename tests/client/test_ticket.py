@@ -20,7 +20,7 @@ from dibs import (
     Update,
     WaitTimeout,
 )
-from dibs.client.connection import wakeups
+from dibs.client.connection import outcome_wait
 from tests.client import handlers
 from tests.client.manual_claims import claimed
 
@@ -219,7 +219,7 @@ async def test_progress_comes_as_it_is_reported_until_the_enqueue_has_ended(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll would come after an hour, so each value comes by the wake-up of its report."""
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
     ticket = await queue.enqueue(1, id="a")
     received, later = [], ticket
     async with asyncio.timeout(60), claimed(queue) as claim:
@@ -240,7 +240,7 @@ async def test_progress_comes_as_it_is_reported_until_the_enqueue_has_ended(
 async def test_who_waits_for_progress_is_woken_by_a_report_and_by_the_end(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
     ticket = await queue.enqueue(1, id="a")
     values = ticket.progress()
     async with asyncio.timeout(60), claimed(queue) as claim:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs import Dibs, Queue
-from dibs.client.connection import wakeups
+from dibs.client.connection import outcome_wait
 from tests.lineage import scripted_handlers
 from tests.lineage.scripted_handlers import claim_one, run_until_empty, set_handler
 
@@ -49,7 +49,7 @@ async def test_who_follows_is_woken_by_what_happens_as_it_begins(
     app: Dibs, queue: Queue, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """An event between reading the log and waiting is not missed."""
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 60)
+    monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 60)
     await queue.configure(log_level="all")
     request = queue.bind(1, id="a").request
     async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.events() as events:
@@ -61,7 +61,7 @@ async def test_who_follows_is_woken_by_what_happens_as_it_begins(
 
 
 async def test_the_live_feed_has_progress(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeups, "WAIT_SECONDS", 3600)
+    monkeypatch.setattr(outcome_wait, "WAIT_SECONDS", 3600)
     await queue.enqueue(1, id="a")
     claim = await claim_one(queue)
     async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.events() as events:

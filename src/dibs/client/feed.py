@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 import msgspec
 from msgspec import Struct
 
-from dibs.client.connection.outcome_wait import abandon_wakeup
+from dibs.client.connection.outcome_wait import RepeatedWaits, abandon_wakeup, find_report
 from dibs.client.connection.queue_client import QueueClient
-from dibs.client.connection.wakeups import RepeatedWaits, find_report
 from dibs.client.options.arguments import check_list, utc_datetime, utc_datetime_or_none
 from dibs.client.status import decode_or_raw
 from dibs.errors import Refused

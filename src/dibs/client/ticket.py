@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 import msgspec
 from msgspec.structs import replace
 
-from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result
+from dibs.client.connection.outcome_wait import OutcomeWait, encoded_result, watch_progress
 from dibs.client.connection.queue_client import EnqueuedBatch, QueueClient
-from dibs.client.connection.wakeups import watch_progress
 from dibs.client.options.arguments import Seconds, wait_ms
 from dibs.client.options.job_settings import NO_RETENTION, extend_retention, retention_for_wait
 from dibs.client.status import Status, enqueue_status

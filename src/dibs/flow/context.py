@@ -8,8 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar, cast
 from attrs import frozen
 
 from dibs.client.calls.handler_registry import HandlerRegistry
-from dibs.client.connection.queue_client import QueueClient
-from dibs.client.connection.queue_clients import QueueClients
+from dibs.client.connection.queue_client import QueueClient, QueueClients
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.model.wakeup import FLOWS
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dibs import Dibs, Queue, StorageUnavailable, WaitTimeout
-from dibs.client.connection.queue_retentions import QueueRetentions
+from dibs.client.connection.coalesced_calls import QueueRetentions
 from tests.client.verb_counts import counted
 
 

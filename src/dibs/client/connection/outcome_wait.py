@@ -1,28 +1,170 @@
-"""Waits for the end of one enqueue: subscribe, read the state, poll slowly (contract 1, Done)."""
+"""Waits for the end of one enqueue: subscribe, read the state, poll slowly (contract 1, Done). Waits for
+the changes of a queue and for the progress of one enqueue, one call of `Storage.wait` after another.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from attrs import define, field
 from msgspec import structs
 
 from dibs.client.calls.current_job import counted_wait
 from dibs.client.connection.queue_client import QueueClient
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
-from dibs.client.connection.wait_messages import (
-    cancelled_message,
-    failure_message,
-    not_kept_message,
-    timeout_message,
-)
+from dibs.client.options.arguments import utc_datetime
 from dibs.client.options.job_settings import extend_retention
-from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, WaitTimeout
-from dibs.model.job import Outcome, OutcomeRetention, Slot
+from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, StorageError, WaitTimeout
+from dibs.model.job import Error, Job, Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
+from dibs.model.results import WaitResult
 from dibs.model.ticket_state import TicketState, ticket_state
+from dibs.storage.protocol import Storage, Watch
+
+
+def timeout_message(label: str, slot: Slot, revision: int) -> str:
+    """Return the message for a wait that ended before the enqueue `revision` of the id did.
+
+    `label` is "queue/id". `slot` is the slot of the id that the wait read last.
+    """
+    return f"{label} did not end in time: {_describe_pending(slot, revision)}"
+
+
+def _describe_pending(slot: Slot, revision: int) -> str:
+    current = slot.current
+    if current is None:
+        return "wait again or cancel it"
+    if slot.successor is not None and slot.successor.first <= revision:
+        return (
+            f"it waits until the active run of the same id ends (attempt {current.attempts}); wait again or "
+            "cancel it"
+        )
+    if current.run is not None:
+        return f"attempt {current.attempts} is active; wait again, or cancel it with running=True"
+    return _describe_waiting(current)
+
+
+def _describe_waiting(job: Job) -> str:
+    if job.attempts == 0 and job.run_at <= job.enqueued_at:
+        return "it was never claimed. Is a worker running for this queue, and is the queue not paused?"
+    since = "it was never claimed" if job.attempts == 0 else f"it waits again after attempt {job.attempts}"
+    due = utc_datetime(job.run_at).isoformat(timespec="seconds")
+    return f"{since} and is due at {due}; wait longer, or check that a worker runs for this queue"
+
+
+def not_kept_message(label: str, state: TicketState, revision: int) -> str:
+    """Return the message for an enqueue that ended and has no kept outcome. `label` is "queue/id"."""
+    ended = f"{label}: the enqueue with revision {revision} ended, and its outcome is no longer kept"
+    match state.later:
+        case "ended":
+            return (
+                f"{ended}: a later run of the same id replaced it, and an id keeps only its latest outcome; "
+                "use an id of its own for each result, or read the result before the next run ends"
+            )
+        case "live":
+            return (
+                f"{ended}. The id was enqueued again, and that job is live, so it is not the result of this "
+                "ticket; wait for the ticket of the later enqueue, or raise the retention"
+            )
+        case None:
+            return (
+                f"{label}: the storage keeps neither a job nor an outcome of the enqueue with revision "
+                f"{revision}. Either it ended and its outcome expired or was removed: raise its retention to "
+                "read it later. Or the storage lost it, as a failover or a restored backup may: enqueue it "
+                "again"
+            )
+
+
+def failure_message(label: str, outcome: Outcome) -> str:
+    """Return the message for a failed job: its attempts and its error. `label` is "queue/id"."""
+    error = outcome.error
+    reason = f"{error.type}: {error.message}" if error else "the storage kept no error"
+    attempts = "1 attempt" if outcome.attempts == 1 else f"{outcome.attempts} attempts"
+    return f"{label} failed permanently after {attempts}: {reason}"
+
+
+def cancelled_message(label: str, reason: Error) -> str:
+    """Return the message for a job that was cancelled with a reason. `label` is "queue/id"."""
+    return f"{label} was cancelled: {reason.type}: {reason.message}"
+
+
+#: Seconds of one call of `Storage.wait`, and so the longest delay that a lost wake-up causes.
+WAIT_SECONDS: Final = 1.0
+
+
+@define(eq=False)
+class RepeatedWaits:
+    """Calls of `Storage.wait` for one queue, one after another.
+
+    Each call continues at the token of the call before, so a change between two calls ends the second one at
+    once. The caller reads the state after `begin`, and again after each `next`.
+    """
+
+    _queue: str
+    _watch: Watch
+    #: Ids to wait for; empty for all ids of the queue.
+    _ids: Sequence[str] = ()
+    _since: Mapping[str, str] | None = field(default=None, init=False)
+
+    async def begin(self, storage: Storage) -> None:
+        """Get the first token, unless a call before has it."""
+        if self._since is None:
+            await self.next(storage, 0)
+
+    async def next(self, storage: Storage, seconds: float | None = None) -> WaitResult | None:
+        """Wait for the next change, by default for WAIT_SECONDS. Return None then if the storage failed."""
+        seconds = WAIT_SECONDS if seconds is None else seconds
+        try:
+            result = await storage.wait(
+                [self._queue], for_=self._watch, ids=self._ids, since=self._since, timeout=seconds
+            )
+        except StorageError:
+            await asyncio.sleep(seconds)
+            return None
+        self._since = result.since
+        return result
+
+
+async def watch_progress(client: QueueClient, id: str, revision: int) -> AsyncIterator[bytes]:
+    """Yield the progress that runs of the enqueue `revision` report, as JSON, until the enqueue has ended.
+
+    The last value of a run that ends between two reads comes from its outcome.
+    """
+    reports, latest = RepeatedWaits(client.name, "progress", [id]), None
+    while True:
+        storage = await client.storage()
+        await reports.begin(storage)
+        slot = await _read_slot(client, id)
+        state = ticket_state(slot, revision)
+        # The active run may be an older one, while the enqueue is in the successor.
+        is_current = slot.current is not None and slot.current.first <= revision <= slot.current.revision
+        report = find_report(slot.current if is_current else state.outcome)
+        if report is not None and report != latest:
+            latest = report
+            yield report[1]
+        if state.kind != "pending":
+            return
+        await reports.next(storage)
+
+
+async def _read_slot(client: QueueClient, id: str) -> Slot:
+    """Return the slot of the id. The `call_timeout` of the app ends no wait, so read again after it."""
+    while True:
+        try:
+            return await client.get(id)
+        except StorageBusy:
+            await asyncio.sleep(WAIT_SECONDS)
+
+
+def find_report(part: Job | Outcome | None) -> tuple[int, bytes] | None:
+    """Return the fence and the last progress of an active run, or of the run of an outcome; None for none."""
+    run = part.run if isinstance(part, Job) else part
+    return None if run is None or run.progress is None else (run.fence, run.progress)
+
 
 #: Seconds between two reads of the state, and so the longest delay that a lost wake-up causes.
 SLOW_POLL_SECONDS: Final = 1.0

@@ -1,4 +1,6 @@
-"""The client of one queue, which `Queue`, `Task`, `Ticket` and `Claim` share to call the storage."""
+"""The client of one queue, which `Queue`, `Task`, `Ticket` and `Claim` share to call the storage, and the
+clients of all queues of an app.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEM
 from dibs.client.connection.shared_waits import EndWaiter, WaitGroup
 from dibs.client.connection.storage_handle import StorageHandle
 from dibs.client.connection.transactions import TransactionCalls, in_transaction
-from dibs.client.options.serde import Serde
-from dibs.errors import BatchRefused, DibsError, Refused
-from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_request
-from dibs.model.job import OutcomeRetention, Slot
+from dibs.client.options.serde import JSON, Serde
+from dibs.errors import BatchRefused, ConfigurationError, DibsError, Refused
+from dibs.model.check_jobs import CheckedBatch, check_enqueue_queue, check_queue, check_request
+from dibs.model.job import FAIL_SUFFIX, OutcomeRetention, Slot
 from dibs.model.limits import Limits
 from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import EnqueueRequest, SettingsPatch, Settlement
@@ -275,3 +277,43 @@ def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
     rest = iter(ids)
     while part := tuple(islice(rest, MAX_BATCH_ITEMS)):
         yield part
+
+
+@define(eq=False)
+class QueueClients:
+    """The clients of the queues that an app has named so far. All share the storage of the app."""
+
+    _storage_handle: StorageHandle
+    _by_name: dict[str, QueueClient] = field(factory=dict, init=False)
+
+    def get(self, name: str, serde: Serde | None) -> QueueClient:
+        """Return the client of a queue; the first call makes it, with `serde` or the default serde.
+
+        Raises Refused if the name is not allowed or `serde` is no serde, ConfigurationError if the queue has
+        another serde.
+        """
+        check_queue(name)
+        if serde is not None and not isinstance(serde, Serde):
+            raise Refused(
+                f"serde is {serde!r:.60}; pass an object with name, encode and decode, as JsonSerde()",
+                field="serde",
+            )
+        known = self._by_name.get(name)
+        if known is None:
+            serde = serde or self._default_serde(name)
+            known = self._by_name[name] = QueueClient(self._storage_handle, name, serde)
+        if serde is not None and serde is not known.serde:
+            raise ConfigurationError(
+                f"queue {name!r} uses the serde {known.serde.name!r} already; "
+                "pass serde= in the first call that names the queue"
+            )
+        return known
+
+    def _default_serde(self, name: str) -> Serde:
+        """Return the serde of a queue without `serde=`: JSON, or for a fail queue the serde of its queue.
+
+        The fail queue of `emails` is `emails!fail`. A job of a fail queue has the payload of the failed job,
+        byte for byte, so both queues need the same serde.
+        """
+        parent = self._by_name.get(name.removesuffix(FAIL_SUFFIX))
+        return JSON if parent is None else parent.serde

@@ -26,8 +26,14 @@ from dibs.client.connection.call_limits import (
     check_max_pending,
     open_within,
 )
-from dibs.client.connection.forwarded_storage import ForwardedStorage, is_thread_safe
-from dibs.client.connection.open_storage import LoopStorages, Opening, OpenStorage, close_opened
+from dibs.client.connection.open_storage import (
+    ForwardedStorage,
+    LoopStorages,
+    Opening,
+    OpenStorage,
+    close_opened,
+    is_thread_safe,
+)
 from dibs.errors import ConfigurationError, NoStorage, NotRunning, StorageUnavailable
 from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.requests import EnqueueRequest
