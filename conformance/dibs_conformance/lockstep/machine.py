@@ -67,10 +67,16 @@ class MachineBase:
             self.issued.leases.append(self.lockstep.grant(some.EVERYWHERE, some.HOUR, some.HOLDERS[0]))
         return self.issued.leases[-1]
 
-    def settlements(self, data: st.DataObject, picked: list[int], queue: str) -> list[Settlement]:
-        """Return settlements for some runs of one queue, sometimes with a stale fence."""
+    def settlements(
+        self, data: st.DataObject, picked: list[int], queue: str, *, cross_queue: bool = True
+    ) -> list[Settlement]:
+        """Return settlements for some runs of one queue, sometimes with a stale fence.
+
+        With `cross_queue`, follow-ups may be for another queue, if the storage can do that.
+        """
         runs = [run for run in map(self.issued_run, picked) if run[0] == queue]
-        settle_actions = some.settle_actions(self.lockstep.now, queue, cross_queue=self.session.cross_queue)
+        crossing = cross_queue and self.session.cross_queue
+        settle_actions = some.settle_actions(self.lockstep.now, queue, cross_queue=crossing)
         given = [Settlement(id=id, fence=fence, action=data.draw(settle_actions)) for _, id, fence in runs]
         return [without_retention(one) for one in given] if queue.endswith(FAIL_SUFFIX) else given
 

@@ -98,7 +98,9 @@ class ServeRules(MachineBase):
     ) -> None:
         lease = self.live_lease(some.EVERYWHERE[0]) if alive else self.issued_lease(picked[0])
         steps = [
-            QueueStep(queue, self.settlements(data, picked, queue), limit)
+            # A follow-up in the queue of another step would come before or after the claim of that step: a
+            # storage may apply the steps in any order.
+            QueueStep(queue, self.settlements(data, picked, queue, cross_queue=False), limit)
             for queue, limit in sorted(zip(some.EVERYWHERE, limits, strict=True), key=itemgetter(0))
             if limit is not None
         ]
