@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 from msgspec.structs import replace
 
-from dibs.model import check_settings, rates
+from dibs.model import check_arguments, rates
 from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import (
     Complete,
@@ -266,7 +266,7 @@ async def test_a_storage_without_limits_refuses_them(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_storage_that_accepts_bad_limits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_settings, "_check_limits", lambda *_, **__: None)
+    monkeypatch.setattr(check_arguments, "_check_limits", lambda *_, **__: None)
     locations = Locations("memory:")
 
     async with locations.open(locations.new(), "manual") as storage:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import Refused
-from dibs.model.check_settings import check_settings
+from dibs.model.check_arguments import check_settings
 from dibs.model.requests import SettingsPatch, StartRate
 
 DAY = 86_400_000

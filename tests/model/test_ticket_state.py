@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dibs.model import transitions
 from dibs.model.job import EMPTY, EndKind, Job, JobData, NewJob, Outcome, Slot, Successor
 from dibs.model.requests import Update
-from dibs.model.ticket_state import TicketState, ticket_state
+from dibs.model.rules import TicketState, ticket_state
 
 
 def job(first: int, last: int) -> Job:

@@ -19,7 +19,7 @@ from dibs.client.options.job_settings import Retention
 from dibs.model.job import Error, Job, JobData, Outcome, Slot, Successor
 from dibs.model.overrides import readable
 from dibs.model.results import State
-from dibs.model.ticket_state import ticket_state
+from dibs.model.rules import ticket_state
 
 #: State of a job in a Status. `not_kept` is the state of an enqueue whose outcome has expired, and `absent`
 #: that of an `Update(create=False)` that found no live job.

@@ -21,8 +21,7 @@ from dibs.errors import ConfigurationError, JobAbsent
 from dibs.model.job import OutcomeRetention
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import CancelStatus, EnqueueResult, EnqueueStatus
-from dibs.model.rules import ABSENT
-from dibs.model.ticket_state import TicketState
+from dibs.model.rules import ABSENT, TicketState
 
 if TYPE_CHECKING:
     from dibs.client.sync.queue import BlockingTicket

@@ -30,7 +30,7 @@ from dibs.model.job import Error, JobData, Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import JobPatch
 from dibs.model.results import CancelStatus, RetryFailedStatus
-from dibs.model.ticket_state import ticket_state
+from dibs.model.rules import ticket_state
 from dibs.model.wakeup import FLOWS, Hint
 
 if TYPE_CHECKING:

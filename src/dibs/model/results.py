@@ -38,7 +38,7 @@ class EnqueueResult(Struct, frozen=True, gc=False):
     found: FoundState
     #: The first revision of the range.
     first: int
-    #: The last revision of the range. `dibs.model.ticket_state.ticket_state` needs it to find the outcome.
+    #: The last revision of the range. `dibs.model.rules.ticket_state` needs it to find the outcome.
     revision: int
     #: The outcome that is kept for the id; None unless the request has `want_outcome`, or none is kept.
     outcome: Outcome | None = None

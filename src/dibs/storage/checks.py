@@ -15,7 +15,7 @@ from typing import Final, get_args
 from msgspec import UNSET, UnsetType
 
 from dibs.errors import Refused
-from dibs.model import check_arguments, check_jobs, check_settings, check_values
+from dibs.model import check_arguments, check_jobs, check_values
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.limits import LIMITS, SAFE_INTEGER, Limits
 from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, SettingsPatch, Settlement
@@ -215,7 +215,7 @@ def check_configure(
 ) -> None:
     """Check the patch. `limits` is whether the storage has the capability of that name."""
     check_queue(queue, within=within)
-    check_settings.check_settings(patch, limits=limits)
+    check_arguments.check_settings(patch, limits=limits)
 
 
 def check_import(queue: str, records: Sequence[ExportRecord], within: Limits = LIMITS) -> None:

@@ -15,8 +15,7 @@ from dibs.errors import NotRunning
 from dibs.model.results import WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.indexed.index import Index
-from dibs.storage.indexed.session import P, T, Verb
-from dibs.storage.indexed.storage import IndexedStorage
+from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
 from dibs.storage.indexed.waiters import (
     Deadline,
     Waiter,

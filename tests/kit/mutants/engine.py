@@ -15,7 +15,7 @@ from dibs.model.requests import JobPatch
 from dibs.model.results import ExportRecord, SettleResult
 from dibs.storage.indexed import claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
-from dibs.storage.indexed.listing import Listing
+from dibs.storage.indexed.orders import Listing
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
 from tests.kit.mutants.planting import Patch, breaks, changed

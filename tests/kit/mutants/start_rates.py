@@ -15,8 +15,8 @@ from dibs.storage.file import commits
 from dibs.storage.indexed import settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.key_lines import KeyLines
+from dibs.storage.indexed.orders import QUEUE_CLOCK
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.start_clocks import QUEUE_CLOCK
 from tests.kit.mutants.commit_log import replayed
 from tests.kit.mutants.limits import is_leased, named
 from tests.kit.mutants.planting import Patch, Plant, breaks, changed

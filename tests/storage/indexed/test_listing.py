@@ -7,7 +7,7 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.storage.indexed.listing import Listing
+from dibs.storage.indexed.orders import Listing
 
 names = st.sampled_from([f"{i:02}" for i in range(12)] + ["é", "../x"])
 #: The ids added and removed between two pages.

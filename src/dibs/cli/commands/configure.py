@@ -19,7 +19,7 @@ from dibs.cli.tables import print_in_format
 from dibs.client.options.job_settings import ENDS, Retention
 from dibs.client.options.queue_settings import Rate, build_patch
 from dibs.errors import Refused
-from dibs.model.check_settings import MOST_LOG_RESULTS
+from dibs.model.check_arguments import MOST_LOG_RESULTS
 from dibs.model.requests import LogLevel, Settings, SettingsPatch
 
 LOG_LEVELS: Final = get_args(LogLevel)

@@ -22,7 +22,7 @@ from dibs.errors import JobCancelled, JobFailed, OutcomeNotKept, StorageBusy, St
 from dibs.model.job import Error, Job, Outcome, OutcomeRetention, Slot
 from dibs.model.requests import JobPatch
 from dibs.model.results import WaitResult
-from dibs.model.ticket_state import TicketState, ticket_state
+from dibs.model.rules import TicketState, ticket_state
 from dibs.storage.protocol import Storage, Watch
 
 

@@ -10,7 +10,7 @@ from attrs import frozen
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import Retention, build_retention, check_setting_names
 from dibs.errors import Refused
-from dibs.model.check_settings import MOST_LOG_RESULTS, MOST_STARTS, check_rate
+from dibs.model.check_arguments import MOST_LOG_RESULTS, MOST_STARTS, check_rate
 from dibs.model.check_values import check_optional_number
 from dibs.model.duration_text import format_duration
 from dibs.model.plain_values import to_plain_text

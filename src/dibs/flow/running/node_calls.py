@@ -37,7 +37,7 @@ from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import End, EnqueueRequest, Reject, Settlement
 from dibs.model.results import EnqueueResult
-from dibs.model.ticket_state import ticket_state
+from dibs.model.rules import ticket_state
 from dibs.model.wakeup import FLOWS, node_number
 from dibs.storage.protocol import Storage
 

@@ -1,4 +1,4 @@
-"""Checkpoints: the whole index in one file, which replaces the commit files before it.
+"""Checkpoints, each the whole index in one file that replaces the commits before it, and the space for them.
 
 A process writes a checkpoint while it holds the commit lock. So the checkpoint contains exactly the commits
 up to its number. The process then removes the files of the commits before that number. The last one stays: a
@@ -7,15 +7,16 @@ checkpoint without it shows that another program has removed commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from attrs import define
 
 from dibs.storage.file import commits
-from dibs.storage.file.directory import CHECKPOINT, COMMITS, Directory, commit_name
+from dibs.storage.file.directory import CHECKPOINT, COMMITS, RESERVE, Directory, commit_name
 from dibs.storage.file.folder import CorruptFile
 from dibs.storage.file.frames import encode_frame, read_frames
 from dibs.storage.indexed.index import Index
@@ -124,3 +125,56 @@ def _apply_body(index: Index, body: bytes, path: str) -> None:
         commits.apply(index, body)
     except msgspec.DecodeError as error:
         raise CorruptFile(path, f"this version of dibs cannot decode it ({error})") from None
+
+
+R = TypeVar("R")
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+#: Bytes that the file has at least beyond the next checkpoint, for the commits before it.
+SLACK: Final = 32 * 1024
+
+
+class Reserve:
+    """The file `reserve`. The caller holds the commit lock, except for `find`."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        #: Size of the file, in bytes, as this process knows it.
+        self.size = 0
+        #: True after the file was removed to use its space.
+        self.is_spent = False
+
+    def find(self) -> None:
+        """Read the size of the file, which another process may have changed."""
+        found = self._directory.identity(RESERVE)
+        self.size = 0 if found is None else found[2]
+
+    def cover(self, checkpoint: int) -> None:
+        """Give the file the size of a checkpoint, in bytes, and more. Raise OSError on a full disk."""
+        if checkpoint + SLACK > self.size:
+            # A quarter more, so that few steps extend the file.
+            self._resize(checkpoint + checkpoint // 4 + 2 * SLACK)
+        elif self.size > 4 * (checkpoint + SLACK):
+            self._resize(2 * (checkpoint + SLACK))
+
+    def _resize(self, size: int) -> None:
+        try:
+            self._directory.allocate(RESERVE, size)
+        except OSError as error:
+            # Without space for the next checkpoint no job is accepted. Any other error concerns this file
+            # only, for example a limit on the size of files.
+            if error.errno in _FULL:
+                raise
+            return
+        self.size, self.is_spent = size, False
+
+    def spend(self, write: Callable[[], R]) -> R:
+        """Call `write`. If the disk is full, remove the file and call it again. Raise OSError."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with suppress(FileNotFoundError):
+                self._directory.remove(RESERVE)
+            self.size, self.is_spent = 0, True
+            return write()

@@ -21,18 +21,17 @@ from dibs.model.results import WaitResult
 from dibs.storage.addresses import parse_file_path
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.file import checkpoint, commits, diagnosis
+from dibs.storage.file.checkpoint import Reserve
 from dibs.storage.file.directory import COMMITS, Directory, commit_name, to_read_error, to_write_error
 from dibs.storage.file.folder import CorruptFile, FolderReplaced, Identity
 from dibs.storage.file.frames import encode_frame
 from dibs.storage.file.listener import CommitWatch
 from dibs.storage.file.locks import CommitLock, Turn
 from dibs.storage.file.replay import Replay
-from dibs.storage.file.reserve import Reserve
 from dibs.storage.file.step_thread import StepThread
 from dibs.storage.indexed import by_id, enqueueing, settling, whole_queue
 from dibs.storage.indexed.index import Index, Step
-from dibs.storage.indexed.session import P, T, Verb
-from dibs.storage.indexed.storage import IndexedStorage
+from dibs.storage.indexed.storage import IndexedStorage, P, T, Verb
 from dibs.storage.indexed.waiters import (
     Deadline,
     Waiter,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dibs.model import events, transitions
-from dibs.model.job import EMPTY, Job
+from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult
-from dibs.storage.indexed import plain_runs, settling
+from dibs.storage.indexed import settling
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
@@ -50,8 +50,7 @@ def _claim_due_jobs(index: Index, queue: QueueIndex, lease: str, holder: str, li
         if charges:
             queue.charge_start(waiting.data.key)
         job = transitions.claim(waiting, index.next_number(), lease, holder, index.now)
-        if not plain_runs.start(queue, slot, job, lease):
-            queue.put(job.id, replace(slot, current=job))
+        queue.put(job.id, Slot(job, None, slot.outcome, slot.dropped))
         jobs.append(job)
         if logs:
             index.log_event(queue, events.note_event("claimed", job.id, index.now, job))

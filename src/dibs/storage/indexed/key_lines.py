@@ -16,7 +16,7 @@ from typing import Final
 from dibs.model import rates
 from dibs.model.job import Job, Slot
 from dibs.model.requests import Settings
-from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job
+from dibs.storage.indexed.orders import ClaimOrder, Due, find_waiting_job
 
 #: A line may have this many stale entries in addition to its number of waiting jobs.
 MOST_STALE: Final = 8

@@ -13,13 +13,19 @@ from heapq import heapify, heappop, heappush
 from dibs.model import rates
 from dibs.model.job import EMPTY, ActiveRun, Job, Outcome, Slot
 from dibs.model.requests import Settings
-from dibs.storage.indexed.claim_order import ClaimOrder, Due, find_waiting_job, waiting_job
 from dibs.storage.indexed.event_log import Entry, EventLog
-from dibs.storage.indexed.kept_outcomes import KeptOutcomes
 from dibs.storage.indexed.key_lines import KeyLines
-from dibs.storage.indexed.listing import Listing
+from dibs.storage.indexed.orders import (
+    QUEUE_CLOCK,
+    ClaimOrder,
+    Due,
+    KeptOutcomes,
+    Listing,
+    StartClocks,
+    find_waiting_job,
+    waiting_job,
+)
 from dibs.storage.indexed.records import Changes, Lease, RequestKey
-from dibs.storage.indexed.start_clocks import QUEUE_CLOCK, StartClocks
 
 #: The entry of a scheduled job: (run_at, seq, id, -priority).
 Scheduled = tuple[int, int, str, int]
@@ -110,7 +116,7 @@ class QueueIndex:
                 self._mark_cancel_request(id, after.run)
                 return
             else:
-                self.remove_active(id, before.run)
+                self._remove_active(id, before.run)
         if after is None:
             return
         run = after.run
@@ -135,7 +141,7 @@ class QueueIndex:
         else:
             self.cancel_requested.discard(id)
 
-    def remove_active(self, id: str, run: ActiveRun) -> None:
+    def _remove_active(self, id: str, run: ActiveRun) -> None:
         """Take a run out of the derived data, after its job has left the state active."""
         self.active -= 1
         if run.lease is None:

@@ -23,7 +23,6 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
-from dibs.storage.indexed import plain_runs
 from dibs.storage.indexed.enqueueing import enqueue_follow_ups
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -41,8 +40,7 @@ def _settle(index: Index, queue: QueueIndex, settlement: Settlement, limits: Lim
     # Test for Complete first: most settlements complete, and an isinstance that fails costs five times as
     # much as one that succeeds.
     if isinstance(decision, Complete) and job is not None:
-        if not plain_runs.complete(index, queue, slot, job, decision):
-            end(index, queue, slot, job, decision)
+        end(index, queue, slot, job, decision)
         return rules.DONE
     if isinstance(decision, SettleResult):
         return decision

@@ -14,8 +14,8 @@ from dibs.model.job import EMPTY, Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord, ImportStatus, PruneResult
 from dibs.storage.indexed.index import Index
+from dibs.storage.indexed.orders import QUEUE_CLOCK
 from dibs.storage.indexed.queue_index import QueueIndex
-from dibs.storage.indexed.start_clocks import QUEUE_CLOCK
 
 
 def configure(index: Index, queue: str, patch: SettingsPatch) -> Settings:
