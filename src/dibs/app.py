@@ -110,6 +110,8 @@ class Dibs:
     def from_redis(cls, client: Any, **options: Any) -> Self:
         """Return an app with the connection settings of a client of redis-py, for example `Redis(...)`.
 
+            app = Dibs.from_redis(Redis(host="localhost"), prefix="shop")
+
         The client may be a `Redis`, a `RedisCluster` or a pool, blocking or asyncio. The app opens
         connections of its own, and neither uses nor closes those of the client. `options` are those of a
         redis: URL, such as `prefix`.
@@ -121,6 +123,8 @@ class Dibs:
     @classmethod
     def from_pool(cls, pool: Any, **options: Any) -> Self:
         """Return an app with the connection settings of a pool of redis-py or of psycopg_pool.
+
+            app = Dibs.from_pool(ConnectionPool(), prefix="shop")
 
         The app opens connections of its own, and neither uses nor closes those of the pool. `options` are
         those of the URL, such as `prefix` or `schema`, and `max_connections`.
@@ -157,6 +161,12 @@ class Dibs:
     async def open(self) -> None:
         """Open the storage. Call `close` once for each `open`.
 
+            await app.open()
+            try:
+                await send.enqueue("ada@example.org")
+            finally:
+                await app.close()
+
         Raises NoStorage if no URL was given anywhere, StorageError if the storage cannot be opened.
         """
         await self._storage_handle.enter()
@@ -178,6 +188,9 @@ class Dibs:
     async def using(self, url: str, **options: Any) -> AsyncIterator[Self]:
         """Open another storage for a block: `async with app.using("memory:"):`. Useful in tests.
 
+            async with app.using("memory:"):
+                await send.enqueue("ada@example.org")
+
         After the block the app uses its former storage again. dibs.testing also offers a clock that the
         test moves, and runs jobs without a worker.
         """
@@ -188,6 +201,9 @@ class Dibs:
     def override_storage(self, storage: Storage) -> AbstractContextManager[None]:
         """Use another storage for a block: `with app.override_storage(storage):`.
 
+            with app.override_storage(open_storage("memory:")):
+                await send.enqueue("ada@example.org")
+
         The app opens that storage at the first use, or with `async with app`. After the block the app uses
         its former storage again.
         """
@@ -197,6 +213,13 @@ class Dibs:
         self, *, enqueue: EnqueueMiddleware | None = None, run: RunMiddleware | None = None
     ) -> None:
         """Wrap each enqueue, each run, or both in a context manager, as tracing does.
+
+            @asynccontextmanager
+            async def with_tenant(queue, requests):
+                print(f"{len(requests)} jobs for {queue}")
+                yield requests
+
+            app.middleware(enqueue=with_tenant)
 
         - `enqueue(queue, requests)` returns an async context manager that yields the requests to send.
         - `run(job)` returns a context manager. A worker enters it around each call of a handler, with the
@@ -219,6 +242,8 @@ class Dibs:
     def queue(self, name: str, *, serde: Serde | None = None) -> Queue:
         """Return the queue of this name.
 
+            await app.queue("mails").enqueue({"to": "ada@example.org"})
+
         `serde` encodes the data and results of the queue; the default is JSON. Pass it in the first call
         for a queue; later calls return a queue with the same serde.
 
@@ -231,6 +256,9 @@ class Dibs:
     async def queues(self) -> Sequence[Queue]:
         """Return the queues that the storage knows, also those of other apps and failure handlers.
 
+            for queue in await app.queues():
+                print(queue.name, (await queue.counts()).waiting)
+
         A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
         """
         storage = (await self._storage_handle.ensure_open()).bounded
@@ -238,6 +266,9 @@ class Dibs:
 
     async def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
         """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
+
+            for worker in await app.workers(runs=True):
+                print(worker.name, [run.id for run in worker.runs])
 
         A worker is listed from a second after its start, and a dead one for at most three times its lease.
         """
@@ -262,6 +293,12 @@ class Dibs:
         **settings: Unpack[TaskSettings],
     ) -> Any:
         """Declare a function as a task, which has a queue: `@app.task` or `@app.task(timeout=30)`.
+
+            @app.task(timeout="5m", max_retries=3)
+            async def welcome(address: str) -> str:
+                return f"sent to {address}"
+
+            ticket = await welcome.enqueue("ada@example.org")
 
         The options, each with its default:
 
@@ -317,7 +354,10 @@ class Dibs:
         return TaskDecorator(declare) if function is None else declare(function)
 
     def get_task(self, name: str) -> Task[Any, Any]:
-        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
+        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks.
+
+        Example: `await app.get_task("send").enqueue("ada@example.org")`
+        """
         if name not in self._tasks:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise UnknownTask(f"no task {name!r} is declared on this app; the declared tasks are: {known}")
@@ -332,6 +372,11 @@ class Dibs:
 
     def lifespan(self, function: L) -> L:
         """Declare an async generator that yields once: a worker process runs it around all its jobs.
+
+            @app.lifespan
+            async def resources():
+                async with open_pool() as pool:
+                    yield pool  # handlers get it as current_job().resources
 
         The part before the yield runs before the first claim of each worker process, for example to open a
         connection pool. Handlers get the yielded value as `current_job().resources`. The part after the
@@ -361,6 +406,11 @@ class Dibs:
     ) -> Flow:
         """Return a new, empty flow. Add jobs that wait for each other, and enqueue all of them together.
 
+            flow = app.flow("album-42")
+            small = [flow.add(resize.bind(image)) for image in ("a.png", "b.png")]
+            flow.add(send.bind("ada@example.org"), after=small)
+            ticket = await flow.enqueue()
+
         - `id`: id of the flow, 1 to 480 bytes; default: a generated one, which sorts by time.
         - `keep`: seconds that the outcome of each node is kept at least, for its dependents and the status;
           None is for ever. Default 7 days.
@@ -384,6 +434,8 @@ class Dibs:
     ) -> Chain:
         """Return calls that run one after the other, each with the result before it as its first argument.
 
+            ticket = await app.chain(resize.bind("a.png"), send).enqueue()
+
         A call is a task, or made with `task.bind(...)`; each but the first leaves out the first argument. The
         settings are those of `flow`. Raises ConfigurationError for an app without flows=True, Refused.
         """
@@ -393,6 +445,8 @@ class Dibs:
 
     def get_flow(self, id: str) -> StoredFlow:
         """Return the flow with this id in the storage, to see its status, cancel it or retry it.
+
+            status = await app.get_flow("album-42").status()  # None for an unknown flow
 
         Raises ConfigurationError for an app without flows=True, Refused for a bad id.
         """
@@ -414,6 +468,9 @@ class Dibs:
         attributes: Mapping[str, Any] | None = None,
     ) -> Batch:
         """Return a new batch: any number of jobs, its *members*, with callbacks after their end.
+
+            async with app.batch("mailing-7", on_finish=send.bind("boss@example.org")) as batch:
+                await batch.enqueue_many(send.bind(to) for to in ("ada@example.org", "bo@example.org"))
 
         Use it as `async with app.batch(...) as batch:`, and add members with `await batch.enqueue_many(...)`.
 
@@ -442,6 +499,8 @@ class Dibs:
 
     def get_batch(self, id: str | None = None) -> StoredBatch:
         """Return the batch with this id in the storage, to add members to it or to read its results.
+
+            await app.get_batch("mailing-7").close()
 
         Default: in a handler, the batch of which the running job is a member or a callback. Raises
         ConfigurationError for an app without flows=True, and for a job that belongs to no batch; Refused for
@@ -472,6 +531,9 @@ class Dibs:
         handle_signals: bool = True,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
+
+            report = await app.work(until="idle")
+            print(report.total("completed"), report.total("failed"))
 
         - `queues`: names of the queues to serve; default: all queues that have a handler.
         - `processes`: number of worker processes; None: one per CPU; 0: jobs run in this process. Default 0.
@@ -524,6 +586,8 @@ class Dibs:
 
     def stop(self, grace: Seconds | None = None) -> None:
         """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
+
+            app.stop(grace=5)  # running jobs have 5 seconds to end
 
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
         `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.

@@ -111,6 +111,8 @@ class Claim:
     ) -> None:
         """Complete the job with a result that the queue's serde can encode.
 
+            await claim.complete({"sent": True}, then=[queue.bind({"to": "bo@example.org"})], retention="1d")
+
         - `then`: jobs, made with `bind`, that are enqueued in the same atomic step.
         - `retention`: how long the outcome is kept, in seconds or as a Retention. Default: the retention of
           the job.
@@ -130,6 +132,8 @@ class Claim:
         self, error: BaseException | str, *, then: Iterable[Bound[Any]] = (), connection: Any = None
     ) -> None:
         """Fail the job with an error, without a retry.
+
+            await claim.fail(ValueError("no such address"))
 
         If the queue has a failure handler, its job is enqueued in the same atomic step. `then` and
         `connection` are those of `complete`.
@@ -152,6 +156,8 @@ class Claim:
     ) -> SettleStatus:
         """Return the job to the queue and count a retry. It may start at once, after `delay` s, or from `at`.
 
+            assert await claim.retry(delay="30s", error=TimeoutError("no answer")) == "returned"
+
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
         if at is not None and delay is not None:
@@ -168,6 +174,8 @@ class Claim:
     async def release(self, *, delay: Seconds | None = None, until: datetime | None = None) -> SettleStatus:
         """Return the job to the queue without counting an attempt or a retry.
 
+            assert await claim.release() == "returned"
+
         It may start at once, after `delay` s, or from `until`. Without both it keeps its place in the queue.
 
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
@@ -183,6 +191,9 @@ class Claim:
     async def hand_off(self) -> int:
         """Hand the job off: it stays active without a lease until `queue.finish(id, revision)` ends it.
 
+            revision = await claim.hand_off()
+            await queue.finish(claim.id, revision, result="signed")  # hours later, from any program
+
         Returns that revision. A handed-off job never returns to the queue by itself. Raises JobCancelled if
         the run was asked to stop: the job has ended then.
         """
@@ -195,6 +206,8 @@ class Claim:
     async def extend(self, seconds: Seconds) -> None:
         """Renew the lease, so that it ends no earlier than `seconds` from now.
 
+            await claim.extend("5m")
+
         The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
         """
         storage = await self._client.bounded_storage()
@@ -204,6 +217,8 @@ class Claim:
 
     async def progress(self, value: Any) -> None:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
+
+            await claim.progress({"percent": 40})
 
         Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
         """

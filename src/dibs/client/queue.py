@@ -79,6 +79,8 @@ class Queue(StoredQueue):
     ) -> Ticket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
 
+            ticket = await queue.enqueue({"to": "ada@example.org"}, id="mail-1", delay="5m")
+
         If this app has the handler of the queue, the data is checked against its type hint, and refused if
         it would arrive changed. Concurrent calls are sent to the storage in one batch. With a `connection`
         of psycopg, SQLAlchemy or Django the job is enqueued in its transaction.
@@ -129,6 +131,8 @@ class Queue(StoredQueue):
     ) -> Any:
         """Enqueue a job, wait for it, and return its result.
 
+            result = await app.queue("echo").enqueue_and_wait({"n": 1}, wait="10s")
+
         It waits at most `wait` seconds, by default 60; None waits until the job ends. The settings are
         those of `enqueue`. Raises the errors of `enqueue` and of `ticket.result`. After WaitTimeout the job
         stays in the queue.
@@ -147,6 +151,8 @@ class Queue(StoredQueue):
     async def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[Ticket[Any]]:
         """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.
 
+            tickets = await queue.enqueue_many([{"to": "ada"}, queue.bind({"to": "bo"}, priority=5)])
+
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
@@ -156,6 +162,8 @@ class Queue(StoredQueue):
 
     def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound[Any]:
         """Return a job to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
+
+            await claim.complete(then=[queue.bind({"to": "bo@example.org"}, delay="1h")])
 
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
         """
@@ -182,7 +190,10 @@ class Queue(StoredQueue):
         return build_update(settings, want_outcome=want_outcome)
 
     def ticket(self, id: str, revision: int) -> Ticket[Any]:
-        """Return the ticket of an earlier enqueue by its id and revision, also one of another process."""
+        """Return the ticket of an earlier enqueue by its id and revision, also one of another process.
+
+        Example: `status = await queue.ticket(ticket.id, ticket.revision).status()`
+        """
         check_is_text("id", id)
         check_revision("revision", revision)
         return Ticket(self._client, id, revision)
@@ -198,6 +209,10 @@ class Queue(StoredQueue):
         self, function: Any = None, /, **settings: Unpack[HandlerSettings]
     ) -> Any:
         """Declare the function that runs the jobs of this queue: `@queue.handler`.
+
+            @queue.handler(timeout="1m")
+            async def deliver(data: dict[str, str], job: CurrentJob) -> str:
+                return f"attempt {job.attempt} for {data['to']}"
 
         A worker calls it with (data) or (data, job): the data is converted to its type hint, and the job is
         the CurrentJob. The options are those of Dibs.task without `queue`, `serde` and the schedule.
@@ -227,6 +242,10 @@ class Queue(StoredQueue):
     ) -> Any:
         """Declare the failure handler: a worker calls it at least once for each failed job of this queue.
 
+            @queue.on_failure
+            async def report(failure: Failure) -> None:
+                print(failure.id, failure.error.message)
+
         A job fails when it has no retries left, or at once with PermanentError. The worker calls the failure
         handler with (failure) or (failure, job): a Failure and the CurrentJob. It runs as a job of the queue
         `name!fail`; the options set the limits of these runs, without `exact_arguments`. By default it is
@@ -252,6 +271,11 @@ class Queue(StoredQueue):
     def after(self, hook: H) -> H:
         """Declare a hook: a worker calls it with the Ending of each run, before it settles the run.
 
+            @app.queue("echo").after
+            def shorten(ending: Ending) -> None:
+                if ending.kind == "completed":
+                    ending.result = str(ending.result)[:100]
+
         The hook may change the result and the retention. Raises BadHandler for a second hook, or if the app
         has no handler for this queue yet.
         """
@@ -269,6 +293,10 @@ class Queue(StoredQueue):
 
     def receive(self, max_jobs: int = 10, lease: Seconds = 30, wait: Seconds | None = None) -> Receiver:
         """Claim jobs without a worker: `async with queue.receive() as claims: async for claim in claims:`.
+
+            async with queue.receive(max_jobs=5, wait=1) as claims:
+                async for claim in claims:
+                    await claim.complete("done")
 
         - `max_jobs`: number of claims that may be open at a time. Default 10.
         - `lease`: seconds of the lease, which is renewed in the background. Default 30.
@@ -289,6 +317,12 @@ class Queue(StoredQueue):
         kinds: Iterable[FeedKind] | None = None,
     ) -> Feed:
         """Follow the events of this queue: `async with queue.events() as events: async for event in events:`.
+
+            async with queue.events(kinds=["completed"]) as events:
+                await claim.complete("sent")
+                async for event in events:
+                    print(event.id, event.kind)
+                    break
 
         - `after`: offset of an event; the feed begins with the event after it. "" is the start of the log,
           also if its first events were trimmed. Default None: new events, and the progress that runs report.

@@ -91,6 +91,8 @@ class Schedules:
     ) -> ScheduleStatus:
         """Make a schedule, or change the one with this name in place. It may be repeated.
 
+            await queue.schedules.set("digest", queue.bind({"to": "ada"}), cron="0 7 * * *")
+
         - `name`: 1 to 503 bytes.
         - `call`: the job of each run, made with `task.bind(...)` or `queue.bind(...)` of this queue. It may
           have options such as `priority` and `timeout`, but no id, time, `on_conflict` and `start_by`.
@@ -138,7 +140,10 @@ class Schedules:
         return request.job.data
 
     async def get(self, name: str) -> ScheduleStatus | None:
-        """Return the schedule with this name; None if there is none."""
+        """Return the schedule with this name; None if there is none.
+
+        Example: `schedule = await queue.schedules.get("digest")`
+        """
         id = schedule_id(name)
         storage = await self._client.bounded_storage()
         [slot] = await storage.get(self._client.name, [id])
@@ -146,6 +151,8 @@ class Schedules:
 
     async def list(self, *, limit: int | None = None) -> Sequence[ScheduleStatus]:
         """Return the schedules of the queue, in any order, with the one that the task declares.
+
+            names = [schedule.name for schedule in await queue.schedules.list()]
 
         It reads all waiting and active jobs of the queue. `limit`: most schedules to return; None for all.
         """
@@ -161,12 +168,17 @@ class Schedules:
     async def pause(self, name: str) -> bool:
         """Stop a schedule until `resume`. Return False if there is none with this name.
 
+            paused = await queue.schedules.pause("digest")
+
         An active run goes on. A retry of it waits for `resume`, too.
         """
         return await self._pause(name, paused=True)
 
     async def resume(self, name: str) -> bool:
-        """Resume a paused schedule at its next time. Return False if no schedule has this name."""
+        """Resume a paused schedule at its next time. Return False if no schedule has this name.
+
+        Example: `resumed = await queue.schedules.resume("digest")`
+        """
         return await self._pause(name, paused=False)
 
     async def _pause(self, name: str, *, paused: bool) -> bool:
@@ -175,6 +187,8 @@ class Schedules:
 
     async def remove(self, name: str) -> bool:
         """End a schedule. Return False if there is none with this name.
+
+            removed = await queue.schedules.remove("digest")
 
         An active run goes on; no retry of it and no further run comes.
         """

@@ -64,7 +64,10 @@ class StoredQueue:
     # -- by id ---------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> Status | None:
-        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
+        """Return the status of the job with this id, or of its outcome; None for an unknown id.
+
+        Example: `status = await queue.get("mail-1")`
+        """
         return slot_status(self._client, id, await self._client.get(id))
 
     def list(self, state: State, *, limit: int | None = None, after: str | None = None) -> Listing:
@@ -81,13 +84,18 @@ class StoredQueue:
     async def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
         """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
 
+            assert await queue.cancel("mail-1", running=True) in ("cancelled", "not_found")
+
         Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
         `running` is False; "completed" or "failed" if it ended before; "not_found".
         """
         return (await self.cancel_many([id], running=running))[0]
 
     async def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
-        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
+        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order.
+
+        Example: `answers = await queue.cancel_many(["mail-1", "mail-2"])`
+        """
         storage = await self._client.bounded_storage()
         answers: list[CancelStatus] = []
         for batch in split_ids(ids):
@@ -113,6 +121,8 @@ class StoredQueue:
     ) -> AmendStatus:
         """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
 
+            await queue.amend("mail-1", delay="1h", attributes={"moved_by": "ada"})
+
         - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
         - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
         - `lease`: least seconds of the lease when `receive()` claims the job; only for a waiting job.
@@ -135,6 +145,9 @@ class StoredQueue:
     ) -> FinishStatus:
         """End a job that was handed off: complete it with `result`, or fail it with `error`.
 
+            revision = await claim.hand_off()  # another program does the work, and then:
+            await queue.finish(claim.id, revision, result="delivered")
+
         A failure gets a job of the failure handler, if a worker has one (setting `fail_handler`).
         `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
         "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
@@ -153,24 +166,36 @@ class StoredQueue:
     async def retry_failed(self, id: str) -> RetryFailedStatus:
         """Return a failed job to the queue, with its counts of attempts and retries at 0.
 
+            async for failed in queue.list("failed", limit=100):
+                await queue.retry_failed(failed.id)
+
         Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
         "completed" or "cancelled" if it did not fail; "not_found".
         """
         return (await self.retry_failed_many([id]))[0]
 
     async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
-        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
+        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order.
+
+        Example: `answers = await queue.retry_failed_many(["mail-1", "mail-2"])`
+        """
         storage = await self._client.bounded_storage()
         return [answer for batch in split_ids(ids) for answer in await storage.retry_failed(self.name, batch)]
 
     async def forget(self, id: str) -> bool:
-        """Remove the job and the outcome of an id in any state; return whether there were any."""
+        """Remove the job and the outcome of an id in any state; return whether there were any.
+
+        Example: `existed = await queue.forget("mail-1")`
+        """
         return (await (await self._client.bounded_storage()).forget(self.name, [id]))[0]
 
     # -- the queue -----------------------------------------------------------------------------------
 
     async def pause(self) -> None:
-        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait.
+
+        Example: `await queue.pause()`
+        """
         await self.configure(paused=True)
 
     async def resume(self) -> None:
@@ -178,11 +203,16 @@ class StoredQueue:
         await self.configure(paused=False)
 
     async def counts(self) -> Counts:
-        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
+        """Return the number of jobs in each state; above 10,000 a number may be approximate.
+
+        Example: `print((await queue.counts()).waiting)`
+        """
         return (await (await self._client.bounded_storage()).counts([self.name]))[self.name]
 
     async def clear(self, *, running: bool = False) -> int:
         """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
+
+            removed = await queue.clear(running=True)
 
         Active jobs continue, and their outcomes are kept. With `running=True` they are removed, too: their
         holders get LeaseLost. Waiters of a removed job get JobCancelled or OutcomeNotKept. A job that is
@@ -215,6 +245,8 @@ class StoredQueue:
     async def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
 
+            await queue.configure(max_active=5, rate=Rate(100, per="1m"), retention="7d")
+
         - `paused`: whether claims are stopped. Default False.
         - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
           Default None.
@@ -241,6 +273,8 @@ class StoredQueue:
 
     async def prune(self) -> PruneResult:
         """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
+
+            removed = (await queue.prune()).outcomes
 
         Returns the number of removed records of each kind.
         """

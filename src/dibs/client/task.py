@@ -86,6 +86,8 @@ class TaskEnqueuer(Generic[P, R]):
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Enqueue a call of the function and return its ticket.
 
+            ticket = await send.enqueue("ada@example.org", subject="Welcome")
+
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
         the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
         job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
@@ -109,6 +111,8 @@ class TaskEnqueuer(Generic[P, R]):
     async def enqueue_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
 
+            text = await send.enqueue_and_wait("ada@example.org")
+
         It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
         and of `ticket.result`. After WaitTimeout the job stays in the queue.
         """
@@ -129,6 +133,8 @@ class TaskEnqueuer(Generic[P, R]):
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
+
+            await send.enqueue_many([send.bind(to) for to in ("ada@example.org", "bo@example.org")])
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
         """
@@ -230,6 +236,8 @@ class Task(TaskEnqueuer[P, R]):
     ) -> Sequence[Ticket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
+            tickets = await send.enqueue_many(send.bind(to) for to in ("ada@example.org", "bo@example.org"))
+
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
@@ -261,6 +269,8 @@ class Task(TaskEnqueuer[P, R]):
     def ticket(self, id: str, revision: int) -> Ticket[R]:
         """Return the ticket of an earlier enqueue by its id and revision, also one of another process.
 
+            text = await send.ticket(ticket.id, ticket.revision).result()
+
         Its `result()` has the return type of the function: `await charge.ticket(id, revision).result()`.
         Raises Refused for an id that is no text, or a revision that is no number.
         """
@@ -277,6 +287,10 @@ class Task(TaskEnqueuer[P, R]):
     ) -> Any:
         """Declare the failure handler: a worker calls it with a Failure for each failed call.
 
+            @send.on_failure
+            async def report(failure: Failure) -> None:
+                print(failure.args, failure.error.message)
+
         See Queue.on_failure for the details; the options are those of a handler.
         """
         if function is None:
@@ -285,6 +299,10 @@ class Task(TaskEnqueuer[P, R]):
 
     def after(self, hook: H) -> H:
         """Declare a hook: the worker calls it with the Ending of each run, before it settles the run.
+
+            @send.after
+            def note(ending: Ending) -> None:
+                print(ending.id, ending.kind)
 
         See Queue.after. Raises BadHandler for a second hook.
         """

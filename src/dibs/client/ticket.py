@@ -117,6 +117,11 @@ class Ticket(Generic[R]):
     async def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
         """Wait for the end of this enqueue and return the result of its job.
 
+            try:
+                text = await ticket.result(wait="10s")
+            except JobFailed as failed:
+                print(failed.error)
+
         `wait` is in seconds; None waits until the job ends. Only the run of this enqueue counts, or the run
         of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
         one minute.
@@ -155,6 +160,9 @@ class Ticket(Generic[R]):
     async def progress(self) -> AsyncIterator[Any]:
         """Yield each value that the job reports with `progress`, until this enqueue has ended.
 
+            async for value in ticket.progress():
+                print(value)
+
         Use it as `async for value in ticket.progress():`. A value that was reported before comes first. Of
         several reports in a row, only the latest may come. The last value of the run that ended comes last,
         if its outcome is kept. A retried run goes on with the values of its next run. Afterwards
@@ -167,13 +175,19 @@ class Ticket(Generic[R]):
             yield msgspec.json.decode(value)
 
     async def status(self) -> Status:
-        """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
+        """Return the state of this enqueue. It is `not_kept` after the outcome has expired.
+
+        Example: `state = (await ticket.status()).state`
+        """
         if self.revision == ABSENT.revision:
             return Status(queue=self.queue, id=self.id, state="absent")
         return enqueue_status(self._client, self.id, await self._client.get(self.id), self.revision)
 
     async def cancel(self, *, running: bool = False) -> CancelStatus:
-        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""
+        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel.
+
+        Example: `effect = await ticket.cancel(running=True)`
+        """
         storage = await self._client.bounded_storage()
         return (await storage.cancel(self.queue, [self.id], running=running))[0]
 

@@ -122,6 +122,9 @@ class Flow:
     ) -> Node[Any]:
         """Add a job, made with `task.bind(...)` or `queue.bind(...)`, or another flow, and return its node.
 
+            small = flow.add(resize.bind("a.png"))
+            flow.add(send.bind("ada@example.org", subject=small.output))  # waits for `small`
+
         A node in the arguments of the call, also inside lists, tuples and dicts, is a parent of the new node,
         and its result arrives in its place. `after` are further parents. `on_failure` says what happens if
         one of them does not complete: "stop" skips the new node, "ignore" runs it. A node whose result is an
@@ -147,7 +150,10 @@ class Flow:
         return self._append(_with_parents(node, self._numbers(after), on_failure), decode)
 
     def add_next(self, job: Bound[R], previous: Node[Any]) -> Node[R]:
-        """Add a call of a task whose first argument is the result of `previous`. Raises Refused."""
+        """Add a call of a task whose first argument is the result of `previous`. Raises Refused.
+
+        Example: `flow.add_next(send.bind(), flow.add(resize.bind("a.png")))`
+        """
         _check_bound(job)
         if job.call is not None:
             call = plan_call(job.call, previous, self._number_of)
@@ -165,12 +171,17 @@ class Flow:
     def returns(self, node: Node[Any]) -> None:
         """Make the result of a node the result of the flow; without a call, the result is None.
 
+            flow.returns(flow.add(resize.bind("a.png")))
+
         The flow fails if this node does not complete. Raises Refused for a node of another flow.
         """
         self._returns = self._number_of(node)
 
     async def enqueue(self, *, connection: Any = None) -> Ticket[Any]:
         """Enqueue the flow as one job of the queue `dibs.flows`, and return its ticket.
+
+            flow.add(resize.bind("a.png"))
+            ticket = await flow.enqueue()
 
         A worker of an app with flows=True then enqueues the nodes, each after its parents. With a
         `connection` of psycopg, SQLAlchemy or Django the flow is enqueued in its transaction. If the flow id
@@ -382,5 +393,8 @@ class Chain:
         return BlockingChain(self)
 
     async def enqueue(self, *, connection: Any = None) -> Ticket[Any]:
-        """Enqueue the calls as one flow, and return its ticket. See Flow.enqueue."""
+        """Enqueue the calls as one flow, and return its ticket. See Flow.enqueue.
+
+        Example: `text = await (await app.chain(resize.bind("a.png"), send).enqueue()).result()`
+        """
         return await self._flow.enqueue(connection=connection)

@@ -118,6 +118,10 @@ class StoredFlow:
     async def status(self) -> FlowStatus | None:
         """Return the state of the flow and of each node; None for an unknown flow.
 
+            status = await app.get_flow("album-42").status()
+            if status is not None:
+                print([node.state for node in status.nodes])
+
         The states of open nodes are read from their jobs, 1,000 in one request. Raises StorageError,
         ValueError if the job is no flow.
         """
@@ -152,6 +156,8 @@ class StoredFlow:
     async def cancel(self) -> CancelStatus:
         """Cancel the flow: its evaluation cancels the nodes that are open, and ends the flow as cancelled.
 
+            effect = await app.get_flow("album-42").cancel()
+
         Jobs with an id of their own, which other flows may share, go on. Returns "cancelled" for a flow that
         had not started, "requested", the kind of the end of an ended flow, or "not_found".
         """
@@ -169,12 +175,16 @@ class StoredFlow:
     async def wake(self) -> None:
         """Make the evaluation of the flow due at once. It comes by itself within a minute.
 
+            await app.get_flow("album-42").wake()
+
         Useful after a change that dibs does not notice, such as a cancel of the flow job by another program.
         """
         await wake_up(await self._client.bounded_storage(), self.id, Hint(token=f"wake {new_id()}"))
 
     async def retry_failed(self) -> RetryFailedStatus:
         """Return a failed flow to its queue: completed nodes stay, and the others run again.
+
+            effect = await app.get_flow("album-42").retry_failed()
 
         Returns "queued"; "live" if the flow has not ended; "completed" or "cancelled" if it did not fail;
         "not_found".

@@ -116,6 +116,9 @@ class Rehearsal:
     async def run_due(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
         """Run all due jobs, and the due jobs that these enqueue, and return a report. The clock stands still.
 
+            report = await jobs.run_due()
+            assert report.total("completed") == 1
+
         Raises WaitTimeout after `max_runs` runs.
         """
         report = WorkReport()
@@ -124,6 +127,8 @@ class Rehearsal:
 
     async def run_until_empty(self, max_runs: int = DEFAULT_MAX_RUNS) -> WorkReport:
         """Run jobs until no job waits, and return a report. The clock jumps to each delay and retry.
+
+            await jobs.run_until_empty()
 
         Jobs of paused queues, jobs without a handler, successors of jobs that are claimed elsewhere, and the
         next ticks of periodic tasks stay. Raises WaitTimeout after `max_runs` runs.
@@ -135,6 +140,9 @@ class Rehearsal:
 
     async def advance(self, seconds: Seconds) -> None:
         """Move the clock forward: scheduled jobs become due, leases and outcomes expire.
+
+            await jobs.advance("1h")
+            await jobs.run_due()
 
         No job runs. With `inline=True` each job runs when the clock reaches its time.
         """

@@ -177,6 +177,8 @@ class CurrentJob:
     def progress(self, value: Any) -> Awaitable[None]:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
 
+            await job.progress({"percent": 40})
+
         Raises LeaseLost if the lease of the run has ended, Refused if JSON cannot encode the value.
         """
         raw = JSON.encode(value)
@@ -220,6 +222,8 @@ class CurrentJob:
 
     def step_key(self, name: str) -> str:
         """Return an idempotency key for a step, to pass to other systems: text of 32 hex digits.
+
+            await job.step("charge", charge, "order-7", idempotency_key=job.step_key("charge"))
 
         It is the same in each run of this job, and different for each job, payload and name. It is made of
         the queue, the id, the first revision and the payload of the job, and the name. `retry_failed` makes a
@@ -283,6 +287,8 @@ class CurrentJob:
     def hand_off(self) -> int:
         """Hand the job off when the handler returns: it stays active until `queue.finish` ends it.
 
+            revision = job.hand_off()  # pass it to the program that calls queue.finish
+
         Returns the revision for `queue.finish(id, revision)`, which any process may call with the result.
         Until the handler has returned and the worker has stored the hand-off, `finish` answers "refused".
         The return value of the handler is ignored. A handler that raises an error is not handed off.
@@ -300,6 +306,8 @@ class CurrentJob:
 
     def then(self, bound: Bound[Any], *, on: Literal["completed", "failed"] = "completed") -> None:
         """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
+
+            job.then(send.bind("bo@example.org"))
 
         By default the job is enqueued if this run completes; with on="failed" if this run fails the job for
         good, by an error or its timeout. If the process of the handler dies, its follow-ups are lost.

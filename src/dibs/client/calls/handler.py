@@ -137,6 +137,8 @@ class Ending(Struct, kw_only=True):
     def then(self, bound: Bound[Any]) -> None:
         """Enqueue a job, made with `bind`, in the same atomic step as the end of this run.
 
+            ending.then(send.bind("bo@example.org"))
+
         Raises Refused if the job is not allowed, or if the run was cancelled. If the storage cannot enqueue
         to the job's queue in this step (it lacks the capability `cross_queue`), the run fails with that
         reason.

@@ -72,6 +72,12 @@ class BlockingDibs:
     def open(self) -> None:
         """Open the storage. Call `close` once for each `open`.
 
+            app.open()
+            try:
+                send.enqueue("ada@example.org")
+            finally:
+                app.close()
+
         Raises NoStorage if no URL was given anywhere, StorageError if the storage cannot be opened.
         """
         return run(self._storage_handle, "await app.open(...)", self._source.open())
@@ -92,6 +98,8 @@ class BlockingDibs:
     def queue(self, name: str, *, serde: Serde | None = None) -> BlockingQueue:
         """Return the queue of this name.
 
+            app.queue("mails").enqueue({"to": "ada@example.org"})
+
         `serde` encodes the data and results of the queue; the default is JSON. Pass it in the first call
         for a queue; later calls return a queue with the same serde.
 
@@ -101,6 +109,9 @@ class BlockingDibs:
 
     def queues(self) -> Sequence[BlockingQueue]:
         """Return the queues that the storage knows, also those of other apps and failure handlers.
+
+            for queue in app.queues():
+                print(queue.name, (queue.counts()).waiting)
 
         A queue is known once it was used or configured, and the list may lag behind (contract 3, queues).
         """
@@ -112,18 +123,29 @@ class BlockingDibs:
     def workers(self, *, runs: bool = False) -> Sequence[WorkerInfo]:
         """Return the workers that live, by name. `runs`: True also reads the active jobs of each.
 
+            for worker in app.workers(runs=True):
+                print(worker.name, [run.id for run in worker.runs])
+
         A worker is listed from a second after its start, and a dead one for at most three times its lease.
         """
         return run(self._storage_handle, "await app.workers(...)", self._source.workers(runs=runs))
 
     def get_task(self, name: str) -> BlockingTask[Any, Any]:
-        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks."""
+        """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks.
+
+        Example: `app.get_task("send").enqueue("ada@example.org")`
+        """
         return BlockingTask(self._source.get_task(name))
 
     def flow(
         self, id: str | None = None, *, keep: Seconds | None = DEFAULT_KEEP, **settings: Unpack[FlowSettings]
     ) -> BlockingFlow:
         """Return a new, empty flow. Add jobs that wait for each other, and enqueue all of them together.
+
+            flow = app.flow("album-42")
+            small = [flow.add(resize.bind(image)) for image in ("a.png", "b.png")]
+            flow.add(send.bind("ada@example.org"), after=small)
+            ticket = flow.enqueue()
 
         - `id`: id of the flow, 1 to 480 bytes; default: a generated one, which sorts by time.
         - `keep`: seconds that the outcome of each node is kept at least, for its dependents and the status;
@@ -146,6 +168,8 @@ class BlockingDibs:
     ) -> BlockingChain:
         """Return calls that run one after the other, each with the result before it as its first argument.
 
+            ticket = app.chain(resize.bind("a.png"), send).enqueue()
+
         A call is a task, or made with `task.bind(...)`; each but the first leaves out the first argument. The
         settings are those of `flow`. Raises ConfigurationError for an app without flows=True, Refused.
         """
@@ -153,6 +177,8 @@ class BlockingDibs:
 
     def get_flow(self, id: str) -> BlockingStoredFlow:
         """Return the flow with this id in the storage, to see its status, cancel it or retry it.
+
+            status = app.get_flow("album-42").status()  # None for an unknown flow
 
         Raises ConfigurationError for an app without flows=True, Refused for a bad id.
         """
@@ -170,6 +196,9 @@ class BlockingDibs:
         attributes: Mapping[str, Any] | None = None,
     ) -> BlockingBatch:
         """Return a new batch: any number of jobs, its *members*, with callbacks after their end.
+
+            with app.batch("mailing-7", on_finish=send.bind("boss@example.org")) as batch:
+                batch.enqueue_many(send.bind(to) for to in ("ada@example.org", "bo@example.org"))
 
         Use it as `with app.batch(...) as batch:`, and add members with `batch.enqueue_many(...)`.
 
@@ -203,6 +232,8 @@ class BlockingDibs:
     def get_batch(self, id: str | None = None) -> BlockingStoredBatch:
         """Return the batch with this id in the storage, to add members to it or to read its results.
 
+            app.get_batch("mailing-7").close()
+
         Default: in a handler, the batch of which the running job is a member or a callback. Raises
         ConfigurationError for an app without flows=True, and for a job that belongs to no batch; Refused for
         a bad id.
@@ -225,6 +256,9 @@ class BlockingDibs:
         handle_signals: bool = True,
     ) -> WorkReport:
         """Run jobs until the worker is stopped, and return a report of the runs.
+
+            report = app.work(until="idle")
+            print(report.total("completed"), report.total("failed"))
 
         - `queues`: names of the queues to serve; default: all queues that have a handler.
         - `processes`: number of worker processes; None: one per CPU; 0: jobs run in this process. Default 0.
@@ -269,6 +303,8 @@ class BlockingDibs:
 
     def stop(self, grace: Seconds | None = None) -> None:
         """Stop all calls of `work` of this app in this process, as a signal does, and return at once.
+
+            app.stop(grace=5)  # running jobs have 5 seconds to end
 
         Any thread may call it. `grace`: seconds that running jobs have to end; default: the `grace` of each
         `work`. A later call can only shorten this time: `stop(grace=0)` releases the jobs at once.

@@ -149,6 +149,8 @@ class BlockingClaim:
     ) -> None:
         """Complete the job with a result that the queue's serde can encode.
 
+            claim.complete({"sent": True}, then=[queue.bind({"to": "bo@example.org"})], retention="1d")
+
         - `then`: jobs, made with `bind`, that are enqueued in the same atomic step.
         - `retention`: how long the outcome is kept, in seconds or as a Retention. Default: the retention of
           the job.
@@ -168,6 +170,8 @@ class BlockingClaim:
     ) -> None:
         """Fail the job with an error, without a retry.
 
+            claim.fail(ValueError("no such address"))
+
         If the queue has a failure handler, its job is enqueued in the same atomic step. `then` and
         `connection` are those of `complete`.
         """
@@ -182,6 +186,8 @@ class BlockingClaim:
     ) -> SettleStatus:
         """Return the job to the queue and count a retry. It may start at once, after `delay` s, or from `at`.
 
+            assert claim.retry(delay="30s", error=TimeoutError("no answer")) == "returned"
+
         Returns "returned", or "cancelled" if the run was asked to stop: the job has ended then.
         """
         return run(
@@ -190,6 +196,8 @@ class BlockingClaim:
 
     def release(self, *, delay: Seconds | None = None, until: datetime | None = None) -> SettleStatus:
         """Return the job to the queue without counting an attempt or a retry.
+
+            assert claim.release() == "returned"
 
         It may start at once, after `delay` s, or from `until`. Without both it keeps its place in the queue.
 
@@ -202,6 +210,9 @@ class BlockingClaim:
     def hand_off(self) -> int:
         """Hand the job off: it stays active without a lease until `queue.finish(id, revision)` ends it.
 
+            revision = claim.hand_off()
+            queue.finish(claim.id, revision, result="signed")  # hours later, from any program
+
         Returns that revision. A handed-off job never returns to the queue by itself. Raises JobCancelled if
         the run was asked to stop: the job has ended then.
         """
@@ -210,12 +221,16 @@ class BlockingClaim:
     def extend(self, seconds: Seconds) -> None:
         """Renew the lease, so that it ends no earlier than `seconds` from now.
 
+            claim.extend("5m")
+
         The receiver's other claims under this lease are renewed, too. Raises LeaseLost if it has ended.
         """
         return run(self._storage_handle, "await claim.extend(...)", self._source.extend(seconds))
 
     def progress(self, value: Any) -> None:
         """Store the progress of the job, any JSON value of at most 1 MiB. `queue.get(id)` returns it.
+
+            claim.progress({"percent": 40})
 
         Raises LeaseLost if the lease has ended, Refused if JSON cannot encode the value.
         """

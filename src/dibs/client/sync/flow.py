@@ -68,6 +68,9 @@ class BlockingFlow:
     ) -> Node[Any]:
         """Add a job, made with `task.bind(...)` or `queue.bind(...)`, or another flow, and return its node.
 
+            small = flow.add(resize.bind("a.png"))
+            flow.add(send.bind("ada@example.org", subject=small.output))  # waits for `small`
+
         A node in the arguments of the call, also inside lists, tuples and dicts, is a parent of the new node,
         and its result arrives in its place. `after` are further parents. `on_failure` says what happens if
         one of them does not complete: "stop" skips the new node, "ignore" runs it. A node whose result is an
@@ -82,12 +85,17 @@ class BlockingFlow:
     def returns(self, node: Node[Any]) -> None:
         """Make the result of a node the result of the flow; without a call, the result is None.
 
+            flow.returns(flow.add(resize.bind("a.png")))
+
         The flow fails if this node does not complete. Raises Refused for a node of another flow.
         """
         return self._source.returns(node)
 
     def enqueue(self, *, connection: Any = None) -> BlockingTicket[Any]:
         """Enqueue the flow as one job of the queue `dibs.flows`, and return its ticket.
+
+            flow.add(resize.bind("a.png"))
+            ticket = flow.enqueue()
 
         A worker of an app with flows=True then enqueues the nodes, each after its parents. With a
         `connection` of psycopg, SQLAlchemy or Django the flow is enqueued in its transaction. If the flow id
@@ -125,7 +133,10 @@ class BlockingChain:
         return self._source.id
 
     def enqueue(self, *, connection: Any = None) -> BlockingTicket[Any]:
-        """Enqueue the calls as one flow, and return its ticket. See Flow.enqueue."""
+        """Enqueue the calls as one flow, and return its ticket. See Flow.enqueue.
+
+        Example: `text = (app.chain(resize.bind("a.png"), send).enqueue()).result()`
+        """
         return BlockingTicket(
             run_enqueue(
                 self._storage_handle, "await chain.enqueue(...)", self._source.enqueue(connection=connection)
@@ -154,6 +165,10 @@ class BlockingStoredFlow:
     def status(self) -> FlowStatus | None:
         """Return the state of the flow and of each node; None for an unknown flow.
 
+            status = app.get_flow("album-42").status()
+            if status is not None:
+                print([node.state for node in status.nodes])
+
         The states of open nodes are read from their jobs, 1,000 in one request. Raises StorageError,
         ValueError if the job is no flow.
         """
@@ -166,6 +181,8 @@ class BlockingStoredFlow:
     def cancel(self) -> CancelStatus:
         """Cancel the flow: its evaluation cancels the nodes that are open, and ends the flow as cancelled.
 
+            effect = app.get_flow("album-42").cancel()
+
         Jobs with an id of their own, which other flows may share, go on. Returns "cancelled" for a flow that
         had not started, "requested", the kind of the end of an ended flow, or "not_found".
         """
@@ -174,12 +191,16 @@ class BlockingStoredFlow:
     def wake(self) -> None:
         """Make the evaluation of the flow due at once. It comes by itself within a minute.
 
+            app.get_flow("album-42").wake()
+
         Useful after a change that dibs does not notice, such as a cancel of the flow job by another program.
         """
         return run(self._storage_handle, "await flow.wake(...)", self._source.wake())
 
     def retry_failed(self) -> RetryFailedStatus:
         """Return a failed flow to its queue: completed nodes stay, and the others run again.
+
+            effect = app.get_flow("album-42").retry_failed()
 
         Returns "queued"; "live" if the flow has not ended; "completed" or "cancelled" if it did not fail;
         "not_found".
@@ -272,6 +293,8 @@ class BlockingStoredBatch:
     def enqueue_many(self, jobs: Iterable[Bound[Any]] | AsyncIterable[Bound[Any]]) -> int:
         """Add jobs, made with `task.bind(...)`, to the open batch, and return their number.
 
+            number = app.get_batch("mailing-7").enqueue_many([send.bind("cy@example.org")])
+
         The jobs are enqueued in segments of up to 1,000. `jobs` may be of any length, because only one
         segment is in memory at a time. An accepted segment runs to its end, whatever happens to this process.
 
@@ -288,6 +311,8 @@ class BlockingStoredBatch:
     def close(self) -> bool:
         """Close the batch: only its own members add further members, and it ends with the last of them.
 
+            is_open = app.get_batch("mailing-7").close()
+
         Return whether the batch is known and has not ended.
         """
         return run(self._storage_handle, "await batch.close(...)", self._source.close())
@@ -295,6 +320,8 @@ class BlockingStoredBatch:
     def cancel(self) -> CancelStatus:
         """Close the batch and cancel its members that have not ended. `on_finish` runs, and the batch ends
         as cancelled.
+
+            effect = app.get_batch("mailing-7").cancel()
 
         Returns "requested", the kind of the end of an ended batch, or "not_found".
         """

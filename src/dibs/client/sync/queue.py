@@ -104,6 +104,8 @@ class BlockingSchedules:
     ) -> ScheduleStatus:
         """Make a schedule, or change the one with this name in place. It may be repeated.
 
+            queue.schedules.set("digest", queue.bind({"to": "ada"}), cron="0 7 * * *")
+
         - `name`: 1 to 503 bytes.
         - `call`: the job of each run, made with `task.bind(...)` or `queue.bind(...)` of this queue. It may
           have options such as `priority` and `timeout`, but no id, time, `on_conflict` and `start_by`.
@@ -120,11 +122,16 @@ class BlockingSchedules:
         )
 
     def get(self, name: str) -> ScheduleStatus | None:
-        """Return the schedule with this name; None if there is none."""
+        """Return the schedule with this name; None if there is none.
+
+        Example: `schedule = queue.schedules.get("digest")`
+        """
         return run(self._storage_handle, "await queue.schedules.get(...)", self._source.get(name))
 
     def list(self, *, limit: int | None = None) -> Sequence[ScheduleStatus]:
         """Return the schedules of the queue, in any order, with the one that the task declares.
+
+            names = [schedule.name for schedule in queue.schedules.list()]
 
         It reads all waiting and active jobs of the queue. `limit`: most schedules to return; None for all.
         """
@@ -133,16 +140,23 @@ class BlockingSchedules:
     def pause(self, name: str) -> bool:
         """Stop a schedule until `resume`. Return False if there is none with this name.
 
+            paused = queue.schedules.pause("digest")
+
         An active run goes on. A retry of it waits for `resume`, too.
         """
         return run(self._storage_handle, "await queue.schedules.pause(...)", self._source.pause(name))
 
     def resume(self, name: str) -> bool:
-        """Resume a paused schedule at its next time. Return False if no schedule has this name."""
+        """Resume a paused schedule at its next time. Return False if no schedule has this name.
+
+        Example: `resumed = queue.schedules.resume("digest")`
+        """
         return run(self._storage_handle, "await queue.schedules.resume(...)", self._source.resume(name))
 
     def remove(self, name: str) -> bool:
         """End a schedule. Return False if there is none with this name.
+
+            removed = queue.schedules.remove("digest")
 
         An active run goes on; no retry of it and no further run comes.
         """
@@ -200,6 +214,11 @@ class BlockingTicket(Generic[R]):
     def result(self, wait: Seconds | None = DEFAULT_WAIT) -> R:
         """Wait for the end of this enqueue and return the result of its job.
 
+            try:
+                text = ticket.result(wait="10s")
+            except JobFailed as failed:
+                print(failed.error)
+
         `wait` is in seconds; None waits until the job ends. Only the run of this enqueue counts, or the run
         of a later enqueue that replaced it (contract 1, Done). The outcome is kept at least for `wait` and
         one minute.
@@ -213,6 +232,9 @@ class BlockingTicket(Generic[R]):
     def progress(self) -> Iterator[Any]:
         """Yield each value that the job reports with `progress`, until this enqueue has ended.
 
+            for value in ticket.progress():
+                print(value)
+
         Use it as `for value in ticket.progress():`. A value that was reported before comes first. Of
         several reports in a row, only the latest may come. The last value of the run that ended comes last,
         if its outcome is kept. A retried run goes on with the values of its next run. Afterwards
@@ -223,11 +245,17 @@ class BlockingTicket(Generic[R]):
         return iterate(self._storage_handle, "async for ... in ticket.progress(...)", self._source.progress())
 
     def status(self) -> Status:
-        """Return the state of this enqueue. It is `not_kept` after the outcome has expired."""
+        """Return the state of this enqueue. It is `not_kept` after the outcome has expired.
+
+        Example: `state = (ticket.status()).state`
+        """
         return run(self._storage_handle, "await ticket.status(...)", self._source.status())
 
     def cancel(self, *, running: bool = False) -> CancelStatus:
-        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel."""
+        """Cancel the job of this ticket's id, and return the effect; see Queue.cancel.
+
+        Example: `effect = ticket.cancel(running=True)`
+        """
         return run(self._storage_handle, "await ticket.cancel(...)", self._source.cancel(running=running))
 
 
@@ -255,7 +283,10 @@ class BlockingStoredQueue:
         return BlockingSchedules(self._source.schedules)
 
     def get(self, id: str) -> Status | None:
-        """Return the status of the job with this id, or of its outcome; None for an unknown id."""
+        """Return the status of the job with this id, or of its outcome; None for an unknown id.
+
+        Example: `status = queue.get("mail-1")`
+        """
         return run(self._storage_handle, "await queue.get(...)", self._source.get(id))
 
     def list(self, state: State, *, limit: int | None = None, after: str | None = None) -> BlockingListing:
@@ -272,13 +303,18 @@ class BlockingStoredQueue:
     def cancel(self, id: str, *, running: bool = False) -> CancelStatus:
         """Cancel a waiting or blocked job. With `running` also ask an active run to stop.
 
+            assert queue.cancel("mail-1", running=True) in ("cancelled", "not_found")
+
         Returns "cancelled"; "requested" if the active run was asked to stop; "active" if the job runs and
         `running` is False; "completed" or "failed" if it ended before; "not_found".
         """
         return run(self._storage_handle, "await queue.cancel(...)", self._source.cancel(id, running=running))
 
     def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> Sequence[CancelStatus]:
-        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order."""
+        """Cancel many jobs, each independently; return one answer of `cancel` for each id, in order.
+
+        Example: `answers = queue.cancel_many(["mail-1", "mail-2"])`
+        """
         return run(
             self._storage_handle,
             "await queue.cancel_many(...)",
@@ -298,6 +334,8 @@ class BlockingStoredQueue:
         lease: Seconds | UnsetType = UNSET,
     ) -> AmendStatus:
         """Change a job in one atomic step (contract 3, amend). An argument that is left out changes nothing.
+
+            queue.amend("mail-1", delay="1h", attributes={"moved_by": "ada"})
 
         - `attributes`: merged into the attributes of the job; after its end into those of its kept outcome.
         - `data`, `run_at` or `delay` (seconds), `priority`: only for a waiting job.
@@ -326,6 +364,9 @@ class BlockingStoredQueue:
     ) -> FinishStatus:
         """End a job that was handed off: complete it with `result`, or fail it with `error`.
 
+            revision = claim.hand_off()  # another program does the work, and then:
+            queue.finish(claim.id, revision, result="delivered")
+
         A failure gets a job of the failure handler, if a worker has one (setting `fail_handler`).
         `revision` is the number that `claim.hand_off()` returned. The call may be repeated safely. Returns
         "done"; "lost" if the revision is not of this run, or the run ended in another way; "refused" if the
@@ -340,23 +381,35 @@ class BlockingStoredQueue:
     def retry_failed(self, id: str) -> RetryFailedStatus:
         """Return a failed job to the queue, with its counts of attempts and retries at 0.
 
+            for failed in queue.list("failed", limit=100):
+                queue.retry_failed(failed.id)
+
         Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
         "completed" or "cancelled" if it did not fail; "not_found".
         """
         return run(self._storage_handle, "await queue.retry_failed(...)", self._source.retry_failed(id))
 
     def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
-        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order."""
+        """Retry many failed jobs; return one answer of `retry_failed` for each id, in order.
+
+        Example: `answers = queue.retry_failed_many(["mail-1", "mail-2"])`
+        """
         return run(
             self._storage_handle, "await queue.retry_failed_many(...)", self._source.retry_failed_many(ids)
         )
 
     def forget(self, id: str) -> bool:
-        """Remove the job and the outcome of an id in any state; return whether there were any."""
+        """Remove the job and the outcome of an id in any state; return whether there were any.
+
+        Example: `existed = queue.forget("mail-1")`
+        """
         return run(self._storage_handle, "await queue.forget(...)", self._source.forget(id))
 
     def pause(self) -> None:
-        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait."""
+        """Stop claims of this queue until `resume`. Active jobs continue, and new jobs wait.
+
+        Example: `queue.pause()`
+        """
         return run(self._storage_handle, "await queue.pause(...)", self._source.pause())
 
     def resume(self) -> None:
@@ -364,11 +417,16 @@ class BlockingStoredQueue:
         return run(self._storage_handle, "await queue.resume(...)", self._source.resume())
 
     def counts(self) -> Counts:
-        """Return the number of jobs in each state; above 10,000 a number may be approximate."""
+        """Return the number of jobs in each state; above 10,000 a number may be approximate.
+
+        Example: `print((queue.counts()).waiting)`
+        """
         return run(self._storage_handle, "await queue.counts(...)", self._source.counts())
 
     def clear(self, *, running: bool = False) -> int:
         """Remove all waiting and blocked jobs and all outcomes; return the number of jobs removed.
+
+            removed = queue.clear(running=True)
 
         Active jobs continue, and their outcomes are kept. With `running=True` they are removed, too: their
         holders get LeaseLost. Waiters of a removed job get JobCancelled or OutcomeNotKept. A job that is
@@ -378,6 +436,8 @@ class BlockingStoredQueue:
 
     def configure(self, **changes: Unpack[QueueSettings]) -> None:
         """Change settings of the queue. Each later claim uses them; a setting that is left out stays.
+
+            queue.configure(max_active=5, rate=Rate(100, per="1m"), retention="7d")
 
         - `paused`: whether claims are stopped. Default False.
         - `max_active`: number of jobs that may be active at once over all workers; None is no limit.
@@ -406,6 +466,8 @@ class BlockingStoredQueue:
     def prune(self) -> PruneResult:
         """Remove expired outcomes and request keys, and events beyond `log_age` and `log_bytes`.
 
+            removed = (queue.prune()).outcomes
+
         Returns the number of removed records of each kind.
         """
         return run(self._storage_handle, "await queue.prune(...)", self._source.prune())
@@ -428,6 +490,8 @@ class BlockingQueue(BlockingStoredQueue):
         self, data: Any = UNSET, *, connection: Any = None, **settings: Unpack[JobSettings]
     ) -> BlockingTicket[Any]:
         """Enqueue a job with any data that the queue's serde can encode, and return its ticket.
+
+            ticket = queue.enqueue({"to": "ada@example.org"}, id="mail-1", delay="5m")
 
         If this app has the handler of the queue, the data is checked against its type hint, and refused if
         it would arrive changed. Concurrent calls are sent to the storage in one batch. With a `connection`
@@ -472,6 +536,8 @@ class BlockingQueue(BlockingStoredQueue):
     ) -> Any:
         """Enqueue a job, wait for it, and return its result.
 
+            result = app.queue("echo").enqueue_and_wait({"n": 1}, wait="10s")
+
         It waits at most `wait` seconds, by default 60; None waits until the job ends. The settings are
         those of `enqueue`. Raises the errors of `enqueue` and of `ticket.result`. After WaitTimeout the job
         stays in the queue.
@@ -484,6 +550,8 @@ class BlockingQueue(BlockingStoredQueue):
 
     def enqueue_many(self, items: Iterable[Any], *, connection: Any = None) -> Sequence[BlockingTicket[Any]]:
         """Enqueue many jobs in their order. An item is the data of a job, or `queue.bind(data, ...)`.
+
+            tickets = queue.enqueue_many([{"to": "ada"}, queue.bind({"to": "bo"}, priority=5)])
 
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
@@ -500,18 +568,27 @@ class BlockingQueue(BlockingStoredQueue):
     def bind(self, data: Any = UNSET, **settings: Unpack[JobSettings]) -> Bound[Any]:
         """Return a job to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
 
+            claim.complete(then=[queue.bind({"to": "bo@example.org"}, delay="1h")])
+
         The settings are those of `enqueue`. The call that takes the Bound raises the errors of `enqueue`.
         """
         return self._source.bind(data, **settings)
 
     def ticket(self, id: str, revision: int) -> BlockingTicket[Any]:
-        """Return the ticket of an earlier enqueue by its id and revision, also one of another process."""
+        """Return the ticket of an earlier enqueue by its id and revision, also one of another process.
+
+        Example: `status = queue.ticket(ticket.id, ticket.revision).status()`
+        """
         return BlockingTicket(self._source.ticket(id, revision))
 
     def receive(
         self, max_jobs: int = 10, lease: Seconds = 30, wait: Seconds | None = None
     ) -> BlockingReceiver:
         """Claim jobs without a worker: `with queue.receive() as claims: for claim in claims:`.
+
+            with queue.receive(max_jobs=5, wait=1) as claims:
+                for claim in claims:
+                    claim.complete("done")
 
         - `max_jobs`: number of claims that may be open at a time. Default 10.
         - `lease`: seconds of the lease, which is renewed in the background. Default 30.
@@ -529,6 +606,12 @@ class BlockingQueue(BlockingStoredQueue):
         kinds: Iterable[FeedKind] | None = None,
     ) -> BlockingFeed:
         """Follow the events of this queue: `with queue.events() as events: for event in events:`.
+
+            with queue.events(kinds=["completed"]) as events:
+                claim.complete("sent")
+                for event in events:
+                    print(event.id, event.kind)
+                    break
 
         - `after`: offset of an event; the feed begins with the event after it. "" is the start of the log,
           also if its first events were trimmed. Default None: new events, and the progress that runs report.

@@ -44,6 +44,8 @@ class BlockingTaskEnqueuer(Generic[P, R]):
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingTicket[R]:
         """Enqueue a call of the function and return its ticket.
 
+            ticket = send.enqueue("ada@example.org", subject="Welcome")
+
         The arguments are encoded and decoded once, as a worker will decode them: arguments that do not fit
         the type hints, or would arrive changed, are refused. Use `task.options(...)` for settings of the
         job; without it the job may start at once, has a generated id and priority 0, and uses the limits of
@@ -61,6 +63,8 @@ class BlockingTaskEnqueuer(Generic[P, R]):
     def enqueue_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Enqueue a call, wait for the job, and return its result.
 
+            text = send.enqueue_and_wait("ada@example.org")
+
         It waits for `wait` seconds of `task.options(wait=...)`, by default 60. Raises the errors of `enqueue`
         and of `ticket.result`. After WaitTimeout the job stays in the queue.
         """
@@ -72,6 +76,8 @@ class BlockingTaskEnqueuer(Generic[P, R]):
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         """Return a call to be enqueued later: with `enqueue_many`, in a flow, or as a job's follow-up.
+
+            send.enqueue_many([send.bind(to) for to in ("ada@example.org", "bo@example.org")])
 
         The call that takes the Bound raises the errors of `enqueue`; `bind` itself raises none.
         """
@@ -131,6 +137,8 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
     ) -> Sequence[BlockingTicket[R]]:
         """Enqueue many calls, made with `task.bind(...)` or `task.options(...).bind(...)`, in their order.
 
+            tickets = send.enqueue_many(send.bind(to) for to in ("ada@example.org", "bo@example.org"))
+
         A `connection` of psycopg, SQLAlchemy or Django enqueues the jobs in its transaction. All jobs are
         checked before the first is sent: raises BatchRefused with one Refused for each bad job.
         """
@@ -169,6 +177,8 @@ class BlockingTask(BlockingTaskEnqueuer[P, R]):
 
     def ticket(self, id: str, revision: int) -> BlockingTicket[R]:
         """Return the ticket of an earlier enqueue by its id and revision, also one of another process.
+
+            text = send.ticket(ticket.id, ticket.revision).result()
 
         Its `result()` has the return type of the function: `charge.ticket(id, revision).result()`.
         Raises Refused for an id that is no text, or a revision that is no number.

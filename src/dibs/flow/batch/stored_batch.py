@@ -160,6 +160,8 @@ class StoredBatch:
     async def enqueue_many(self, jobs: Iterable[Bound[Any]] | AsyncIterable[Bound[Any]]) -> int:
         """Add jobs, made with `task.bind(...)`, to the open batch, and return their number.
 
+            number = await app.get_batch("mailing-7").enqueue_many([send.bind("cy@example.org")])
+
         The jobs are enqueued in segments of up to 1,000. `jobs` may be of any length, because only one
         segment is in memory at a time. An accepted segment runs to its end, whatever happens to this process.
 
@@ -196,6 +198,8 @@ class StoredBatch:
     async def close(self) -> bool:
         """Close the batch: only its own members add further members, and it ends with the last of them.
 
+            is_open = await app.get_batch("mailing-7").close()
+
         Return whether the batch is known and has not ended.
         """
         storage = await self._client.bounded_storage()
@@ -209,6 +213,8 @@ class StoredBatch:
     async def cancel(self) -> CancelStatus:
         """Close the batch and cancel its members that have not ended. `on_finish` runs, and the batch ends
         as cancelled.
+
+            effect = await app.get_batch("mailing-7").cancel()
 
         Returns "requested", the kind of the end of an ended batch, or "not_found".
         """
