@@ -12,8 +12,7 @@ from typing import Final
 
 import pytest
 
-#: Folders and files whose tests are all long, and long tests of the kit and of the server storages. Other
-#: long tests have the marker in their file.
+#: Folders, files and tests that are long. Other long tests have the marker in their file.
 LONG: Final = (
     "benchmarks",
     "examples",
@@ -28,10 +27,17 @@ LONG: Final = (
     "storage/postgres/scenarios",
     "storage/redis/scenarios",
     "worker/scenarios",
+    # Many tests of about a second, each of which starts processes.
+    "cli/test_worker.py",
+    "cli/test_worker_logging.py",
+    "docs/test_shell_blocks.py",
+    "flow/test_batch_crashes.py",
+    "kit/crashes",
+    "kit/history/test_free_run.py",
+    "worker/processes/test_fork_server.py",
+    "worker/processes/test_isolated_executor.py",
+    # Those of the kit and of the server storages.
     "kit/concurrent/test_levels.py::test_file_without_its_lock_is_caught",
-    "kit/crashes/test_power_loss.py::test_the_file_storage_keeps_answered_calls",
-    "kit/crashes/test_restart_kills.py::test_a_late_commit_is_caught",
-    "kit/crashes/test_system_call_kills.py::test_the_file_storage_survives_failed_system_calls",
     "kit/sequential/test_bad_calls.py::test_a_storage_with_wrong_checks_is_not_certified",
     "kit/sequential/test_chance.py",
     "kit/sequential/test_clock_steps.py::test_a_client_clock_is_a_false_claim",

@@ -14,6 +14,7 @@ from dibs import ConfigurationError, Dibs, Refused
 from dibs.web import dibs_web
 from dibs.web.reading import history
 from tests.spark.s3_server import BUCKET, ENVIRONMENT, s3_server
+from tests.suites import require
 from tests.web.conftest import Browser, browse
 from tests.web.warehouse import write_warehouse
 
@@ -130,6 +131,7 @@ async def test_a_slow_report_does_not_hold_the_page(
 async def test_the_warehouse_may_be_in_an_object_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require("moto")
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     location = f"s3://{BUCKET}/{tmp_path.name}"
