@@ -11,8 +11,6 @@ import pytest
 from dibs.flow.running import evaluation
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.redis import RedisStorage
-from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
-from dibs.storage.redis.many_queues import RedisManyQueues
 from tests.flow.tasks import Tasks
 from tests.storage_urls import new_url
 
@@ -37,14 +35,14 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
     for verb in ("enqueue", "get", "settle", "settle_and_claim", "report", "finish", "amend"):
         record(RedisStorage, verb)
-    record(RedisManyQueues, "serve")
-    direct = RedisDirectEnqueue.start_enqueue
+    record(RedisStorage, "serve")
+    direct = RedisStorage.start_enqueue
 
     def start_enqueue(self: Any, queue: str, *args: Any) -> bool:
         sent.append(("enqueue", queue))
         return direct(self, queue, *args)
 
-    monkeypatch.setattr(RedisDirectEnqueue, "start_enqueue", start_enqueue)
+    monkeypatch.setattr(RedisStorage, "start_enqueue", start_enqueue)
     # A busy machine may take longer for a flow than the time after which notes are stored.
     for name in ("SAVE_EVERY", "SAVE_TIMER", "FULL_READ"):
         monkeypatch.setattr(evaluation, name, 1000.0)

@@ -12,8 +12,8 @@ from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import State
-from dibs.storage.redis import RedisStorage, listing, open_url, scanned_listing
-from dibs.storage.redis.scanned_listing import MARK, Cursor
+from dibs.storage.redis import RedisStorage, listing, open_url
+from dibs.storage.redis.listing import MARK, Cursor
 from dibs_conformance.servers import start_redis
 
 #: Ids of a long queue. Redis keeps up to 512 entries of a hash in one list, which every scan reads whole.
@@ -154,7 +154,7 @@ async def test_another_cursor_is_refused(storage: RedisStorage, after: str) -> N
 
 async def test_a_rare_state_has_short_pages(storage: RedisStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduled jobs are among all waiting jobs. A page reads some of them and ends."""
-    monkeypatch.setattr(scanned_listing, "MAX_READ", 300)
+    monkeypatch.setattr(listing, "MAX_READ", 300)
     await fill(storage, MANY)
     ids = await fill(storage, 7, "later", 3_600_000)
     pages, after = [], None

@@ -29,8 +29,8 @@ from dibs.storage.redis.network.opening import LAYOUT, check_servers, is_current
 from dibs.storage.redis.network.rights import check_rights
 from dibs.storage.redis.network.scripts import Script, script
 from dibs.storage.redis.network.servers import Servers, run_script
+from dibs.storage.redis.wakeups.blocking_claim import QueueGroups
 from dibs.storage.redis.wakeups.listener import Subscription
-from dibs.storage.redis.wakeups.queue_groups import QueueGroups
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
 from dibs.storage.registry import check_poll
 

@@ -7,19 +7,29 @@ documents the verbs.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from struct import Struct as Layout
+from typing import Any, Final, cast
 
-from dibs.errors import Refused
+from attrs import evolve
+from msgspec.structs import replace
+from redis.exceptions import RedisError
+
+from dibs.errors import OutcomeUnknown, Refused, StorageError
+from dibs.model.check_jobs import CheckedBatch
 from dibs.model.job import Slot
-from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch
+from dibs.model.request_columns import MEMBER_BYTES, RequestColumns
+from dibs.model.requests import End, EnqueueRequest, JobPatch, QueueStep, Settings, SettingsPatch, Settlement
 from dibs.model.results import (
     AmendStatus,
     CancelStatus,
+    ClaimResult,
     Counts,
     EnqueueResult,
+    EnqueueStatus,
     EventPage,
     ExportPage,
     ExportRecord,
@@ -33,25 +43,50 @@ from dibs.model.results import (
     RenewResult,
     ReportStatus,
     RetryFailedStatus,
+    SettleAndClaimResult,
+    SettleResult,
     State,
     WaitResult,
 )
 from dibs.storage import checks
+from dibs.storage.direct_enqueue import OnEnd
 from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.key_sets import StoredMembers
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
-from dibs.storage.redis.codec import event_log
+from dibs.storage.redis.codec import event_log, jobs
 from dibs.storage.redis.codec import requests as codec
-from dibs.storage.redis.codec.settlements import SettlementBatch
+from dibs.storage.redis.codec.settlements import SettlementBatch, StepBatch, StepReply
 from dibs.storage.redis.codec.slots import decode_slots
-from dibs.storage.redis.direct_enqueue import RedisDirectEnqueue
-from dibs.storage.redis.key_sets import RedisKeySets
-from dibs.storage.redis.listing import ALL_SOURCES, SOURCES, Listing, RunScript, exists, is_in_state
-from dibs.storage.redis.many_queues import RedisManyQueues
+from dibs.storage.redis.listing import (
+    ALL_SOURCES,
+    SOURCES,
+    Listing,
+    RunScript,
+    StateListing,
+    exists,
+    is_in_state,
+)
 from dibs.storage.redis.network.client_settings import ClientSettings
+from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.opening import split_options
-from dibs.storage.redis.scanned_listing import StateListing
-from dibs.storage.redis.session import SMALL_STEP, STEP
+from dibs.storage.redis.network.servers import Servers, did_not_run
+from dibs.storage.redis.network.wire import pack
+from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
+from dibs.storage.redis.wakeups.blocking_claim import (
+    MEMBERSHIP,
+    BlockingRequest,
+    blocking_claim,
+    released_list,
+)
+
+#: Batches of a key set in one page: up to 1.6 MB.
+_PAGE: Final = 100
+
+#: The answer of enqueue_batch.lua if the number of the batch is taken.
+_TAKEN: Final = -1
+
+_HEAD: Final = Layout(">QI")
 
 
 def open_url(
@@ -66,7 +101,7 @@ def open_url(
     return RedisStorage(plain, clock=clock, client=client, **own_options)
 
 
-class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
+class RedisStorage(RedisSession):
     """Jobs in Redis 6.2 or newer. Any number of processes may use it at the same time."""
 
     # -- enqueue, finish ----------------------------------------------------------------------
@@ -81,6 +116,77 @@ class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
         reply = await self._run_script("enqueue", queue, now, *codec.encode_requests(checked))
         return self._decode(queue, codec.decode_enqueued, requests, reply)
 
+    def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
+        if self._servers is None or not self._is_plain_step(queue):
+            return False
+        key, packed = self._packed_enqueue(queue, requests)
+        return self._servers.start(key, packed, partial(self._end_enqueue, queue, requests, on_end))
+
+    def enqueue_blocking(
+        self, queue: str, requests: CheckedBatch, seconds: float | None = None
+    ) -> Sequence[EnqueueResult] | None:
+        servers = self._servers
+        if servers is None or servers.for_threads is None or not self._is_plain_step(queue):
+            return None
+        reply = servers.for_threads.call(self._packed_enqueue(queue, requests)[1], seconds)
+        result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def prepare_blocking(self) -> None:
+        if self._servers is not None and self._servers.for_threads is not None:
+            self._servers.for_threads.open_one()
+
+    def _is_plain_step(self, queue: str) -> bool:
+        """Return False for a manual clock, whose times are compared, and for the first use of a queue."""
+        return not self._manual and queue in self._registered
+
+    def _packed_enqueue(self, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
+        """Return a key of the queue, and the packed command of an enqueue."""
+        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
+        sha, arguments = self._script("enqueue").sha, codec.encode_requests(requests)
+        return declared[0], pack(("EVALSHA", sha, len(declared), *declared, "", *arguments))
+
+    def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
+        on_end(self._read_enqueue_reply(queue, requests, reply))
+
+    def _read_enqueue_reply(
+        self, queue: str, requests: CheckedBatch, reply: Any
+    ) -> Sequence[EnqueueResult] | Exception | None:
+        """Return the results or the error of an enqueue; None if it surely did not run."""
+        if isinstance(reply, RedisError):
+            return None if did_not_run(reply) else translate_error(reply, self.url)
+        if isinstance(reply, Exception):
+            return reply
+        try:
+            return self._decode(queue, codec.decode_enqueued, requests, reply)
+        except Exception as error:  # noqa: BLE001 - the caller must get the error
+            return error
+
+    async def read_key_set(
+        self, queue: str, name: str, *, after: int = 0, now: int | None = None
+    ) -> StoredMembers:
+        checks.check_queue(queue, within=self.limits)
+        last, number, *batches = await self._run_script(
+            "read_key_set", queue, now, name, after, _PAGE, repeatable=True
+        )
+        found = self._decode(queue, _decode_batches, name, batches)
+        return StoredMembers(found, int(number), int(last) > int(number))
+
+    async def enqueue_batch(
+        self, queue: str, name: str, number: int, columns: RequestColumns, *, now: int | None = None
+    ) -> Sequence[EnqueueStatus] | None:
+        checks.check_enqueue(queue, (), self.limits)
+        await self._register(queue, adds_jobs=True)
+        requests = CheckedBatch.of(columns.requests(None), self.limits, plain=columns.is_plain)
+        members, arguments = b"".join(columns.members), codec.encode_requests(requests)
+        reply = await self._run_script("enqueue_batch", queue, now, name, number, members, *arguments)
+        if reply == _TAKEN:
+            return None
+        results = self._decode(queue, codec.decode_enqueued, requests, reply)
+        return [result.status for result in results]
+
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None
     ) -> FinishStatus:
@@ -94,6 +200,205 @@ class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
             more_queues=batch.targets,
         )  # fmt: skip
         return cast("FinishStatus", reply.decode())
+
+    # -- claim, settle ----------------------------------------------------------------------------------
+
+    async def claim(self, queue: str, lease: str, limit: int, *, now: int | None = None) -> ClaimResult:
+        checks.check_claim(queue, lease, limit, self.limits)
+        reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), min(limit, STEP))
+        return await self._finish_claim(queue, lease, limit, now, reply)
+
+    async def claim_blocking(
+        self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
+    ) -> ClaimResult:
+        checks.check_claim_blocking(queue, limit, claim_id, timeout, self.limits, lease=lease)
+        if self._servers is None or not self.capabilities.blocking_claim:
+            return await self.claim(queue, lease, limit)
+        prefix = self._queue_prefix(queue)
+        request = BlockingRequest(
+            (prefix + "parked", f"{prefix}parked:{claim_id}"), timeout, "claim",
+            keys.declared_keys([prefix], cluster=self._cluster),
+            ["", codec.encode_lease(lease), min(limit, STEP)],
+        )  # fmt: skip
+        reply = await self._send_blocking(self._servers, request)
+        if reply is None:
+            return await self.claim(queue, lease, limit)
+        return await self._finish_claim(queue, lease, limit, None, reply)
+
+    async def _send_blocking(self, servers: Servers, request: BlockingRequest) -> list[Any] | None:
+        """Send a blocking claim and return its reply; None if the server refused it."""
+        reply, pause = await blocking_claim(servers, self.url, request)
+        if pause:
+            self._allow_blocking_claims(allowed=False)
+        if 0 < pause < math.inf:
+            asyncio.get_running_loop().call_later(pause, lambda: self._allow_blocking_claims(allowed=True))
+        return reply
+
+    def _allow_blocking_claims(self, *, allowed: bool) -> None:
+        self.capabilities = evolve(self.capabilities, blocking_claim=allowed)
+
+    async def wake_claim(self, queue: str, claim_id: str) -> None:
+        checks.check_claim_blocking(queue, 1, claim_id, 1.0, within=self.limits)
+        of_many = [] if self._cluster else [keys.claim_key(self._prefix, claim_id)]
+        await self._run_script_untimed("wake_claim", queue, [claim_id, *of_many])
+
+    async def _finish_claim(
+        self, queue: str, lease: str, limit: int, now: int | None, reply: list[Any]
+    ) -> ClaimResult:
+        """Claim again until `limit` jobs are claimed or no job is due, and return all claimed jobs.
+
+        One script call claims at most STEP jobs. A call may also return fewer jobs because it had to skip
+        many stale entries, or to look at many closed keys again; its reply is then `incomplete`.
+        """
+        claim, incomplete = self._decode(queue, codec.decode_claim, reply)
+        may_have_more = incomplete or len(claim.jobs) == STEP
+        while may_have_more and len(claim.jobs) < limit:
+            step = min(limit - len(claim.jobs), STEP)
+            reply = await self._run_script("claim", queue, now, codec.encode_lease(lease), step)
+            more, incomplete = self._decode(queue, codec.decode_claim, reply)
+            may_have_more = incomplete or len(more.jobs) == step
+            claim = replace(more, jobs=claim.jobs + more.jobs, lost=more.lost and not claim.jobs)
+        if self._waits is not None:
+            self._waits.note_time(queue, claim.now)
+        return claim
+
+    async def settle(
+        self, queue: str, settlements: Sequence[Settlement], *, now: int | None = None
+    ) -> list[SettleResult]:
+        checks.check_settle(queue, settlements, self.limits)
+        if not settlements:
+            self._time_argument(now)
+            return []
+        batch = await self._encode_settlements(queue, settlements)
+        reply = await self._run_script(
+            "settle", queue, now, queue, len(settlements), *batch.arguments, *batch.follow_ups,
+            more_queues=batch.targets,
+        )  # fmt: skip
+        return batch.decode(reply)
+
+    async def settle_and_claim(
+        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
+    ) -> SettleAndClaimResult:
+        checks.check_claim(queue, lease, limit, self.limits)
+        checks.check_settle(queue, settlements, self.limits)
+        batch = await self._encode_settlements(queue, settlements)
+        settled, claimed = await self._run_script(
+            "settle_and_claim", queue, now, queue, len(settlements), codec.encode_lease(lease),
+            min(limit, STEP), *batch.arguments, *batch.follow_ups, more_queues=batch.targets,
+        )  # fmt: skip
+        claim = await self._finish_claim(queue, lease, limit, now, claimed)
+        return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
+
+    # -- many queues: a cluster has none of these verbs, as all keys of a script are on one server -----
+
+    async def serve(
+        self, steps: Sequence[QueueStep], lease: str, *, now: int | None = None
+    ) -> list[SettleAndClaimResult]:
+        checks.check_serve(steps, lease, self.limits)
+        self._check_single_server()
+        batches = [self._batch_of(step.queue, step.settlements) for step in steps]
+        await self._register(*{queue: None for batch in batches for queue in batch.queues})
+        replies: list[StepReply] = []
+        try:
+            while len(replies) < len(steps):
+                replies += await self._run_serve(steps[len(replies) :], batches[len(replies) :], lease, now)
+            return [
+                await self._step_result(step, batch, reply, lease, now)
+                for step, batch, reply in zip(steps, batches, replies, strict=True)
+            ]
+        except StorageError as error:
+            if not replies or len(steps) == 1:
+                raise
+            raise OutcomeUnknown(f"a request for {len(steps)} queues ended early: {error}") from error
+
+    async def _run_serve(
+        self, steps: Sequence[QueueStep], batches: Sequence[SettlementBatch], lease: str, now: int | None
+    ) -> list[StepReply]:
+        """Run the script for the first steps, and return their replies. It stops early after many runs."""
+        part = StepBatch()
+        for step, batch in zip(steps[:SMALL_STEP], batches, strict=False):
+            part.add(step.queue, batch, min(step.limit, STEP))
+        first, *others = part.queues
+        arguments = [codec.encode_lease(lease), part.count, *part.arguments]
+        replies: list[Any] = await self._run_script("serve", first, now, *arguments, more_queues=others)
+        if isinstance(replies[-1], RedisError):
+            error = translate_error(replies[-1], self.url)
+            raise OutcomeUnknown(f"a request for {len(steps)} queues ended early: {error}") from error
+        return replies
+
+    async def _step_result(
+        self, step: QueueStep, batch: SettlementBatch, reply: StepReply, lease: str, now: int | None
+    ) -> SettleAndClaimResult:
+        at, settled, claimed = reply
+        claim = ClaimResult(now=int(at))
+        if step.limit:
+            claim = await self._finish_claim(step.queue, lease, step.limit, now, claimed)
+        return SettleAndClaimResult(tuple(batch.decode(settled)), claim)
+
+    async def claim_blocking_any(
+        self, queues: Sequence[str], lease: str, limit: int, *, claim_id: str, timeout: float
+    ) -> Mapping[str, ClaimResult]:
+        checks.check_claim_blocking_any(queues, limit, claim_id, timeout, self.limits, lease=lease)
+        self._check_single_server()
+        by_prefix = {self._queue_prefix(queue): queue for queue in queues}
+        group = self._groups.key_of(by_prefix)
+        if self._servers is not None and self.capabilities.blocking_claim:
+            await self._join(group, queues)
+            request = BlockingRequest(
+                (released_list(group), keys.claim_key(self._prefix, claim_id)), timeout, "claim_any",
+                [group], ["", codec.encode_lease(lease), min(limit, STEP)],
+            )  # fmt: skip
+            reply = await self._send_blocking(self._servers, request)
+            if reply is not None and reply[0]:
+                return await self._finish_claims(by_prefix, lease, limit, reply[1:])
+        return await self._claim_in_all(group, by_prefix, lease, limit)
+
+    async def _join(self, group: str, queues: Sequence[str]) -> None:
+        """Make the queues members of the group, unless this session did it less than REJOIN seconds ago."""
+        if not self._groups.must_join(group):
+            return
+        for first in range(0, len(queues), SMALL_STEP):
+            queue, *others = queues[first : first + SMALL_STEP]
+            await self._run_script(
+                "join_group", queue, None, group, round(MEMBERSHIP * 1000), more_queues=others
+            )
+        self._groups.note_joined(group)
+
+    async def _claim_in_all(
+        self, group: str, by_prefix: Mapping[str, str], lease: str, limit: int
+    ) -> dict[str, ClaimResult]:
+        """Claim in all queues without waiting."""
+        claims: dict[str, ClaimResult] = {}
+        prefixes, left = list(by_prefix), limit
+        for first in range(0, len(prefixes), SMALL_STEP):
+            declared = [group, *prefixes[first : first + SMALL_STEP]]
+            reply = await self._run_with_keys(
+                "claim_any", declared, None, codec.encode_lease(lease), min(left, STEP)
+            )
+            claims.update(await self._finish_claims(by_prefix, lease, left, reply[1:]))
+            left = limit - sum(len(claim.jobs) for claim in claims.values())
+            if left == 0:
+                break
+        return claims
+
+    async def _finish_claims(
+        self, by_prefix: Mapping[str, str], lease: str, limit: int, pairs: Sequence[Any]
+    ) -> dict[str, ClaimResult]:
+        """Return the claims by queue. Complete those that the script ended early, up to `limit` in all."""
+        replies = {
+            by_prefix[prefix.decode()]: reply for prefix, reply in zip(pairs[::2], pairs[1::2], strict=True)
+        }
+        left = limit - sum(len(reply[4]) // 2 for reply in replies.values())
+        claims: dict[str, ClaimResult] = {}
+        for queue, reply in replies.items():
+            claimed = len(reply[4]) // 2
+            claims[queue] = await self._finish_claim(queue, lease, claimed + left, None, reply)
+            left -= len(claims[queue].jobs) - claimed
+        return claims
+
+    def _check_single_server(self) -> None:
+        if self._cluster:
+            raise Refused(f"{self.url} is a cluster: it has no many_queues, so send a request for each queue")
 
     # -- leases --------------------------------------------------------------------------------------
 
@@ -328,3 +633,26 @@ class RedisStorage(RedisDirectEnqueue, RedisKeySets, RedisManyQueues):
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
         """Call back when an id has ended; see dibs.storage.end_watches.EndWatches."""
         return None if self._waits is None else self._waits.watch_end(queue, id, revision, on_outcome)
+
+
+def _decode_batches(name: str, batches: Sequence[bytes]) -> dict[bytes, EnqueueStatus]:
+    found: dict[bytes, EnqueueStatus] = {}
+    try:
+        for batch in batches:
+            found.update(_decode_batch(batch))
+    except jobs.DECODE_ERRORS:
+        raise jobs.UnreadableRecord("request_key", name) from None
+    return found
+
+
+def _decode_batch(packed: bytes) -> dict[bytes, EnqueueStatus]:
+    """Return the statuses by member; include/key_set.lua has the layout."""
+    _, count = _HEAD.unpack_from(packed)
+    start, end = _HEAD.size, _HEAD.size + count * MEMBER_BYTES
+    if len(packed) not in (end, end + count):
+        raise ValueError("the batch has another size than its number of keys")
+    members = [packed[at : at + MEMBER_BYTES] for at in range(start, end, MEMBER_BYTES)]
+    statuses = packed[end:] or b"\1" * count
+    return {
+        member: codec.ENQUEUE_STATUSES[status - 1] for member, status in zip(members, statuses, strict=True)
+    }

@@ -15,7 +15,7 @@ from dibs.model.results import ClaimResult
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network.connections import ConnectionPool
 from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.wakeups import queue_groups
+from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer
 from tests.storage.exchange import counted
 
@@ -246,7 +246,7 @@ async def test_a_queue_joins_again_and_stays_one_member(
 ) -> None:
     claims = await many(QUEUES[:2])
     before = redis_server.execute("HGET", f"{prefix}:{{q1}}:meta", "groups").split()
-    monkeypatch.setattr(queue_groups, "REJOIN", 0.0)
+    monkeypatch.setattr(blocking_claim, "REJOIN", 0.0)
     await asyncio.sleep(0.01)
 
     assert await claims.claim(timeout=0.01) == {}

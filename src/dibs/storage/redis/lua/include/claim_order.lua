@@ -32,7 +32,6 @@ local limit_functions
 local function limits()
   if limit_functions then return limit_functions end
   local lines = {}
--- @include rates
 -- @include key_lines
   limit_functions = lines
   return lines

@@ -1,4 +1,4 @@
--- Groups: the queues that one blocking claim waits for (storage/redis/wakeups/queue_groups.py).
+-- Groups: the queues that one blocking claim waits for (storage/redis/wakeups/blocking_claim.py).
 --
 -- The field `groups` of the hash `meta` has the groups of a queue: key, ms at which the membership ends, key, ms, ...
 -- Of a group KEY, the set KEY:members has the prefixes of its queues, and the set KEY:woken those of the queues that
