@@ -28,7 +28,8 @@ from dibs.storage.memory import MemoryStorage
 from dibs_conformance.laws import LIMIT_LAWS, Law, LawBroken, ObservedCall, ObservedHistory, laws_for
 from dibs_conformance.laws import admission as observed
 from dibs_conformance.laws.limits import AdmittedTaken, NextDueNotLate, PerKeyExact, RateExact, RoomWakes
-from dibs_conformance.oracle import Oracle, starts
+from dibs_conformance.oracle import Oracle
+from dibs_conformance.oracle import queue as starts
 from dibs_conformance.oracle.admission import NotLater
 from dibs_conformance.sequential.limit_probes import check_bad_limits, check_waits_under_limits, obeys_limits
 from dibs_conformance.target import Locations

@@ -21,9 +21,9 @@ from dibs_conformance.concurrent.examples import (
     random_example,
 )
 from dibs_conformance.concurrent.held_locks import is_postgres, locked_clients
-from dibs_conformance.concurrent.late_commit import try_late_commit
 from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
 from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
+from dibs_conformance.concurrent.log_readers import try_late_commit
 from dibs_conformance.concurrent.process_clients import process_clients
 from dibs_conformance.concurrent.races import RACES, SECTIONS
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients

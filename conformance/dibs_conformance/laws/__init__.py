@@ -14,8 +14,7 @@ from dibs_conformance.laws.accepted import (
     ResultsKept,
     RevisionsGrow,
 )
-from dibs_conformance.laws.kept_attributes import AttributesKept
-from dibs_conformance.laws.last_progress import LastProgressKept
+from dibs_conformance.laws.kept_outcomes import AttributesKept, LastProgressKept
 from dibs_conformance.laws.law import Law as Law
 from dibs_conformance.laws.law import LawBroken as LawBroken
 from dibs_conformance.laws.limits import LIMIT_LAWS as LIMIT_LAWS

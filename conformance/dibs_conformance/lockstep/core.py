@@ -13,17 +13,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from attrs import define, field, frozen
 
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Settings
 from dibs.model.results import ClaimResult, ExportRecord, State
+from dibs.storage.compaction import Compaction
 from dibs.storage.protocol import Storage
 from dibs_conformance.answer_types import VERBS, check_result
 from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
-from dibs_conformance.lockstep.interruptions import Interruptions, Kind, compact_handle
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.admission import admitted_jobs, has_headroom
@@ -52,6 +52,42 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 MOST_PAGES = 1000
 #: Seconds in which a storage gets the message about a change through another connection.
 TOKEN_PATIENCE = 3.0
+
+
+Kind = Literal["restart", "compact"]
+#: The mean number of accesses to a storage for each interruption: in random examples, and in the walkthrough.
+RARELY: Final = 25
+OFTEN: Final = 8
+
+
+@define
+class Interruptions:
+    """A plan of interruptions: before each access to a storage one may occur, on average one in `every`.
+
+    The same sequence of accesses has the same interruptions, so that a replay repeats a failure.
+    """
+
+    kinds: tuple[Kind, ...] = ()
+    every: int = RARELY
+    _random: Random = field(factory=lambda: Random(0))
+
+    def next(self) -> Kind | None:
+        """Return the interruption before the next access, or None."""
+        if not self.kinds or self._random.randrange(self.every):
+            return None
+        return self._random.choice(self.kinds)
+
+
+def interruption_kinds(*, durable: bool, compacts: bool) -> tuple[Kind, ...]:
+    """Return the interruptions that a storage must survive, by its claims."""
+    return (*(("restart",) if durable else ()), *(("compact",) if compacts else ()))
+
+
+def compact_handle(opened: OpenedStorage, runner: LoopRunner, handle: int) -> None:
+    """Call the method `compact` of a handle, if its storage offers it."""
+    storage = opened.handles[handle]
+    if isinstance(storage, Compaction):
+        runner.run(storage.compact())
 
 
 @define

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from dibs.model.job import Job
-from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.oracle.starts import first_start
+from dibs_conformance.oracle.queue import OracleQueue, first_start
 
 
 @frozen

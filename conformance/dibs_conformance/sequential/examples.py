@@ -21,10 +21,9 @@ from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.sequential import end_histories, memo_histories, update_histories
 from dibs_conformance.sequential.limit_machine import LimitMachine
 from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
-from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
-from dibs_conformance.sequential.walkthrough import walk_through
+from dibs_conformance.sequential.walkthrough import play_history, walk_through
 from dibs_conformance.target import Progress
 
 #: Number of examples with the same seed. The seeds count up from the seed of the run.

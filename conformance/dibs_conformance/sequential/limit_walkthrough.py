@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dibs.model.requests import Complete, HandOff, StartRate
-from dibs_conformance.lockstep.core import LawChecker
-from dibs_conformance.lockstep.interruptions import OFTEN
+from dibs_conformance.lockstep.core import OFTEN, LawChecker
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential import per_key_histories, rate_histories
 from dibs_conformance.sequential.keyed_calls import QUEUE, KeyedCalls
 from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.per_key_histories import PER_KEY_HISTORIES
-from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.rate_histories import RATE_HISTORIES
 from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.sequential.walkthrough import play_history
 from dibs_conformance.target import OpenedStorage
 from dibs_conformance.verbs import Lockstep
 

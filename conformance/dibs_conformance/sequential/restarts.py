@@ -17,10 +17,9 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.storage.compaction import Compaction
-from dibs_conformance.lockstep.interruptions import OFTEN
+from dibs_conformance.lockstep.core import OFTEN
 from dibs_conformance.sequential.end_histories import keep_attributes, release_with_a_time
 from dibs_conformance.sequential.memo_histories import end_with_a_memo, keep_a_memo
-from dibs_conformance.sequential.play_history import play_history
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.update_histories import come_back_after_updates, end_with_updates_alone
 from dibs_conformance.sequential.walkthrough import (
@@ -30,6 +29,7 @@ from dibs_conformance.sequential.walkthrough import (
     fail_and_retry,
     fall_off_an_empty_log,
     log_every_change,
+    play_history,
     prune_everything,
     read_the_log,
     repeat_a_key,

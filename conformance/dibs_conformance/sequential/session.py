@@ -8,8 +8,7 @@ import time
 from attrs import define
 from hypothesis.errors import HypothesisException
 
-from dibs_conformance.lockstep.core import LawChecker
-from dibs_conformance.lockstep.interruptions import Interruptions, interruption_kinds
+from dibs_conformance.lockstep.core import Interruptions, LawChecker, interruption_kinds
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.exceptions import StorageFailed
 from dibs_conformance.target import Locations

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dibs.model.requests import LogLevel, SettingsPatch
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import LawChecker
-from dibs_conformance.lockstep.interruptions import RARELY
+from dibs_conformance.lockstep.core import RARELY, LawChecker
 from dibs_conformance.lockstep.machine import has_runs
 from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.session import ExampleSession

@@ -7,9 +7,8 @@ import pytest
 from dibs.model.events import LogEvent
 from dibs.model.results import EventPage
 from dibs_conformance.concurrent import examples
-from dibs_conformance.concurrent.late_commit import try_late_commit
 from dibs_conformance.concurrent.levels import interleaved
-from dibs_conformance.concurrent.log_readers import late_event
+from dibs_conformance.concurrent.log_readers import late_event, try_late_commit
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations
