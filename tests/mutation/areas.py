@@ -57,6 +57,7 @@ _MODEL: Final = (
     "fold",
     "job",
     "limits",
+    "overrides",
     "requests",
     "results",
     "rules",

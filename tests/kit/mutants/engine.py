@@ -15,7 +15,7 @@ from dibs.model.requests import JobPatch
 from dibs.model.results import ExportRecord, SettleResult
 from dibs.storage.indexed import claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
-from dibs.storage.indexed.orders import Listing
+from dibs.storage.indexed.orders import SortedIds
 from dibs.storage.indexed.queue_index import QueueIndex
 from dibs.storage.indexed.records import Lease
 from tests.kit.mutants.planting import Patch, breaks, changed
@@ -363,12 +363,12 @@ def a_part_goes_on_to_the_end(patch: Patch) -> None:
 
 @breaks("split: a job is in exactly one part")
 def a_part_ends_before_its_cursor(patch: Patch) -> None:
-    original = Listing.ids_after
+    original = SortedIds.ids_after
 
-    def mutant(listing: Listing, id: str | None, until: str | None = None) -> Any:
+    def mutant(listing: SortedIds, id: str | None, until: str | None = None) -> Any:
         return (found for found in original(listing, id, until) if found != until)
 
-    patch.setattr(Listing, "ids_after", mutant)
+    patch.setattr(SortedIds, "ids_after", mutant)
 
 
 @breaks("export: each exported id has a job or an outcome")

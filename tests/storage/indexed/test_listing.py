@@ -7,7 +7,7 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dibs.storage.indexed.orders import Listing
+from dibs.storage.indexed.orders import SortedIds
 
 names = st.sampled_from([f"{i:02}" for i in range(12)] + ["é", "../x"])
 #: The ids added and removed between two pages.
@@ -15,7 +15,7 @@ changes = st.tuples(st.lists(names, max_size=4), st.lists(names, max_size=4))
 
 
 def listed(
-    ids: dict[str, None], listing: Listing, size: int, between: list[tuple[list[str], list[str]]]
+    ids: dict[str, None], listing: SortedIds, size: int, between: list[tuple[list[str], list[str]]]
 ) -> list[str]:
     """Page through the listing, with changes between pages; the cursor is the last id of a page."""
     found: list[str] = []
@@ -29,7 +29,7 @@ def listed(
     return found
 
 
-def change(ids: dict[str, None], listing: Listing, come: list[str], go: list[str]) -> None:
+def change(ids: dict[str, None], listing: SortedIds, come: list[str], go: list[str]) -> None:
     for id in go:
         ids.pop(id, None)
     for id in come:
@@ -48,7 +48,7 @@ def test_an_id_that_stays_is_listed_exactly_once(
 ) -> None:
     """No id appears twice, also if it was removed and added again."""
     ids = dict.fromkeys(start)
-    listing = Listing(ids)
+    listing = SortedIds(ids)
     if warm:
         list(listing.ids_after(None))
     stayed = start - {id for _, go in between for id in go}
@@ -62,7 +62,7 @@ def test_an_id_that_stays_is_listed_exactly_once(
 def test_removed_ids_are_deleted_from_the_listing() -> None:
     """A queue that uses each id once does not keep the old ids, with or without listings."""
     ids: dict[str, None] = {}
-    listing = Listing(ids)
+    listing = SortedIds(ids)
     list(listing.ids_after(None))
     for number in range(10_000):
         change(ids, listing, [f"{number:05}"], [f"{number - 1:05}"])

@@ -74,14 +74,14 @@ class Environment:
         return int(self.env.info()["last_txnid"])
 
     @contextmanager
-    def step(self, name: str, manual: int | None, *, write: bool) -> Iterator[Step]:
+    def step(self, name: str, manual: int | None, *, write: bool) -> Iterator[EnvironmentStep]:
         """Open a transaction. `manual` is the time of a manual clock; None takes the system clock."""
         try:
             txn = self.env.begin(write=write)
         except lmdb.Error as error:
             raise _translate(error) from error
         try:
-            step = Step(txn, manual, self.inode)
+            step = EnvironmentStep(txn, manual, self.inode)
             yield step
             if write:
                 step.put(keys.META, pack(step.meta))
@@ -104,7 +104,7 @@ class Environment:
             report_lead(name, step.new_lead)
 
 
-class Step:
+class EnvironmentStep:
     """One transaction."""
 
     def __init__(self, txn: lmdb.Transaction, manual: int | None, inode: int) -> None:

@@ -10,7 +10,7 @@ from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.results import EnqueueResult
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
-from dibs_lmdb.environment import Step
+from dibs_lmdb.environment import EnvironmentStep
 from dibs_lmdb.records import IdRecord, LeaseRecord, LogEntry, QueueRecord, RequestRecord, pack, unpack
 
 LAST_PLACE = b"\xff" * 33
@@ -32,8 +32,8 @@ STATE_BYTES = {
 STATE_OF_BYTE = {byte: state for state, byte in STATE_BYTES.items()}
 
 
-class Queue:
-    def __init__(self, step: Step, name: str) -> None:
+class QueueRecords:
+    def __init__(self, step: EnvironmentStep, name: str) -> None:
         self.step, self.name, self.key = step, name, keys.digest(name)
         packed = step.get(keys.QUEUE + self.key)
         self._stored = packed
@@ -256,13 +256,13 @@ class Queue:
 class Queues:
     """The queues that a step uses, by name."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: EnvironmentStep) -> None:
         self.step = step
-        self._opened: dict[str, Queue] = {}
+        self._opened: dict[str, QueueRecords] = {}
 
-    def __getitem__(self, name: str) -> Queue:
+    def __getitem__(self, name: str) -> QueueRecords:
         if name not in self._opened:
-            self._opened[name] = Queue(self.step, name)
+            self._opened[name] = QueueRecords(self.step, name)
         return self._opened[name]
 
     def save(self) -> None:

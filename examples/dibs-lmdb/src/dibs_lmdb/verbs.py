@@ -51,7 +51,7 @@ from dibs.model.results import (
     SettleResult,
 )
 from dibs_lmdb import keys
-from dibs_lmdb.queue import Queue, Queues
+from dibs_lmdb.queue import QueueRecords, Queues
 from dibs_lmdb.records import LeaseRecord
 
 End = Complete | Fail | Cancelled
@@ -86,7 +86,7 @@ def enqueue(queues: Queues, name: str, requests: Sequence[EnqueueRequest]) -> li
     return results
 
 
-def admit(queue: Queue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
+def admit(queue: QueueRecords, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     now, before = queue.step.now, queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, now)
     if unchanged is not None:
@@ -131,7 +131,7 @@ def settle(queues: Queues, name: str, settlements: Sequence[Settlement]) -> list
     return results
 
 
-def apply(queues: Queues, queue: Queue, id: str, action: SettleAction) -> None:
+def apply(queues: Queues, queue: QueueRecords, id: str, action: SettleAction) -> None:
     """Apply the action to the active run of an id."""
     before, now = queue.get(id), queue.step.now
     job, run = _active(before)
@@ -172,7 +172,7 @@ def _failed(slot: Slot) -> tuple[Outcome, JobData]:
     return slot.outcome, slot.outcome.data
 
 
-def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
+def end(queues: Queues, queue: QueueRecords, id: str, action: End) -> None:
     """End the current job of an id, and enqueue its fail job and its follow-ups."""
     before, now = queue.get(id), queue.step.now
     job = _current(before)
@@ -197,7 +197,7 @@ def end(queues: Queues, queue: Queue, id: str, action: End) -> None:
             admit(queues[follow_up.queue], follow_up.job, follow_up.on_conflict)
 
 
-def _end_event(queue: Queue, job: Job, action: End) -> events.LogEvent:
+def _end_event(queue: QueueRecords, job: Job, action: End) -> events.LogEvent:
     kind, now = transitions.outcome_kind(action), queue.step.now
     if isinstance(action, Complete):
         result = events.logged_result(action.result, queue.record.settings.log_results)
@@ -248,7 +248,7 @@ def reap(queues: Queues, name: str, limit: int) -> list[ReapedJob]:
 
 
 def _return_jobs(
-    queues: Queues, queue: Queue, hashed: bytes, limit: int, *, stalled: bool
+    queues: Queues, queue: QueueRecords, hashed: bytes, limit: int, *, stalled: bool
 ) -> list[ReapedJob]:
     returned = []
     for record in queue.jobs_under(hashed, limit):

@@ -10,7 +10,7 @@ from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord, ImportStatus, PruneResult
 from dibs.storage.offsets import format_offset
 from dibs_lmdb import keys
-from dibs_lmdb.queue import Queue, Queues
+from dibs_lmdb.queue import QueueRecords, Queues
 from dibs_lmdb.records import LogEntry, unpack
 
 ENTRIES_PER_PRUNE = 1000
@@ -65,7 +65,7 @@ def prune(queues: Queues, name: str, limit: int) -> PruneResult:
     )
 
 
-def _expired(queue: Queue, tag: bytes, most: int) -> list[tuple[bytes, bytes]]:
+def _expired(queue: QueueRecords, tag: bytes, most: int) -> list[tuple[bytes, bytes]]:
     found: list[tuple[bytes, bytes]] = []
     for key, value in queue.step.scan(queue.prefix(tag)):
         if len(found) == most or keys.read_number(key[:8]) > queue.step.now:

@@ -13,7 +13,7 @@ from dibs.model.limits import Limits
 from dibs.model.requests import Cancelled, JobPatch
 from dibs.model.results import AmendStatus, CancelStatus, RetryFailedStatus
 from dibs_sqlite import settling
-from dibs_sqlite.transaction import StoredQueue, Transaction
+from dibs_sqlite.transaction import QueueRows, Transaction
 
 
 def cancel(tx: Transaction, name: str, ids: Sequence[str], running: bool) -> list[CancelStatus]:  # noqa: FBT001
@@ -22,7 +22,7 @@ def cancel(tx: Transaction, name: str, ids: Sequence[str], running: bool) -> lis
     return [_cancel(tx, queue, id, running=running) for id in ids]
 
 
-def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> CancelStatus:
+def _cancel(tx: Transaction, queue: QueueRows, id: str, *, running: bool) -> CancelStatus:
     slot = queue.get(id)
     job, verdict = slot.current, rules.decide_cancel(slot, tx.now, running=running)
     if job is None or verdict == "active":
@@ -36,7 +36,7 @@ def _cancel(tx: Transaction, queue: StoredQueue, id: str, *, running: bool) -> C
     return verdict
 
 
-def _drop_successor(tx: Transaction, queue: StoredQueue, id: str, slot: Slot) -> Slot:
+def _drop_successor(tx: Transaction, queue: QueueRows, id: str, slot: Slot) -> Slot:
     successor = slot.successor
     if successor is None:
         return slot
@@ -76,7 +76,7 @@ def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFa
     return [_retry_failed(tx, queue, id) for id in ids]
 
 
-def _retry_failed(tx: Transaction, queue: StoredQueue, id: str) -> RetryFailedStatus:
+def _retry_failed(tx: Transaction, queue: QueueRows, id: str) -> RetryFailedStatus:
     slot = queue.get(id)
     verdict, outcome = rules.decide_retry_failed(slot, tx.now), slot.outcome
     if verdict != "queued" or outcome is None or outcome.data is None:
@@ -97,7 +97,7 @@ def forget(tx: Transaction, name: str, ids: Sequence[str]) -> list[bool]:
     return [_forget(tx, queue, id) for id in ids]
 
 
-def _forget(tx: Transaction, queue: StoredQueue, id: str) -> bool:
+def _forget(tx: Transaction, queue: QueueRows, id: str) -> bool:
     slot = queue.get(id)
     visible = rules.hide_expired_outcome(slot, tx.now)
     if slot is not EMPTY:

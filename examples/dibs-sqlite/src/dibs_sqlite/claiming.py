@@ -16,7 +16,7 @@ from dibs.model.limits import Limits
 from dibs.model.requests import Settlement
 from dibs.model.results import ClaimResult, GrantResult, ReapedJob, RenewResult, SettleAndClaimResult
 from dibs_sqlite import limits, settling
-from dibs_sqlite.transaction import Lease, StoredQueue, Transaction
+from dibs_sqlite.transaction import LeaseRow, QueueRows, Transaction
 
 #: Larger than any limit of a claim.
 NO_LIMIT = 2**62
@@ -43,13 +43,13 @@ def claim(tx: Transaction, name: str, lease_id: str, limit: int) -> ClaimResult:
     return ClaimResult(jobs=jobs, now=tx.now, next_due=limits.next_due(tx, queue), token=token)
 
 
-def _free_slots(queue: StoredQueue) -> int:
+def _free_slots(queue: QueueRows) -> int:
     """Return how many more jobs may be active under max_active."""
     max_active = queue.settings.max_active
     return NO_LIMIT if max_active is None else max(0, max_active - queue.scalar("count_active"))
 
 
-def _claim_slot(tx: Transaction, queue: StoredQueue, lease: Lease, slot: Slot) -> Job:
+def _claim_slot(tx: Transaction, queue: QueueRows, lease: LeaseRow, slot: Slot) -> Job:
     assert slot.current is not None, "the query `due` returns waiting jobs"  # noqa: S101
     job = transitions.claim(slot.current, tx.draw(), lease.id, lease.holder, tx.now)
     queue.put(job.id, slot, replace(slot, current=job))
@@ -67,7 +67,7 @@ def settle_and_claim(
 
 def grant(tx: Transaction, names: Sequence[str], ttl: int, holder: str) -> GrantResult:
     """Create one lease with a new random id on each of the queues, for `ttl` ms."""
-    lease = Lease(secrets.token_hex(16), holder, tx.now + ttl)
+    lease = LeaseRow(secrets.token_hex(16), holder, tx.now + ttl)
     for name in names:
         tx.queue(name).put_lease(lease)
     return GrantResult(lease=lease.id, now=tx.now, expires_at=lease.expires_at)
@@ -78,7 +78,7 @@ def renew(tx: Transaction, names: Sequence[str], lease_id: str, ttl: int) -> dic
     return {name: _renew(tx, tx.queue(name), lease_id, ttl) for name in names}
 
 
-def _renew(tx: Transaction, queue: StoredQueue, lease_id: str, ttl: int) -> RenewResult:
+def _renew(tx: Transaction, queue: QueueRows, lease_id: str, ttl: int) -> RenewResult:
     lease = queue.lease(lease_id)
     if lease is None or lease.dropped:
         return RenewResult(alive=False, now=tx.now)
@@ -96,7 +96,7 @@ def drop(tx: Transaction, names: Sequence[str], lease_id: str, limit: int) -> di
     return {name: _drop(tx, tx.queue(name), lease_id, limit) for name in names}
 
 
-def _drop(tx: Transaction, queue: StoredQueue, lease_id: str, limit: int) -> int:
+def _drop(tx: Transaction, queue: QueueRows, lease_id: str, limit: int) -> int:
     lease = queue.lease(lease_id)
     if lease is None:
         return 0

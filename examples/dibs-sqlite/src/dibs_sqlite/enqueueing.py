@@ -12,7 +12,7 @@ from dibs.model.events import NoteKind
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, FollowUp, OnConflict, Reject, Update
 from dibs.model.results import EnqueueResult, ExportRecord, ImportStatus
-from dibs_sqlite.transaction import StoredQueue, Transaction
+from dibs_sqlite.transaction import QueueRows, Transaction
 
 
 def enqueue(tx: Transaction, name: str, requests: Sequence[EnqueueRequest]) -> list[EnqueueResult]:
@@ -21,7 +21,7 @@ def enqueue(tx: Transaction, name: str, requests: Sequence[EnqueueRequest]) -> l
     return [_enqueue(tx, queue, request) for request in requests]
 
 
-def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> EnqueueResult:
+def _enqueue(tx: Transaction, queue: QueueRows, request: EnqueueRequest) -> EnqueueResult:
     key = request.request_key
     if key is not None and (earlier := queue.result_for_key(key)) is not None:
         return earlier
@@ -34,7 +34,7 @@ def _enqueue(tx: Transaction, queue: StoredQueue, request: EnqueueRequest) -> En
     return result
 
 
-def admit(tx: Transaction, queue: StoredQueue, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
+def admit(tx: Transaction, queue: QueueRows, new: NewJob, on_conflict: OnConflict) -> EnqueueResult:
     """Enqueue one job. If its id is in use, `on_conflict` decides (section 3 of the contract, enqueue)."""
     before = queue.get(new.id)
     unchanged = rules.decide_unchanged(before, on_conflict, tx.now)
@@ -61,7 +61,7 @@ def import_(tx: Transaction, name: str, records: Sequence[ExportRecord]) -> list
     return [_import_one(tx, queue, record) for record in records]
 
 
-def _import_one(tx: Transaction, queue: StoredQueue, record: ExportRecord) -> ImportStatus:
+def _import_one(tx: Transaction, queue: QueueRows, record: ExportRecord) -> ImportStatus:
     here = queue.get(record.id)
     if here.current is not None or transitions.unexpired(here.outcome, tx.now) is not None:
         return "exists"

@@ -2,7 +2,7 @@
 
 A claim that meets a job whose key has no room *files* it: the job leaves the order of claims, so that later
 claims do not meet it again. A closed key is a row of `closed_keys`. When the key opens, its first filed job
-comes back; when that job is claimed or changed, the next one does (StoredQueue.put).
+comes back; when that job is claimed or changed, the next one does (QueueRows.put).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dibs.model import rates
 from dibs.model.job import Job, Slot
 from dibs.model.requests import Settings, StartRate
-from dibs_sqlite.transaction import StoredQueue, Transaction
+from dibs_sqlite.transaction import QueueRows, Transaction
 
 #: The key of the clock of the queue itself. Keys of jobs are never empty.
 QUEUE_CLOCK = ""
 
 
-def admitted(tx: Transaction, queue: StoredQueue, limit: int) -> Iterator[Slot]:
+def admitted(tx: Transaction, queue: QueueRows, limit: int) -> Iterator[Slot]:
     """Yield up to `limit` slots in the order of claims, and charge the clocks for each.
 
     The caller must claim each slot before it asks for the next: its run then counts for `per_key`.
@@ -33,7 +33,7 @@ def admitted(tx: Transaction, queue: StoredQueue, limit: int) -> Iterator[Slot]:
         yield slot
 
 
-def _next_admitted(tx: Transaction, queue: StoredQueue) -> Slot | None:
+def _next_admitted(tx: Transaction, queue: QueueRows) -> Slot | None:
     """Return the first due job whose key has room, and file those before it."""
     while due := queue.due(1):
         job = due[0].current
@@ -45,7 +45,7 @@ def _next_admitted(tx: Transaction, queue: StoredQueue) -> Slot | None:
     return None
 
 
-def _has_room(tx: Transaction, queue: StoredQueue, job: Job) -> bool:
+def _has_room(tx: Transaction, queue: QueueRows, job: Job) -> bool:
     """Return whether the key of the job has room. If it has none, close the key."""
     key, settings = job.data.key, queue.settings
     if key is None:
@@ -60,11 +60,11 @@ def _has_room(tx: Transaction, queue: StoredQueue, job: Job) -> bool:
     return True
 
 
-def _clock(queue: StoredQueue, key: str) -> int:
+def _clock(queue: QueueRows, key: str) -> int:
     return queue.scalar("clock", key=key) or 0
 
 
-def _charge(tx: Transaction, queue: StoredQueue, job: Job) -> None:
+def _charge(tx: Transaction, queue: QueueRows, job: Job) -> None:
     settings = queue.settings
     clocks: list[tuple[str | None, StartRate | None]] = [
         (QUEUE_CLOCK, settings.rate),
@@ -75,13 +75,13 @@ def _charge(tx: Transaction, queue: StoredQueue, job: Job) -> None:
             queue.execute("save_clock", key=key, clock=rates.charge_start(_clock(queue, key), rate, tx.now))
 
 
-def open_key(queue: StoredQueue, key: str) -> None:
+def open_key(queue: QueueRows, key: str) -> None:
     """Bring the first filed job of a closed key back into the order of claims."""
     queue.execute("open_key", key=key)
     queue.execute("bring_back", key=key)
 
 
-def queue_opening(tx: Transaction, queue: StoredQueue) -> int | None:
+def queue_opening(tx: Transaction, queue: QueueRows) -> int | None:
     """Return the time at which the clock of the queue allows the next start; None if it allows one now."""
     rate = queue.settings.rate
     if rate is None:
@@ -90,7 +90,7 @@ def queue_opening(tx: Transaction, queue: StoredQueue) -> int | None:
     return None if rates.allows_start(clock, rate, tx.now) else rates.next_start(clock, rate)
 
 
-def next_due(tx: Transaction, queue: StoredQueue) -> int | None:
+def next_due(tx: Transaction, queue: QueueRows) -> int | None:
     """Return the next time at which a job falls due, a key opens, or the queue may start a due job."""
     times = [queue.scalar(name, now=tx.now) for name in ("next_due", "next_opening")]
     opening = queue_opening(tx, queue)
@@ -99,7 +99,7 @@ def next_due(tx: Transaction, queue: StoredQueue) -> int | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def has_opened(tx: Transaction, queue: StoredQueue, after: int) -> bool:
+def has_opened(tx: Transaction, queue: QueueRows, after: int) -> bool:
     """Return whether time alone may let a claim take more jobs than at the time `after`, in ms."""
     if any(queue.scalar(name, after=after, now=tx.now) for name in ("became_due", "has_opened")):
         return True
@@ -109,7 +109,7 @@ def has_opened(tx: Transaction, queue: StoredQueue, after: int) -> bool:
     return after < rates.next_start(_clock(queue, QUEUE_CLOCK), rate) <= tx.now and bool(queue.due(1))
 
 
-def change_limits(queue: StoredQueue, before: Settings, after: Settings) -> None:
+def change_limits(queue: QueueRows, before: Settings, after: Settings) -> None:
     """Remove the clocks of a rate that changed, and open all closed keys if a limit of keys changed."""
     if before.rate != after.rate:
         queue.execute("delete_queue_clock")

@@ -15,7 +15,7 @@ from dibs.model.job import Slot
 from dibs.model.requests import Settings
 from dibs.model.results import Counts, EventPage, ExportPage, ExportRecord, ListPage, QueueInfo, State
 from dibs.storage.protocol import LATEST
-from dibs_sqlite.transaction import StoredQueue, Transaction
+from dibs_sqlite.transaction import QueueRows, Transaction
 
 _OFFSET: Final = re.compile("[0-9a-f]{16}")
 _decode_event: Final = msgspec.msgpack.Decoder(LogEvent).decode
@@ -50,7 +50,7 @@ def export(tx: Transaction, name: str, after: str | None, until: str | None, lim
 
 
 def _read_page(
-    tx: Transaction, queue: StoredQueue, state: State | None, after: str | None, until: str | None, limit: int
+    tx: Transaction, queue: QueueRows, state: State | None, after: str | None, until: str | None, limit: int
 ) -> tuple[list[tuple[str, Slot]], str | None]:
     found = list(queue.listed(state, after or "", until, limit + 1))
     items = [(id, rules.hide_expired_outcome(slot, tx.now)) for id, slot in found[:limit]]
@@ -62,7 +62,7 @@ def counts(tx: Transaction, names: Sequence[str]) -> dict[str, Counts]:
     return {name: _count_queue(tx, tx.queue(name)) for name in names}
 
 
-def _count_queue(tx: Transaction, queue: StoredQueue) -> Counts:
+def _count_queue(tx: Transaction, queue: QueueRows) -> Counts:
     cursor = queue.execute("counts", now=tx.now)
     names = [column[0] for column in cursor.description]
     return Counts(**dict(zip(names, cursor.fetchone(), strict=True)))
@@ -85,7 +85,7 @@ def events(tx: Transaction, name: str, after: str | None, limit: int) -> EventPa
     return EventPage(events=found, offset=found[-1][0] if found else end_of_log(queue), fell_off=fell_off)
 
 
-def end_of_log(queue: StoredQueue) -> str:
+def end_of_log(queue: QueueRows) -> str:
     """Return the offset of the last event, even if it was trimmed; "" if the log never had one."""
     last = queue.scalar("last_event") or queue.trimmed
     return _format_offset(last) if last else ""

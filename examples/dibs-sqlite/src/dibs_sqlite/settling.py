@@ -23,7 +23,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import FinishStatus, ReapedKind, ReportStatus, SettleResult
 from dibs_sqlite.enqueueing import enqueue_follow_ups
-from dibs_sqlite.transaction import StoredQueue, Transaction
+from dibs_sqlite.transaction import QueueRows, Transaction
 
 
 def settle(
@@ -34,7 +34,7 @@ def settle(
     return [_settle(tx, queue, settlement, limits) for settlement in settlements]
 
 
-def _settle(tx: Transaction, queue: StoredQueue, settlement: Settlement, limits: Limits) -> SettleResult:
+def _settle(tx: Transaction, queue: QueueRows, settlement: Settlement, limits: Limits) -> SettleResult:
     slot = queue.get(settlement.id)
     verdict = rules.decide_settle(slot, settlement, limits)
     if isinstance(verdict, SettleResult):
@@ -43,7 +43,7 @@ def _settle(tx: Transaction, queue: StoredQueue, settlement: Settlement, limits:
     return rules.settle_result(slot, settlement.action, verdict)
 
 
-def _apply_action(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAction) -> None:
+def _apply_action(tx: Transaction, queue: QueueRows, slot: Slot, how: SettleAction) -> None:
     job = slot.current
     assert job is not None and job.run is not None, "rules.decide_settle allows only active runs"  # noqa: S101, PT018
     if isinstance(how, (Complete, Fail, Cancelled)):
@@ -57,21 +57,21 @@ def _apply_action(tx: Transaction, queue: StoredQueue, slot: Slot, how: SettleAc
         _release(tx, queue, slot, job, how)
 
 
-def _retry_later(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: RetryLater) -> None:
+def _retry_later(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: RetryLater) -> None:
     run_at = how.run_at if how.run_at is not None else tx.now + (how.delay or 0)
     error = to_storable_error(how.error) if how.error is not None else None
     queue.put(job.id, slot, transitions.retry(slot, job, how.cause, run_at, tx.draw(), error))
     queue.log_event(events.attempt_event(events.KIND_OF_CAUSE[how.cause], job, tx.now, error))
 
 
-def _release(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: Release) -> None:
+def _release(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: Release) -> None:
     run_at = how.run_at if how.delay is None else tx.now + how.delay
     seq = None if run_at is None else tx.draw()
     queue.put(job.id, slot, transitions.release(slot, job, run_at, seq))
     queue.log_event(events.attempt_event("released", job, tx.now))
 
 
-def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -> tuple[int, ReapedKind]:
+def return_job(tx: Transaction, queue: QueueRows, id: str, *, stalled: bool) -> tuple[int, ReapedKind]:
     """Take a job away from its lease: it waits again, or ends if its cancellation was requested.
 
     Return the fence of the run, and whether the job was stalled, released or cancelled.
@@ -83,7 +83,7 @@ def return_job(tx: Transaction, queue: StoredQueue, id: str, *, stalled: bool) -
     return slot.current.run.fence, kind
 
 
-def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> None:
+def end(tx: Transaction, queue: QueueRows, slot: Slot, job: Job, how: End) -> None:
     """End a job, in one step with all that follows from it.
 
     The outcome is stored, the successor becomes the waiting job, and the fail job and the follow-ups are
@@ -103,14 +103,14 @@ def end(tx: Transaction, queue: StoredQueue, slot: Slot, job: Job, how: End) -> 
         enqueue_follow_ups(tx, how.then)
 
 
-def _end_event(tx: Transaction, queue: StoredQueue, job: Job, how: End) -> events.LogEvent:
+def _end_event(tx: Transaction, queue: QueueRows, job: Job, how: End) -> events.LogEvent:
     if isinstance(how, Complete):
         result = events.logged_result(how.result, queue.settings.log_results)
         return events.attempt_event("completed", job, tx.now, result=result)
     return events.attempt_event(transitions.outcome_kind(how), job, tx.now, how.error)
 
 
-def _to_storable_end(queue: StoredQueue, how: Fail | Cancelled) -> Fail | Cancelled:
+def _to_storable_end(queue: QueueRows, how: Fail | Cancelled) -> Fail | Cancelled:
     """Return the end with its error cut to the size limit. Failures of a fail queue never expire."""
     if isinstance(how, Cancelled):
         return how if how.error is None else replace(how, error=to_storable_error(how.error))
@@ -120,7 +120,7 @@ def _to_storable_end(queue: StoredQueue, how: Fail | Cancelled) -> Fail | Cancel
     return replace(how, error=to_storable_error(how.error), retention=retention)
 
 
-def _enqueue_fail_job(tx: Transaction, queue: StoredQueue, job: Job, error: Error) -> None:
+def _enqueue_fail_job(tx: Transaction, queue: QueueRows, job: Job, error: Error) -> None:
     number, fail_queue = tx.draw(), tx.queue(queue.name + FAIL_SUFFIX)
     fail_job = transitions.make_fail_job(queue.name, job, error, f"{number:016x}", tx.now, number)
     fail_queue.put(fail_job.id, fail_queue.get(fail_job.id), Slot(fail_job))

@@ -332,7 +332,7 @@ class SqliteStorage:
         timeout: float | None = None,
     ) -> results.WaitResult:
         checks.check_wait(queues, for_, ids, since=since, timeout=timeout)
-        deadline, seen = wait.Deadline(timeout), dict(since or {})
+        deadline, seen = wait.WaitDeadline(timeout), dict(since or {})
         with self._changes:
             while True:
                 next_change, is_over = self._changes.next_change, deadline.has_passed

@@ -1,6 +1,6 @@
 """The rows that one transaction reads and writes: clock, counter, and queues with their slots and logs.
 
-A slot holds the job, successor and outcome of one id. Only StoredQueue.put writes slots, so the columns that
+A slot holds the job, successor and outcome of one id. Only QueueRows.put writes slots, so the columns that
 queries search by always agree with the slot's body.
 """
 
@@ -31,7 +31,7 @@ _decode_result: Final = msgspec.msgpack.Decoder(EnqueueResult).decode
 _ATTEMPT_KINDS: Final = frozenset(get_args(AttemptKind))
 
 
-class Lease(Struct, frozen=True):
+class LeaseRow(Struct, frozen=True):
     """The right of a worker to its claimed jobs in one queue. It ends at `expires_at` or with a drop."""
 
     id: str
@@ -61,7 +61,7 @@ class Transaction:
         self._stored = stored
         self._connection = connection
         self._changes_before = connection.total_changes
-        self._queues: dict[str, StoredQueue] = {}
+        self._queues: dict[str, QueueRows] = {}
 
     def execute(self, name: str, **params: Any) -> sqlite3.Cursor:
         """Execute the query `name` of sql/queries.sql."""
@@ -80,10 +80,10 @@ class Transaction:
         self.number = max(self.number + 1, self.now * 1000 + self._ahead)
         return self.number
 
-    def queue(self, name: str) -> StoredQueue:
+    def queue(self, name: str) -> QueueRows:
         """Return a queue. For an unknown name it is empty; the first write to it creates its row."""
         if name not in self._queues:
-            self._queues[name] = StoredQueue(self, name)
+            self._queues[name] = QueueRows(self, name)
         return self._queues[name]
 
     def flush(self) -> None:
@@ -101,7 +101,7 @@ class Transaction:
         return self._connection.total_changes != self._changes_before
 
 
-class StoredQueue:
+class QueueRows:
     """One queue within a transaction: its row, and access to its slots, leases, request keys and log."""
 
     #: Number of the last step after which a claim may find more jobs.
@@ -255,14 +255,14 @@ class StoredQueue:
         self._is_used = self._has_more_work = True
         self.settings = settings
 
-    def lease(self, id: str) -> Lease | None:
+    def lease(self, id: str) -> LeaseRow | None:
         """Return a lease, or None if it is unknown or has expired."""
         row = self.execute("lease", lease=searchable(id)).fetchone()
         if row is None or row[1] <= self._tx.now:
             return None
-        return Lease(id, row[0], row[1], bool(row[2]))
+        return LeaseRow(id, row[0], row[1], bool(row[2]))
 
-    def put_lease(self, lease: Lease) -> None:
+    def put_lease(self, lease: LeaseRow) -> None:
         self._is_used = True
         self.execute(
             "save_lease",

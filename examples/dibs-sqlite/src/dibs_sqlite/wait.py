@@ -15,7 +15,7 @@ from msgspec import Struct
 from dibs.storage.protocol import Watch
 from dibs_sqlite import limits
 from dibs_sqlite.reading import end_of_log
-from dibs_sqlite.transaction import StoredQueue, Transaction, searchable
+from dibs_sqlite.transaction import QueueRows, Transaction, searchable
 
 
 class Observation(Struct, frozen=True):
@@ -45,14 +45,14 @@ def observe(
     return Observation(any(changed), tokens, None if next_due is None else (next_due - tx.now) / 1000)
 
 
-def _current_token(tx: Transaction, queue: StoredQueue, watch: Watch) -> str:
+def _current_token(tx: Transaction, queue: QueueRows, watch: Watch) -> str:
     if watch == "work":
         return f"{queue.work}.{tx.now}"
     return end_of_log(queue) if watch == "events" else str(tx.number)
 
 
 def _has_changed(
-    tx: Transaction, queue: StoredQueue, watch: Watch, ids: Sequence[str], token: str | None
+    tx: Transaction, queue: QueueRows, watch: Watch, ids: Sequence[str], token: str | None
 ) -> bool:
     if watch == "events":
         return token is not None and token != end_of_log(queue)
@@ -64,7 +64,7 @@ def _has_changed(
     return token is not None and any(_ending_number(queue, id) > _parse_token(token) for id in ids)
 
 
-def _has_reported(queue: StoredQueue, ids: Sequence[str], token: str | None) -> bool:
+def _has_reported(queue: QueueRows, ids: Sequence[str], token: str | None) -> bool:
     """Return whether one of the ids, or any id if `ids` is empty, has reported progress after the token."""
     if token is None:
         return False
@@ -73,7 +73,7 @@ def _has_reported(queue: StoredQueue, ids: Sequence[str], token: str | None) -> 
     return any((queue.scalar("reported", id=searchable(id)) or 0) > _parse_token(token) for id in ids)
 
 
-def _ending_number(queue: StoredQueue, id: str) -> int:
+def _ending_number(queue: QueueRows, id: str) -> int:
     """Return the number of the step in which a run of the id last ended.
 
     For an unknown id, return the number of the last step that removed an id, which may have been this one.
@@ -134,7 +134,7 @@ class ChangeNotifier:
                 self.notify()
 
 
-class Deadline:
+class WaitDeadline:
     """A deadline `seconds` from now on the monotonic clock; None for no deadline."""
 
     def __init__(self, seconds: float | None) -> None:

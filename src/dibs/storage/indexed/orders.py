@@ -85,7 +85,7 @@ class Ids(Sized, Iterable[str], Protocol):
     def __contains__(self, id: object, /) -> bool: ...
 
 
-class Listing:
+class SortedIds:
     """A sorted list of ids, created at the first listing and updated from then on.
 
     A sorted tree would cost each enqueue 2 to 3 us. Instead, new ids are appended, and the next page sorts

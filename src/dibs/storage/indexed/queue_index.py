@@ -20,7 +20,7 @@ from dibs.storage.indexed.orders import (
     ClaimOrder,
     Due,
     KeptOutcomes,
-    Listing,
+    SortedIds,
     StartClocks,
     find_waiting_job,
     waiting_job,
@@ -45,7 +45,7 @@ class QueueIndex:
         self.keys: dict[str, RequestKey] = {}
         self.clocks = StartClocks()
         self.log = EventLog()
-        self.listing = Listing(self.slots)
+        self.listing = SortedIds(self.slots)
         #: The changes of the current step; None between steps and before its first change.
         self.changes: Changes | None = None
         self._on_change = on_change
