@@ -216,7 +216,7 @@ class RedisStorage(RedisSession):
             return await self.claim(queue, lease, limit)
         prefix = self._queue_prefix(queue)
         request = BlockingRequest(
-            (prefix + "parked", f"{prefix}parked:{claim_id}"), timeout, "claim",
+            (prefix + "claim_tokens", f"{prefix}claim_tokens:{claim_id}"), timeout, "claim",
             keys.declared_keys([prefix], cluster=self._cluster),
             ["", codec.encode_lease(lease), min(limit, STEP)],
         )  # fmt: skip

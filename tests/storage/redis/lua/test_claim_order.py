@@ -166,7 +166,7 @@ async def test_an_end_with_a_retention_of_none_leaves_no_key_that_lasts(
         assert (await storage.get(queue, ["a"]))[0].outcome is None
         start = f"{prefix}:{{{queue}}}:"
         left = {key.removeprefix(start) for key in redis_server.execute("KEYS", f"{start}*")}
-        assert {"meta", "leases", "lease_ends", "parked"} >= left - {"classes", "class_ends"}
+        assert {"meta", "leases", "lease_ends", "claim_tokens"} >= left - {"classes", "class_ends"}
 
 
 async def test_a_batch_takes_the_fast_path_except_for_known_ids(storage: RedisStorage) -> None:

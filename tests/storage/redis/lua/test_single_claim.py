@@ -62,7 +62,7 @@ async def test_a_claim_is_the_same_on_both_paths(
     stored = await storage.get(FAST, [job.id for job in fast])
     assert [*fast] == [slot.current for slot in stored]
     assert None is claims[FAST].next_due
-    ignored = ("meta", "parked", "log", "outcomes", "completed", "cancelled", "priorities", "due:0")
+    ignored = ("meta", "claim_tokens", "log", "outcomes", "completed", "cancelled", "priorities", "due:0")
     one, other = [await contents(storage, prefix, queue) for queue in (FAST, GENERAL)]
     assert {key: one[key] for key in one if key not in ignored} == {
         key: other[key] for key in other if key not in ignored
@@ -85,10 +85,10 @@ async def test_a_claim_that_reaches_its_limit_releases_the_next_blocking_claim(
     lease = (await storage.grant(["q"], 60_000, "me")).lease
     await enqueue(storage, "q", 2)
     await storage.claim_blocking("q", lease, 1, claim_id="a", timeout=5.0)
-    assert 1 == redis_server.execute("LLEN", f"{prefix}:{{q}}:parked")
+    assert 1 == redis_server.execute("LLEN", f"{prefix}:{{q}}:claim_tokens")
 
     assert 1 == len((await storage.claim_blocking("q", lease, 1, claim_id="b", timeout=5.0)).jobs)
-    assert 0 == redis_server.execute("LLEN", f"{prefix}:{{q}}:parked")
+    assert 0 == redis_server.execute("LLEN", f"{prefix}:{{q}}:claim_tokens")
 
 
 @pytest.mark.parametrize(

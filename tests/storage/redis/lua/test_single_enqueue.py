@@ -54,7 +54,7 @@ async def contents(storage: RedisStorage, start: str) -> dict[str, object]:
         "waiting": sorted((id, len(record)) for id, record in zip(waiting[::2], waiting[1::2], strict=True)),
         "due": [entry[8:] for entry in await read("LRANGE", "due:0", 0, -1)],
         "priorities": await read("HGETALL", "priorities"),
-        "parked": await read("LRANGE", "parked", 0, -1),
+        "claim_tokens": await read("LRANGE", "claim_tokens", 0, -1),
     }
 
 

@@ -166,7 +166,7 @@ async def test_wake_claim_without_a_claim_leaves_a_key_that_expires(
 ) -> None:
     await blocked_claims.storage.wake_claim("q", "nobody")
 
-    left = redis_server.execute("PTTL", f"{prefix}:{{q}}:parked:nobody")
+    left = redis_server.execute("PTTL", f"{prefix}:{{q}}:claim_tokens:nobody")
     assert 0 < left <= 10_000
 
 
@@ -226,7 +226,7 @@ async def test_a_refused_blpop_claims_at_once_and_removes_the_capability(
         redis_server.execute("ACL", "SETUSER", name, "on", ">secret", *rights)
         url = f"redis://{name}:secret@{url.rpartition('@')[2].removeprefix('redis://')}"
     else:
-        redis_server.execute("SET", f"{prefix}:{{q}}:parked", "mine")
+        redis_server.execute("SET", f"{prefix}:{{q}}:claim_tokens", "mine")
     async with open_url(url, prefix=prefix) as storage:
         blocked_claims = BlockedClaims(storage, redis_server)
         blocked_claims.lease = (await storage.grant(["q"], 600_000, "blocked_claims")).lease

@@ -8,7 +8,7 @@
 
 -- As in `commit`: a full server accepts the writes after a DEL.
 redis.call('DEL', KEYS[1] .. 'nothing')
-for _, key in ipairs({KEYS[1] .. 'parked:' .. ARGV[1], ARGV[2]}) do
+for _, key in ipairs({KEYS[1] .. 'claim_tokens:' .. ARGV[1], ARGV[2]}) do
   redis.call('RPUSH', key, '')
   redis.call('PEXPIRE', key, 10000)
 end

@@ -133,4 +133,4 @@ class QueueGroups:
 
 def released_list(group: str) -> str:
     """Return the key of the list for which the blocking claims of a group wait."""
-    return f"{group}:parked"
+    return f"{group}:claim_tokens"

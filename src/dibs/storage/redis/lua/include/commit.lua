@@ -65,7 +65,7 @@ end
 -- Release one blocking claim: push one element to the list that its BLPOP waits for. Without a waiting claim the
 -- element stays in the list and releases the next one.
 local function release_blocking_claim(queue)
-  local key = queue.prefix .. 'parked'
+  local key = queue.prefix .. 'claim_tokens'
   if call('EXISTS', key) == 0 then call('RPUSH', key, '') end
 end
 

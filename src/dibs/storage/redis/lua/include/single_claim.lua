@@ -72,7 +72,7 @@ local function claim_few(prefix, lease, limit)
   local now_text = string.format('%s%03d', time[1], now % 1000)
   call('HSET', meta, 'now', now_text, 'number', digits(number))
   if left > 0 and #ids == limit then
-    if call('EXISTS', prefix .. 'parked') == 0 then call('RPUSH', prefix .. 'parked', '') end
+    if call('EXISTS', prefix .. 'claim_tokens') == 0 then call('RPUSH', prefix .. 'claim_tokens', '') end
     if known[6] then
 -- @nest groups
       release_groups(known[6], now, prefix)

@@ -32,7 +32,7 @@ if #ARGV == 3 and ARGV[1] == '' and string.find(ARGV[3], '^\12%z%z%z%z%z%z%z%z%z
         local ms = string.format('%s%03d', time[1], now % 1000)
         call('HSET', meta, 'now', ms, 'number', work, 'work', work)
         redis.pcall('PUBLISH', prefix .. '@database:work', work)
-        if call('EXISTS', prefix .. 'parked') == 0 then call('RPUSH', prefix .. 'parked', '') end
+        if call('EXISTS', prefix .. 'claim_tokens') == 0 then call('RPUSH', prefix .. 'claim_tokens', '') end
         if known[5] then
 -- @nest groups
           release_groups(known[5], now, prefix)
