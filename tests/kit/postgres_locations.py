@@ -8,6 +8,7 @@ gets a new schema, unless it was opened with a manual clock before.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any, Final, Self, cast
 
 import psycopg
 
+from dibs.storage.postgres.line_starts import LineStarts
 from dibs.storage.postgres.network.address import PostgresAddress, parse_url
 from dibs.storage.postgres.network.connections import ConnectionPool
 from dibs.storage.postgres.network.errors import DriverErrors
@@ -26,7 +28,7 @@ from dibs.storage.registry import connect, open_storage, with_option
 WIPE: Final = """
 DELETE FROM {0}.live; DELETE FROM {0}.ended; DELETE FROM {0}.leases; DELETE FROM {0}.request_keys;
 DELETE FROM {0}.events; DELETE FROM {0}.queues; DELETE FROM {0}.clocks; DELETE FROM {0}.freed;
-DELETE FROM {0}.line_claims; DELETE FROM {0}.key_sets;
+DELETE FROM {0}.claims; DELETE FROM {0}.marks; DELETE FROM {0}.key_sets;
 SELECT setval('{0}.numbers', 0, false), setval('{0}.seen', 0, false), setval('{0}.lead', 0)
 """
 #: A closed location may be opened again. Its schema is reused after this number of other locations was
@@ -122,6 +124,7 @@ class Kept:
         storage = PostgresStorage(address, clock="manual")
         server = storage._server = storage._waits.server = WarmServer(address, connections)
         storage._waits.listener._connect = server.connect
+        storage._starts = EagerStarts(server, manual=True)
         self._storage = storage
         return await storage.__aenter__()
 
@@ -130,6 +133,14 @@ class Kept:
     ) -> None:
         await self._storage.__aexit__(kind, error, trace)
         self._locations.leave(self._location)
+
+
+class EagerStarts(LineStarts):
+    """Raises the starts of a queue after each claim of jobs, while the next verbs run."""
+
+    def count(self, queue: str, claimed: int) -> None:
+        if claimed and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self.run([queue]))
 
 
 class WarmServer(PostgresDatabase):

@@ -14,7 +14,7 @@ from dibs_conformance.laws import LAWS
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import OpenStorage
 from tests.kit.mutants import MUTANTS, Mutant, commit_log
-from tests.kit.mutants.sql import ALL_IN_LINE, ALL_SERIES, planted_lines
+from tests.kit.mutants.sql import ALL_SERIES, planted_lines
 from tests.kit.play import play
 from tests.kit.postgres_locations import PostgresLocations
 from tests.kit.redis_locations import RedisLocations
@@ -87,7 +87,7 @@ def test_a_bug_in_postgres_is_found(
 
 
 @pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.certify)])
-@pytest.mark.parametrize("line", [ALL_IN_LINE, ALL_SERIES], ids=lambda line: line[0])
+@pytest.mark.parametrize("line", [ALL_SERIES], ids=lambda line: line[0])
 def test_a_path_that_is_always_taken_is_no_bug(
     examples: int,
     line: tuple[str, str, str],

@@ -8,8 +8,6 @@ from dibs.storage.postgres import migrate
 from dibs.storage.postgres.queries import function_files
 from tests.kit.mutants.planting import Mutant, Patch, add, rewritten
 
-#: No bug: a claim of any number of jobs leaves them in the line. The laws of the kit claim few at a time.
-ALL_IN_LINE = ("claim", "cardinality(picked) >= 100", "cardinality(picked) >= 1")
 #: No bug: each new id beside a live one is inserted as a set. The batches of the kit have few requests.
 ALL_SERIES = ("enqueue", "stop - i >= 3", "stop - i >= 0")
 
@@ -36,8 +34,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_pausing_has_no_effect": (
         "a paused queue hands out no job",
         "claim",
-        "    IF qu.paused THEN",
-        "    IF false THEN",
+        "AND NOT k.paused AND NOT is_limited(k)",
+        "AND NOT is_limited(k)",
     ),
     "sql_a_retry_keeps_its_place": (
         "seq: Retry draws a fresh one",
@@ -60,8 +58,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_a_lease_lives_at_its_end": (
         "leases end exactly at their expiry",
         "claim",
-        "WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE",
-        "WHERE lease = under AND q = qu.q AND expires_at >= now_ms AND NOT dropped FOR KEY SHARE",
+        "WHERE s.most > 0 AND l.expires_at > looked AND",
+        "WHERE s.most > 0 AND l.expires_at >= looked AND",
     ),
     "sql_a_dropped_lease_stays_alive": (
         "leases end exactly at their expiry",
@@ -72,8 +70,8 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_the_least_urgent_first": (
         "claims follow the order",
         "claim",
-        "ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
-        "ORDER BY run_at DESC, seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
+        "ORDER BY l.run_at, l.seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
+        "ORDER BY l.run_at DESC, l.seq LIMIT room FOR UPDATE SKIP LOCKED) x;",
     ),
     "sql_a_return_ignores_the_requested_times": (
         "the fold law: a run that comes back is clamped",
@@ -135,39 +133,35 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "        IF rejects AND EXISTS (",
         "        IF false AND EXISTS (",
     ),
-    "sql_a_claim_of_several_queues_ignores_pauses": (
-        "a paused queue hands out no job",
-        "serve",
-        "          AND NOT k.paused AND k.log_level",
-        "          AND k.log_level",
-    ),
-    "sql_a_claim_of_several_queues_takes_one_priority": (
+    "sql_a_claim_takes_one_priority": (
         "claims follow the order",
-        "serve",
-        "            IF have_lower[place - 1] THEN",
-        "            IF false THEN",
+        "claim",
+        "            w := next_line(qs[place], w.priority);",
+        "            EXIT;",
     ),
-}
-
-#: The same for bugs that need jobs in the line.
-IN_LINE: dict[str, tuple[str, str, str, str]] = {
-    "sql_a_job_in_the_line_is_claimed_again": (
+    "sql_a_job_is_claimed_again": (
         "a job is claimed once",
         "claim",
-        "AND (run_at, seq) >= (since, after) AND fence IS NULL",
-        "AND (run_at, seq) >= (since, after)",
+        "AND l.fence IS NULL\n                    ORDER BY l.run_at, l.seq LIMIT room",
+        "\n                    ORDER BY l.run_at, l.seq LIMIT room",
     ),
-    "sql_an_expired_lease_keeps_its_jobs_in_the_line": (
+    "sql_an_expired_lease_keeps_its_jobs": (
         "leases end exactly at their expiry",
-        "leases",
-        "    PERFORM leave_line(qu, held, 0, true);\n    FOR j IN",
-        "    FOR j IN",
+        "claim",
+        "WHERE c.q = wanted AND (held IS NULL OR c.lease = held)\n$$",
+        "WHERE c.q = wanted AND held IS NULL\n$$",
     ),
-    "sql_a_job_in_the_line_counts_as_waiting": (
+    "sql_an_active_job_counts_as_waiting": (
         "counts agree with the jobs",
         "counts",
-        "in_line := (SELECT count(*) FROM line_jobs(qu.q, NULL));",
+        "in_line := (SELECT count(*) FROM active_runs(qu.q, NULL));",
         "in_line := 0;",
+    ),
+    "sql_a_returned_job_is_below_the_start": (
+        "claims follow the order",
+        "ends",
+        "    PERFORM note_start(j.q, level, at, after);",
+        "",
     ),
 }
 
@@ -189,7 +183,5 @@ IN_SERIES: dict[str, tuple[str, str, str, str]] = {
 
 for name, (sentence, *line) in LINES.items():
     add(Mutant(name, "postgres", sentence, planted(line[0], line[1], line[2]), by_contract=True))
-for name, (sentence, *line) in IN_LINE.items():
-    add(Mutant(name, "postgres", sentence, planted_lines(ALL_IN_LINE, (line[0], line[1], line[2]))))
 for name, (sentence, *line) in IN_SERIES.items():
     add(Mutant(name, "postgres", sentence, planted_lines(ALL_SERIES, (line[0], line[1], line[2]))))

@@ -58,7 +58,9 @@ async def one(storage: PostgresStorage, lease: str) -> Job:
 
 
 async def states(connection: Any) -> dict[str, str]:
-    found = await connection.execute("SELECT id, state::text FROM live WHERE q = 1")
+    """Return the state of each job by its id; `a` for a job that is active under a lease."""
+    query = "SELECT id, CASE WHEN lease IS NULL THEN state::text ELSE 'a' END FROM live WHERE q = 1"
+    found = await connection.execute(query)
     return dict(await found.fetchall())
 
 

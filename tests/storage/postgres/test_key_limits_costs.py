@@ -45,7 +45,7 @@ async def test_a_claim_files_many_jobs_over_several_calls(storage: PostgresStora
 
 #: Queries of the functions, and the only index that serves each of them.
 PLANS = {
-    "FROM live WHERE q + 0 = 1 AND key = 'a' AND lease IS NOT NULL LIMIT 5": "live_keyed",
+    "FROM live WHERE q + 0 = 1 AND busy_key = 'a' LIMIT 5": "live_keyed",
     "FROM live WHERE q + 0 = 1 AND state = 'k' AND key = 'a' ORDER BY priority DESC, run_at, seq LIMIT 1": (
         "live_held_back"
     ),

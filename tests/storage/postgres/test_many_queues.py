@@ -103,7 +103,7 @@ async def test_it_is_one_statement(storage: PostgresStorage, monkeypatch: pytest
 async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     storage: PostgresStorage, connect: Callable[[], Any], schema: str
 ) -> None:
-    """A settle without settlements would wake the waits of its queue. A paused queue is left to claim()."""
+    """A settle without settlements would wake waits. A paused queue is left to claim_limited()."""
     lease = await leased(storage)
     for queue in QUEUES:
         await storage.configure(queue, SettingsPatch(paused=True))
@@ -121,7 +121,7 @@ async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     )
     calls = dict(await cursor.fetchall())
 
-    assert 2 == calls.get("claim")
+    assert 2 == calls.get("claim_limited")
     assert {"settle_steps", "settle", "notify_waits"}.isdisjoint(calls)
 
 

@@ -59,5 +59,6 @@ class ManyQueuesSession(PostgresSession):
         """Decode the rows of a claim, and store what its vacuum and its waits need."""
         claim = self.decode(queue, claims.decode_claim, found, lease, token, self._positions)
         self._vacuum.count(len(claim.jobs) + claims.count_filed(found))
+        self._starts.count(queue, len(claim.jobs))
         self._waits.note_claim(queue, claim, limit)
         return claim

@@ -128,6 +128,8 @@ class Queries:
             "slot": f"clock.now_ms, j.state::text, {job}, {run}, {successor}, {outcome}, "
             "o.dropped, j.dropped",
             "claimed": columns["claimed"],
+            "started": columns["started"],
+            "arrays": columns["arrays"],
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
             "settings": columns["settings"],
         }

@@ -25,6 +25,7 @@ from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import UnreadableRow
 from dibs.storage.postgres.column_query import column_query, packed_numbers
+from dibs.storage.postgres.line_starts import LineStarts
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.queries import quote_identifier
@@ -50,6 +51,7 @@ class PostgresSession:
         self._server = PostgresDatabase(address)
         self._waits = PostgresWaits(self._server, address.poll, manual=self._manual)
         self._vacuum = Vacuum(self._server)
+        self._starts = LineStarts(self._server, manual=self._manual)
         #: The longest wait for a lock in ms, as text for lock_timeout; None for the setting of the server.
         self._lock_ms: str | None = None
         #: Queues whose row in the table `queues` is known to exist.
@@ -68,6 +70,7 @@ class PostgresSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._waits.close()
+        await self._starts.close()
         await self._vacuum.close()
         await self._server.close()
 

@@ -34,6 +34,7 @@ FROM generate_series(1, many) AS n, (SELECT %s AS prefix, %s::int AS level, %s::
 
 async def fill(connection: Any, prefix: str, many: int, level: int, at: int) -> None:
     await connection.execute(FILL.replace("many", str(many)), [prefix, level, at])
+    await connection.execute("SELECT note_start(1, %s::smallint, %s, 0)", [level, at])
 
 
 def touched(plan: dict[str, Any]) -> int:
@@ -56,12 +57,11 @@ PLANS = {
     f"FROM leases WHERE q = 1 AND {LEASE} AND expires_at > 1": "leases_pkey",
     "FROM leases WHERE q + 0 = 1 AND expires_at <= 1": "leases_expiry",
     "FROM live WHERE q = 1 AND id = 'a'": "live_pkey",
-    f"FROM live WHERE q = 1 AND {LEASE}": "live_held",
-    "FROM live WHERE q = 1 AND lease IS NOT NULL": "live_held",
-    f'FROM live WHERE q = 1 AND {LEASE} ORDER BY id COLLATE "POSIX" LIMIT 10': "live_held",
-    f'FROM live WHERE q = 1 AND {LEASE} AND cancel_requested ORDER BY id COLLATE "POSIX"': "live_held",
+    f"FROM live WHERE q = 1 AND cancel_requested AND {LEASE}": "live_asked",
+    "FROM live WHERE q + 0 = 1 AND busy_key = 'k'": "live_keyed",
+    f"FROM claims WHERE q = 1 AND {LEASE}": "claims_pkey",
+    "FROM marks WHERE q = 1 AND priority < 9 ORDER BY q, priority DESC, n DESC LIMIT 1": "marks_newest",
     "FROM live WHERE q = 1 AND state = 'w' AND priority = 0 AND run_at <= 1 ORDER BY run_at": "live_line",
-    "FROM live WHERE q = 1 AND state = 'w' AND priority < 0 ORDER BY priority DESC LIMIT 1": "live_line",
 }
 
 

@@ -31,26 +31,14 @@ Connect = Callable[[], Any]
 
 NOT_KEPT = OutcomeRetention(completed=0, failed=60_000)
 NOW = 1_000_000
-#: Jobs of a claim that stay in the line.
 MANY = 100
 
-#: The two functions of one queue that a plain step must not call, as functions that raise errors.
-BROKEN = (
-    """
-CREATE OR REPLACE FUNCTION claim(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
-    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
-    fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[],
-    seqs bigint[], tries integer[], memos bytea[], rests text[]
-) LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'claim is broken'; END $$
-""",
-    """
+#: The function of one queue that a plain step must not call, as a function that raises an error.
+BROKEN = """
 CREATE OR REPLACE FUNCTION complete_all(
     qu queues, now_ms bigint, ids text[], fences bigint[], results bytea[]
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'complete_all is broken'; END $$
-""",
-)
-IN_LINE = "SELECT count(*) FROM live WHERE state = 'w' AND fence IS NOT NULL"
-CLAIMS = "SELECT count(*) FROM line_claims"
+"""
 
 
 class Kind(Struct):
@@ -247,19 +235,12 @@ async def fill(storage: PostgresStorage, queues: Sequence[str], jobs: int) -> st
     return (await storage.grant(queues, 60_000, "test")).lease
 
 
-async def value(connection: Any, query: str) -> int:
-    found = await (await connection.execute(query)).fetchone()
-    await connection.commit()
-    return int(found[0])
-
-
 async def test_plain_steps_call_no_function_of_one_queue(storage: PostgresStorage, connect: Connect) -> None:
     """The positions are also sent for few settlements of a queue, if the call has many."""
     queues = [f"q{number}" for number in range(10)]
     lease = await fill(storage, queues, 3)
     connection = await connect()
-    for function in BROKEN:
-        await connection.execute(function)
+    await connection.execute(BROKEN)
     await connection.commit()
     claimed = await storage.serve([QueueStep(queue, limit=2) for queue in queues], lease)
     steps = [
@@ -271,27 +252,6 @@ async def test_plain_steps_call_no_function_of_one_queue(storage: PostgresStorag
     assert [["0000", "0001"]] * 10 == [[job.id for job in one.claim.jobs] for one in claimed]
     assert [["0002"]] * 10 == [[job.id for job in one.claim.jobs] for one in settled]
     assert {"done"} == {one.status for step in settled for one in step.settled}
-
-
-@pytest.mark.parametrize("bounds", ["the claims", "the jobs"])
-async def test_few_jobs_of_a_queue_stay_in_the_line(
-    storage: PostgresStorage, connect: Connect, bounds: str
-) -> None:
-    """At most four claims of a lease, or 4,000 jobs and one claim."""
-    queues = ["a", "b", "c"]
-    size = MANY if bounds == "the claims" else 700
-    lease = await fill(storage, queues, 8 * size)
-    for _ in range(8):
-        if bounds == "the jobs":
-            lease = (await storage.grant(queues, 60_000, "test")).lease
-        await storage.serve(
-            [QueueStep("a", limit=size), QueueStep("b", limit=size), QueueStep("c", limit=5)], lease
-        )
-    connection = await connect()
-
-    assert 2 * (4 if bounds == "the claims" else 6) == await value(connection, CLAIMS)
-    assert 2 * size * (4 if bounds == "the claims" else 6) == await value(connection, IN_LINE)
-    assert [8 * size, 8 * size, 40] == [c.active for c in (await storage.counts(queues)).values()]
 
 
 async def test_large_payloads_come_in_several_rows(storage: PostgresStorage) -> None:

@@ -65,7 +65,7 @@ async def test_a_claim_beside_a_reap_loses_nothing(
         await storage.enqueue("q", [asked("a")], now=1000)
         lease = (await storage.grant(["q"], 150, "test", now=1000)).lease
         mine = await connect()
-        await mine.execute("SELECT count(*) FROM claim('q', %s::uuid, 10, 1100)", [lease])
+        await mine.execute("SELECT count(*) FROM claim('{q}', '{10}', %s::uuid, 1100)", [lease])
 
         assert [] == await storage.reap("q", 10, now=1200)
         await mine.commit()

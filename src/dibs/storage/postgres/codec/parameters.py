@@ -313,7 +313,7 @@ def _encode_job(job: Job, successor: Successor | None) -> dict[str, Any]:
 def _encode_run(run: ActiveRun) -> dict[str, Any]:
     progress = None if run.progress is None else Raw(run.progress)
     fields = {**_fields_without(run, "lease"), "progress": progress}
-    return {**fields, "state": "h" if run.lease is None else "a"}
+    return {**fields, "state": "h" if run.lease is None else "w"}
 
 
 def _encode_outcome(outcome: Outcome) -> dict[str, Any]:

@@ -26,7 +26,7 @@ BEGIN
 END $$;
 
 -- cancel_one(queue, now, id, running) -> the status of the id and the events to log (contract 3, cancel). One statement
--- looks for a job and for the outcome. A run that is asked to stop leaves the line, so that renew() finds it.
+-- looks for a job and for the outcome.
 CREATE OR REPLACE FUNCTION cancel_one(
     qu queues, now_ms bigint, wanted text, running boolean, OUT status text, OUT logged text[]
 ) LANGUAGE plpgsql AS $$
@@ -67,8 +67,7 @@ BEGIN
     END IF;
     status := 'requested';
     IF j.cancel_requested IS NOT TRUE THEN
-        UPDATE live SET cancel_requested = true, state = 'a', lease = CASE state WHEN 'w' THEN line_lease ELSE lease END
-        WHERE q = j.q AND id = j.id;
+        UPDATE live SET cancel_requested = true WHERE q = j.q AND id = j.id;
         IF qu.log_level = 'all' THEN
             logged := logged || note_event('cancel_requested', j, now_ms);
         END IF;
@@ -137,6 +136,9 @@ BEGIN
         state = CASE WHEN state = 'k' AND asks && '{when,priority}' THEN 'w' ELSE state END,
         next = CASE WHEN s.revision IS NULL THEN NULL ELSE s END
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
+    IF asks && '{when,priority}' THEN
+        PERFORM note_start(j.q, j.priority, j.run_at, j.seq);
+    END IF;
     IF o.id IS NOT NULL AND (j.id IS NULL OR given ? o.kind) THEN
         UPDATE ended SET
             attributes = o.attributes,

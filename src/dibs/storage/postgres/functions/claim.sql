@@ -1,215 +1,141 @@
--- The verb claim in a queue without limits, and jobs that a claim leaves in the line.
+-- The verb claim, in one or more queues, and the jobs of a lease.
 
--- claim(queue, lease, most, now) -> rows with arrays of claimed jobs, in the order of claims, and a last row without jobs.
--- The last row has the time of the claim, the holder of the lease, and next_due (the time of the next scheduled job).
--- Its `lost` is true if the lease is unknown, expired or dropped; then no job is claimed.
+-- claim(queues, limits, lease, now) -> for each queue: rows with arrays of claimed jobs in the order of claims, and then
+-- a row without jobs. `step` is the position of the queue, from 1. The last row has the time of
+-- the claim, the holder of the lease, and next_due (the time of the next scheduled job). Its `lost` is true if the lease
+-- is unknown, expired or dropped; then no job is claimed. A queue with the limit 0 gets the time only.
+-- One statement starts the jobs of all queues without limits. Queues with limits and paused queues are left to
+-- claim_limited().
 -- The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR UPDATE, run before
--- or after this claim. A queue with a limit is left to claim_limited(). The first look finds the first waiting job, and
--- the rows are read from its run_at on. A job that another transaction returns in between, with an earlier run_at, is
--- left to the next claim.
+-- or after this claim.
 -- `looked` is the time by which a job is due. The time of the runs is read again while their rows are locked: a claim that
 -- read it before could give a job whose run ended since a `claimed_at` before that end. Each row of jobs has its claimed_at
--- as `now_ms`. claim_steps(), drop_lease() and reap() read the time again in the same way.
--- If the claim takes 100 jobs or more of a priority, they stay in the line, unless it has many of them already. With fewer
--- jobs, the row in line_claims would cost more than it saves. The bounds of the claim are a little too wide: a row that
--- another transaction moved may come back out of order.
-CREATE OR REPLACE FUNCTION claim(queue text, under uuid, most integer, manual bigint)
-RETURNS TABLE (
-    lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
-    spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
-    memos bytea[], rests text[]
+-- as `now_ms`. drop_lease() and reap() read the time again in the same way.
+-- The bounds in `claims` are a little too wide: a row that another transaction moved may come back out of order.
+CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, manual bigint) RETURNS TABLE (
+    step integer, lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
+    fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[],
+    tries integer[], memos bytea[], rests text[]
 ) LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
     looked bigint := tick(manual);
-    qu queues;
-    room bigint := most;
-    level smallint;
-    -- No due job of this priority comes before it.
-    since bigint;
-    after bigint;
-    picked tid[];
-    first_run_at bigint;
-    first_seq bigint;
-    last_run_at bigint;
-    last_seq bigint;
-    in_line boolean;
+    at bigint := looked;
+    -- The steps that are claimed together, and their queues and limits.
+    steps integer[];
+    qs integer[];
+    mosts integer[];
+    named text;
+    logs boolean;
+    w record;
+    room bigint;
+    batch record;
+    picked tid[] := '{}';
+    bytes bigint := 0;
+    dues bigint[];
     -- The jobs of one row of the answer. An array has at most 1 GB.
     size integer;
     i integer;
-    names text[];
-    due bigint;
+    place integer;
 BEGIN
-    now_ms := looked;
-    lost := false;
-    SELECT * INTO qu FROM queues WHERE name = queue;
-    SELECT l.holder INTO holder FROM leases l
-    WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
-    IF NOT FOUND THEN
-        lost := true;
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    IF qu.max_active IS NOT NULL OR qu.has_held_back OR qu.per_key IS NOT NULL OR (qu.rate).starts IS NOT NULL
-       OR (qu.key_rate).starts IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM claim_limited(qu.q, under, most, manual);
-        RETURN;
-    END IF;
-    IF qu.paused THEN
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    IF qu.log_level = 'all' THEN
+    -- A lease has one holder.
+    SELECT array_agg(x.place), array_agg(x.q), array_agg(x.most), min(x.holder), bool_or(x.log_level = 'all')
+    INTO steps, qs, mosts, named, logs FROM (
+        SELECT s.place, k.q, s.most, l.holder, k.log_level
+        FROM unnest(names, limits) WITH ORDINALITY AS s (name, most, place)
+            JOIN queues k ON k.name = s.name JOIN leases l ON l.lease = under AND l.q = k.q
+        WHERE s.most > 0 AND l.expires_at > looked AND NOT l.dropped AND NOT k.paused AND NOT is_limited(k)
+        FOR KEY SHARE OF l) x;
+    IF logs THEN
         PERFORM begin_log_step();
     END IF;
-    SELECT priority, run_at, seq INTO level, since, after FROM live
-    WHERE q = qu.q AND state = 'w' AND fence IS NULL ORDER BY priority DESC, run_at, seq LIMIT 1;
-    WHILE level IS NOT NULL LOOP
-        IF room > 0 THEN
-            -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the locking
-            -- query twice.
-            SELECT coalesce(array_agg(x.spot), '{}'), min(x.run_at), min(x.seq), max(x.run_at), max(x.seq),
-                   CASE WHEN sum(x.bytes) < 100000000 THEN greatest(count(*), 1) ELSE 8 END
-            INTO picked, first_run_at, first_seq, last_run_at, last_seq, size FROM (
-                SELECT ctid AS spot, run_at, seq, octet_length(payload) + coalesce(octet_length(memo), 0) AS bytes FROM live
-                WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= looked
-                  AND (run_at, seq) >= (since, after) AND fence IS NULL
-                ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED) x;
-            IF cardinality(picked) > 0 THEN
-                now_ms := tick(manual);
-                in_line := false;
-                IF cardinality(picked) >= 100 THEN
-                    PERFORM leave_line(qu, under, 3, false);
-                    in_line := coalesce((SELECT sum(jobs) FROM line_claims WHERE q = qu.q), 0) < 4000;
-                END IF;
-                IF in_line THEN
-                    INSERT INTO line_claims VALUES (
-                        qu.q, under, nextval('numbers'), level, first_run_at, first_seq, last_run_at, last_seq,
-                        cardinality(picked));
-                END IF;
-                IF qu.log_level = 'all' THEN
-                    names := ARRAY(SELECT id FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
-                END IF;
-                FOR i IN 1 .. cardinality(picked) BY size LOOP
-                    -- The statement of start_runs() itself: one more call shows in claims of one job.
-                    RETURN QUERY
-                    WITH taken AS (
-                        UPDATE live l SET
-                            state = CASE WHEN in_line THEN 'w' ELSE 'a' END,
-                            lease = CASE WHEN NOT in_line THEN under END,
-                            line_lease = CASE WHEN in_line THEN under END, fence = nextval('numbers'),
-                            holder = claim.holder, claimed_at = claim.now_ms, attempts = attempts + 1
-                        WHERE ctid = ANY (picked[i:i + size - 1])
-                        RETURNING l.ctid AS spot, l.fence, l.id, l.payload, l.run_at, l.enqueued_at, l.seq, l.attempts,
-                            l.memo, rest_of(l.seq, l.attributes, l.overrides, l.retention, l.first, l.revision,
-                                            l.enqueues, l.retries, l.stalls, l.timeouts, l.error, l.origin, l.key) AS rest
-                    )
-                    SELECT NULL::boolean, claim.now_ms, NULL::bigint, NULL::text, NULL::bigint, level,
-                           array_agg(t.fence), array_agg(t.spot::text), array_agg(t.id), array_agg(t.payload),
-                           array_agg(t.run_at), array_agg(t.enqueued_at), array_agg(t.seq), array_agg(t.attempts),
-                           CASE WHEN count(t.memo) > 0 THEN array_agg(t.memo) END,
-                           CASE WHEN count(t.rest) > 0 THEN array_agg(t.rest) END
-                    FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t;
-                END LOOP;
-                room := room - cardinality(picked);
-                IF qu.log_level = 'all' THEN
-                    PERFORM append_log(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
+    FOR place IN 1 .. coalesce(cardinality(qs), 0) LOOP
+        room := mosts[place];
+        w := next_line(qs[place], 32767);
+        WHILE w.priority IS NOT NULL LOOP
+            IF room > 0 THEN
+                -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the locking
+                -- query twice.
+                SELECT array_agg(x.spot) AS spots, count(*) AS jobs, sum(x.bytes) AS bytes, min(x.run_at) AS first_run_at,
+                       min(x.seq) AS first_seq, max(x.run_at) AS last_run_at, max(x.seq) AS last_seq
+                INTO batch FROM (
+                    SELECT l.ctid AS spot, l.run_at, l.seq,
+                           octet_length(l.payload) + coalesce(octet_length(l.memo), 0) AS bytes FROM live l
+                    WHERE l.q = qs[place] AND l.state = 'w' AND l.priority = w.priority AND l.run_at <= looked
+                      AND (l.run_at, l.seq) >= (w.run_at, w.seq) AND l.fence IS NULL
+                    ORDER BY l.run_at, l.seq LIMIT room FOR UPDATE SKIP LOCKED) x;
+                IF batch.jobs > 0 THEN
+                    INSERT INTO claims VALUES (
+                        qs[place], under, nextval('numbers'), w.priority, batch.first_run_at, batch.first_seq,
+                        batch.last_run_at, batch.last_seq);
+                    picked := picked || batch.spots;
+                    bytes := bytes + batch.bytes;
+                    room := room - batch.jobs;
                 END IF;
             END IF;
-        END IF;
-        SELECT least(due, (SELECT run_at FROM live
-                           WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > looked
-                           ORDER BY run_at LIMIT 1)),
-               (SELECT priority FROM live
-                WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1)
-        INTO due, level;
-        since := 0;
-        after := 0;
+            dues[place] := least(dues[place], (
+                SELECT l.run_at FROM live l
+                WHERE l.q = qs[place] AND l.state = 'w' AND l.priority = w.priority
+                  AND l.run_at > greatest(looked, w.run_at - 1) ORDER BY l.run_at LIMIT 1));
+            w := next_line(qs[place], w.priority);
+        END LOOP;
     END LOOP;
-    next_due := due;
-    RETURN NEXT;
+    IF cardinality(picked) > 0 THEN
+        at := tick(manual);
+        size := CASE WHEN bytes < 100000000 THEN cardinality(picked) ELSE 8 END;
+        FOR i IN 1 .. cardinality(picked) BY size LOOP
+            IF logs THEN
+                SELECT * INTO batch FROM logged_runs(picked[i:i + size - 1]);
+            END IF;
+            RETURN QUERY
+            WITH taken AS (
+                UPDATE live l SET
+                    state = 'w', lease = under, fence = nextval('numbers'), holder = named, claimed_at = at,
+                    attempts = attempts + 1, busy_key = key
+                WHERE ctid = ANY (picked[i:i + size - 1])
+                RETURNING l.q, {started}
+            )
+            SELECT steps[array_position(qs, t.q)], NULL::boolean, at, NULL::bigint, NULL::text, NULL::bigint, {arrays}
+            FROM (SELECT * FROM taken ORDER BY taken.q, taken.priority DESC, taken.run_at, taken.seq) t
+            GROUP BY t.q, t.priority ORDER BY t.q, t.priority DESC;
+            IF logs THEN
+                PERFORM log_claims(batch.qs, batch.ids, at);
+            END IF;
+        END LOOP;
+    END IF;
+    FOR i IN 1 .. cardinality(names) LOOP
+        place := array_position(steps, i);
+        IF place IS NULL AND limits[i] > 0 THEN
+            RETURN QUERY SELECT i, c.* FROM claim_limited(names[i], under, limits[i], manual) c;
+        ELSE
+            step := i;
+            lost := false;
+            now_ms := at;
+            next_due := dues[place];
+            holder := CASE WHEN place IS NOT NULL THEN named END;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
 END $$;
 
--- start_runs(rows, lease, holder, now, in_line) -> one row of arrays: the jobs that start, in the order of claims. `spots`
--- are the positions of the rows, with which a settlement finds them. `memos` and `rests` are NULL if each element is.
-CREATE OR REPLACE FUNCTION start_runs(
-    picked tid[], under uuid, named text, now_ms bigint, in_line boolean,
-    OUT fences bigint[], OUT spots text[], OUT ids text[], OUT payloads bytea[], OUT starts bigint[],
-    OUT enqueues bigint[], OUT seqs bigint[], OUT tries integer[], OUT memos bytea[], OUT rests text[]
-) LANGUAGE plpgsql AS $$
-BEGIN
-    WITH taken AS (
-        UPDATE live l SET
-            state = CASE WHEN in_line THEN 'w' ELSE 'a' END, lease = CASE WHEN NOT in_line THEN under END,
-            line_lease = CASE WHEN in_line THEN under END, fence = nextval('numbers'), holder = named,
-            claimed_at = now_ms, attempts = attempts + 1
-        WHERE ctid = ANY (picked)
-        RETURNING l.ctid AS spot, l.fence, l.id, l.payload, l.run_at, l.enqueued_at, l.seq, l.attempts, l.memo,
-            rest_of(l.seq, l.attributes, l.overrides, l.retention, l.first, l.revision, l.enqueues, l.retries, l.stalls,
-                    l.timeouts, l.error, l.origin, l.key) AS rest
-    )
-    SELECT array_agg(t.fence), array_agg(t.spot::text), array_agg(t.id), array_agg(t.payload), array_agg(t.run_at),
-           array_agg(t.enqueued_at), array_agg(t.seq), array_agg(t.attempts),
-           CASE WHEN count(t.memo) > 0 THEN array_agg(t.memo) END, CASE WHEN count(t.rest) > 0 THEN array_agg(t.rest) END
-    INTO fences, spots, ids, payloads, starts, enqueues, seqs, tries, memos, rests
-    FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t;
-END $$;
-
--- line_jobs(queue number, lease) -> the rows of active jobs in the line; of each lease if it is NULL.
-CREATE OR REPLACE FUNCTION line_jobs(wanted integer, held uuid) RETURNS TABLE (spot tid, key text) LANGUAGE sql STABLE AS $$
-    SELECT DISTINCT j.ctid, j.key
-    FROM line_claims c, LATERAL (
-        SELECT l.ctid, l.key FROM live l
-        WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
-          AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
-          AND l.fence IS NOT NULL AND l.line_lease = c.lease OFFSET 0) j
-    WHERE c.q = wanted AND (held IS NULL OR c.lease = held)
+-- is_limited(queue) -> true if claims of the queue have limits, or if a limit has held jobs back.
+CREATE OR REPLACE FUNCTION is_limited(qu queues) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT qu.has_held_back OR num_nonnulls(qu.max_active, qu.per_key, (qu.rate).starts, (qu.key_rate).starts) > 0
 $$;
 
--- leave_line(queue, lease, spared, waits): take the jobs of a lease out of the line (NULL: of each lease), except those of
--- its `spared` latest claims. Without `waits`, a job that another transaction has locked stays in the line.
-CREATE OR REPLACE FUNCTION leave_line(qu queues, held uuid, spared integer, waits boolean) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    c line_claims;
-    picked tid[];
+-- logged_runs(rows) -> the queues and ids of the jobs in queues that log claims, in the order of claims.
+CREATE OR REPLACE FUNCTION logged_runs(picked tid[], OUT qs integer[], OUT ids text[]) LANGUAGE sql AS $$
+    SELECT array_agg(x.q), array_agg(x.id) FROM (
+        SELECT l.q, l.id FROM live l JOIN queues k ON k.q = l.q
+        WHERE l.ctid = ANY (picked) AND k.log_level = 'all' ORDER BY l.priority DESC, l.run_at, l.seq) x
+$$;
+
+-- log_claims(queues, ids, now): log that the jobs of logged_runs() have started.
+CREATE OR REPLACE FUNCTION log_claims(qs integer[], ids text[], now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF waits THEN
-        -- Another call may move the jobs of a claim at this moment.
-        PERFORM 1 FROM line_claims l WHERE l.q = qu.q AND (held IS NULL OR l.lease = held) FOR UPDATE;
-    END IF;
-    FOR c IN
-        SELECT * FROM line_claims l
-        WHERE l.q = qu.q AND l.n = ANY (ARRAY(
-            SELECT o.n FROM line_claims o WHERE o.q = qu.q AND (held IS NULL OR o.lease = held)
-            ORDER BY o.n DESC OFFSET spared))
-        FOR UPDATE SKIP LOCKED
-    LOOP
-        IF waits THEN
-            picked := ARRAY(
-                SELECT ctid FROM live l
-                WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
-                  AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq)
-                  AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
-                  AND l.fence IS NOT NULL AND l.line_lease = c.lease
-                ORDER BY l.id COLLATE "POSIX" FOR UPDATE);
-        ELSE
-            picked := ARRAY(
-                SELECT ctid FROM live l
-                WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
-                  AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq)
-                  AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
-                  AND l.fence IS NOT NULL AND l.line_lease = c.lease
-                FOR UPDATE SKIP LOCKED);
-        END IF;
-        UPDATE live SET state = 'a', lease = line_lease WHERE ctid = ANY (picked);
-        PERFORM 1 FROM live l
-        WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
-          AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
-          AND l.fence IS NOT NULL AND l.line_lease = c.lease LIMIT 1;
-        IF NOT FOUND THEN
-            DELETE FROM line_claims l WHERE l.q = c.q AND l.lease = c.lease AND l.n = c.n;
-        END IF;
-    END LOOP;
+    PERFORM append_log(k, now_ms, notes_of(k, 'claimed', ARRAY(
+        SELECT u.id FROM unnest(qs, ids) AS u (q, id) WHERE u.q = k.q), now_ms))
+    FROM queues k WHERE k.q = ANY (qs);
 END $$;
 
 -- pack_rest(columns of a job) -> a JSON array of them, for rest_of().
@@ -236,11 +162,34 @@ CREATE OR REPLACE FUNCTION rest_of(
                           origin, key) END
 $$;
 
+-- active_runs(queue number, lease) -> the ids of the active jobs of a lease; of each lease if it is NULL.
+CREATE OR REPLACE FUNCTION active_runs(wanted integer, held uuid) RETURNS TABLE (id text) LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT j.id
+    FROM claims c, LATERAL (
+        SELECT l.id FROM live l
+        WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
+          AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
+          AND l.fence IS NOT NULL AND l.lease = c.lease OFFSET 0) j
+    WHERE c.q = wanted AND (held IS NULL OR c.lease = held)
+$$;
+
+-- prune_claims(queue number, lease): delete the rows of claims without active jobs, of each lease if it is NULL.
+CREATE OR REPLACE FUNCTION prune_claims(wanted integer, held uuid) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM claims WHERE ctid = ANY (ARRAY(
+        SELECT c.ctid FROM claims c
+        WHERE c.q = wanted AND (held IS NULL OR c.lease = held) AND NOT EXISTS (
+            SELECT 1 FROM live l
+            WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
+              AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
+              AND l.fence IS NOT NULL AND l.lease = c.lease OFFSET 0)
+        FOR UPDATE SKIP LOCKED))
+$$;
+
 -- look_ahead(queue, now) -> true if a claim would take a job, and the time after now at which a claim may take more.
 CREATE OR REPLACE FUNCTION look_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF qu.has_held_back OR qu.per_key IS NOT NULL OR (qu.rate).starts IS NOT NULL OR (qu.key_rate).starts IS NOT NULL THEN
+    IF is_limited(qu) THEN
         SELECT l.due, l.next_due INTO due, next_due FROM limited_ahead(qu, now_ms, true) l;
     ELSE
         SELECT l.due, l.next_due INTO due, next_due FROM line_ahead(qu, now_ms) l;
@@ -250,21 +199,13 @@ END $$;
 -- line_ahead(queue, now) -> true if a job in the line is due, and the earliest run_at after now. Costs two index lookups
 -- for each priority in use.
 CREATE OR REPLACE FUNCTION line_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
-LANGUAGE plpgsql AS $$
-DECLARE
-    level smallint;
-BEGIN
-    due := false;
-    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
-    WHILE level IS NOT NULL LOOP
-        due := due OR EXISTS (
-            SELECT 1 FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms AND fence IS NULL);
-        next_due := least(next_due, (
-            SELECT run_at FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
-            ORDER BY run_at LIMIT 1));
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
-    END LOOP;
-END $$;
+LANGUAGE sql AS $$
+    SELECT coalesce(bool_or(EXISTS (
+               SELECT 1 FROM live l
+               WHERE l.q = qu.q AND l.state = 'w' AND l.priority = w.priority AND l.run_at <= now_ms
+                 AND (l.run_at, l.seq) >= (w.run_at, w.seq) AND l.fence IS NULL)), false),
+           min((SELECT l.run_at FROM live l
+                WHERE l.q = qu.q AND l.state = 'w' AND l.priority = w.priority
+                  AND l.run_at > greatest(now_ms, w.run_at - 1) ORDER BY l.run_at LIMIT 1))
+    FROM lines_of(qu.q) w
+$$;

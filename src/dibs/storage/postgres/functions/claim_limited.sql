@@ -15,14 +15,11 @@
 -- A settle must not bring back jobs itself. It may run at the same time as a claim: the claim still counts its run, and
 -- holds back jobs that the settle does not see.
 
--- claim_limited(queue number, lease, most, now) -> the rows of claim() for a queue with max_active, with limits by key
--- or rate, or with jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
--- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
--- times. The last row has the number of jobs that the claim held back as its `fence`; at most 10,000 a call. The jobs of
--- earlier claims without limits leave the line first, because the indexes by lease and key are faster to count. It is one
--- long function, because a function that returns the rows of another one stores them all first.
-CREATE OR REPLACE FUNCTION claim_limited(wanted integer, under uuid, most integer, manual bigint)
-RETURNS TABLE (
+-- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by key or
+-- rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower the counts of
+-- runs. The time is read again under the lock, so that the starts of two claims have the order of their times. The last row
+-- has the number of jobs that the claim held back, at most 10,000 a call.
+CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
     memos bytea[], rests text[]
@@ -35,10 +32,10 @@ DECLARE
     started integer := 0;
     put_away bigint := 0;
     i integer;
-    level smallint;
+    w record;
     -- The place of the last job that was read, and the number of jobs to read next.
-    at bigint := -1;
-    after bigint := -1;
+    at bigint;
+    after bigint;
     size integer;
     step record;
     picked tid[];
@@ -46,9 +43,10 @@ DECLARE
     shut text[] := '{}';
     names text[];
 BEGIN
-    SELECT * INTO qu FROM queues WHERE q = wanted FOR NO KEY UPDATE;
+    SELECT * INTO qu FROM queues WHERE name = queue FOR NO KEY UPDATE;
     now_ms := tick(manual);
-    SELECT l.holder INTO holder FROM leases l WHERE lease = under AND q = qu.q AND expires_at > now_ms;
+    SELECT l.holder INTO holder FROM leases l
+    WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
     lost := NOT FOUND;
     IF lost OR qu.paused THEN
         RETURN NEXT;
@@ -57,7 +55,9 @@ BEGIN
     IF qu.log_level = 'all' THEN
         PERFORM begin_log_step();
     END IF;
-    PERFORM leave_line(qu, NULL, 0, false);
+    IF qu.max_active IS NOT NULL THEN
+        PERFORM prune_claims(qu.q, NULL);
+    END IF;
     room := least(most, claim_room(qu, now_ms));
     keyed := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
     IF keyed THEN
@@ -66,35 +66,47 @@ BEGIN
         PERFORM bring_all(qu, most + 1000);
     END IF;
     size := least(2000, room + 20);
-    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
-    WHILE level IS NOT NULL AND room > 0 LOOP
+    w := next_line(qu.q, 32767);
+    WHILE w.priority IS NOT NULL AND room > 0 LOOP
         IF keyed THEN
-            step := pick_admitted(qu, now_ms, level, room, size, shut, at, after);
+            step := pick_admitted(qu, now_ms, w.priority, room, size, shut, coalesce(at, w.run_at), coalesce(after, w.seq - 1));
             SELECT l.picked, l.keys INTO picked, keys FROM lock_unchanged(step.picked, step.keys) l;
         ELSE
             picked := ARRAY(
                 SELECT ctid FROM live
-                WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms AND fence IS NULL
+                WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at <= now_ms
+                  AND (run_at, seq) >= (w.run_at, w.seq) AND fence IS NULL
                 ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
         END IF;
         IF cardinality(picked) > 0 THEN
             -- A run that ended since the claim read the time may have made the room. The new run begins after its end.
             now_ms := tick(manual);
-            IF qu.log_level = 'all' THEN
-                names := ARRAY(SELECT id FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
-            END IF;
+            INSERT INTO claims
+            SELECT qu.q, under, nextval('numbers'), w.priority, min(run_at), min(seq), max(run_at), max(seq)
+            FROM live WHERE ctid = ANY (picked);
             IF keyed AND cardinality(picked) > 100 THEN
                 picked := ARRAY(SELECT ctid FROM live WHERE ctid = ANY (picked) ORDER BY run_at, seq);
             END IF;
+            IF qu.log_level = 'all' THEN
+                SELECT l.ids INTO names FROM logged_runs(picked) l;
+            END IF;
             FOR i IN 1 .. cardinality(picked) BY 100 LOOP
-                RETURN QUERY SELECT NULL::boolean, claim_limited.now_ms, NULL::bigint, NULL::text, NULL::bigint, level, r.*
-                FROM start_runs(picked[i:i + 99], under, claim_limited.holder, claim_limited.now_ms, false) r;
+                RETURN QUERY
+                WITH taken AS (
+                    UPDATE live l SET
+                        state = 'w', lease = under, fence = nextval('numbers'), holder = claim_limited.holder,
+                        claimed_at = claim_limited.now_ms, attempts = attempts + 1, busy_key = key
+                    WHERE ctid = ANY (picked[i:i + 99])
+                    RETURNING {started}
+                )
+                SELECT NULL::boolean, claim_limited.now_ms, NULL::bigint, NULL::text, NULL::bigint, {arrays}
+                FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t GROUP BY t.priority;
             END LOOP;
-            room := room - cardinality(picked);
-            started := started + cardinality(picked);
             IF qu.log_level = 'all' THEN
                 PERFORM append_log(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
             END IF;
+            room := room - cardinality(picked);
+            started := started + cardinality(picked);
         END IF;
         IF keyed THEN
             IF (qu.key_rate).starts IS NOT NULL THEN
@@ -113,11 +125,10 @@ BEGIN
                 size := least(2000, size * 4);
                 CONTINUE;
             END IF;
-            at := -1;
-            after := -1;
+            at := NULL;
+            after := NULL;
         END IF;
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
+        w := next_line(qu.q, w.priority);
     END LOOP;
     IF started > 0 AND (qu.rate).starts IS NOT NULL THEN
         PERFORM charge(qu.q, qu.rate, now_ms, array_fill(''::text, ARRAY[started]));
@@ -131,16 +142,13 @@ END $$;
 CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT least(
         CASE WHEN qu.max_active IS NOT NULL THEN greatest(0, qu.max_active - (
-            SELECT count(*) FROM live WHERE q = qu.q AND lease IS NOT NULL)
-            - (SELECT count(*) FROM line_jobs(qu.q, NULL))) END,
+            SELECT count(*) FROM active_runs(qu.q, NULL))) END,
         CASE WHEN (qu.rate).starts IS NOT NULL THEN starts_left(
             (SELECT clock FROM clocks WHERE q = qu.q AND key = ''), qu.rate, now_ms) END)
 $$;
 
 -- rooms(queue, now, keys) -> for each key the number of runs that may start now, 0 or less for a closed key. `is_full`
--- is true if per_key closes the key. One of per_key and key_rate is set. The order of the look at active jobs lets no other index than live_keyed serve it:
--- with statistics of a table without active jobs, the planner reads all active jobs by `live_held` for each key. A key that
--- equals a constant would be in any order.
+-- is true if per_key closes the key. One of per_key and key_rate is set.
 CREATE OR REPLACE FUNCTION rooms(qu queues, now_ms bigint, keys text[])
 RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     SELECT k.key, least(qu.per_key - k.runs, starts_left(c.clock, qu.key_rate, now_ms)),
@@ -148,9 +156,8 @@ RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     FROM (
         SELECT DISTINCT u.key, CASE WHEN qu.per_key IS NOT NULL THEN (
             SELECT count(*) FROM (
-                SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.key BETWEEN u.key AND u.key AND r.lease IS NOT NULL
-                ORDER BY r.key LIMIT qu.per_key) x
-            ) + (SELECT count(*) FROM line_jobs(qu.q, NULL) a WHERE a.key = u.key) END AS runs
+                SELECT 1 FROM live r WHERE r.q + 0 = qu.q AND r.busy_key = u.key LIMIT qu.per_key) x
+            ) END AS runs
         FROM unnest(keys) AS u (key)) k
     LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
 $$;
@@ -230,21 +237,19 @@ END $$;
 -- are more than 100. Then a claim has not held back all of them yet.
 CREATE OR REPLACE FUNCTION admits_in_line(qu queues, now_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    level smallint;
+    w record;
     front text[];
 BEGIN
-    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
-    WHILE level IS NOT NULL LOOP
+    FOR w IN SELECT * FROM lines_of(qu.q) LOOP
         front := ARRAY(
             SELECT key FROM live
-            WHERE q = qu.q AND state = 'w' AND priority = level AND run_at <= now_ms AND fence IS NULL
+            WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at <= now_ms
+              AND (run_at, seq) >= (w.run_at, w.seq) AND fence IS NULL
             ORDER BY run_at, seq LIMIT 101);
         IF cardinality(front) > 100 OR array_position(front, NULL) IS NOT NULL
            OR EXISTS (SELECT 1 FROM rooms(qu, now_ms, front) r WHERE r.room > 0) THEN
             RETURN true;
         END IF;
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
     END LOOP;
     RETURN false;
 END $$;

@@ -43,15 +43,12 @@ RETURNS TABLE (
 ) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     qu queues;
-    any_in_line boolean := EXISTS (SELECT 1 FROM line_claims);
-    in_line bigint := 0;
+    in_line bigint;
 BEGIN
     FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
         q := qu.q;
         name := qu.name;
-        IF any_in_line THEN
-            in_line := (SELECT count(*) FROM line_jobs(qu.q, NULL));
-        END IF;
+        in_line := (SELECT count(*) FROM active_runs(qu.q, NULL));
         waiting := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most + in_line) x) - in_line;
         IF qu.has_held_back THEN
@@ -61,8 +58,7 @@ BEGIN
         scheduled := count_scheduled(qu, now_ms, most);
         handed_off := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'h' LIMIT most) x);
-        active := handed_off + in_line + (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL LIMIT most) x);
+        active := handed_off + in_line;
         blocked := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND (l.next).seq IS NOT NULL LIMIT most) x);
         completed := count_ended(qu, 'completed', now_ms, most);
@@ -75,21 +71,11 @@ END $$;
 -- count_scheduled(queue, now, most) -> the number of scheduled jobs, counted up to `most`. It counts priority by
 -- priority, so that due jobs cost no time.
 CREATE OR REPLACE FUNCTION count_scheduled(qu queues, now_ms bigint, most bigint) RETURNS bigint
-LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    level smallint;
-    total bigint := 0;
-BEGIN
-    SELECT priority INTO level FROM live WHERE q = qu.q AND state = 'w' ORDER BY priority DESC LIMIT 1;
-    WHILE level IS NOT NULL AND total < most LOOP
-        total := total + (SELECT count(*) FROM (
-            SELECT 1 FROM live WHERE q = qu.q AND state = 'w' AND priority = level AND run_at > now_ms
-            LIMIT most - total) x);
-        SELECT priority INTO level FROM live
-        WHERE q = qu.q AND state = 'w' AND priority < level ORDER BY priority DESC LIMIT 1;
-    END LOOP;
-    RETURN total;
-END $$;
+LANGUAGE sql STABLE AS $$
+    SELECT least(most, coalesce(sum((SELECT count(*) FROM (
+        SELECT 1 FROM live WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at > now_ms LIMIT most) x)), 0))::bigint
+    FROM lines_of(qu.q) w
+$$;
 
 -- count_ended(queue, kind, now, most) -> the number of unexpired outcomes of a kind, counted up to `most`.
 CREATE OR REPLACE FUNCTION count_ended(qu queues, word text, now_ms bigint, most bigint) RETURNS bigint

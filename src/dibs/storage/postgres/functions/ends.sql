@@ -35,8 +35,9 @@ BEGIN
         attributes = s.attributes, overrides = s.overrides, retention = s.retention,
         key = s.key, memo = NULL,
         error = NULL, origin = NULL, fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL,
-        cancel_requested = NULL, progress = NULL, next = NULL, dropped = NULL
+        cancel_requested = NULL, progress = NULL, next = NULL, dropped = NULL, busy_key = NULL
     WHERE q = j.q AND id = j.id;
+    PERFORM note_start(j.q, s.priority, s.run_at, s.seq);
 END $$;
 
 -- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. A kept outcome has the progress
@@ -118,6 +119,8 @@ DECLARE
     replaces boolean := folds AND s.replaces;
     resets boolean := folds AND s.resets;
     at bigint := coalesce(back_at, j.run_at);
+    after bigint;
+    level smallint;
 BEGIN
     IF folds THEN
         -- greatest and least ignore NULL, which stands for no limit.
@@ -141,8 +144,9 @@ BEGIN
         key = CASE WHEN replaces THEN s.key ELSE key END,
         memo = CASE WHEN replaces THEN NULL ELSE memo END,
         fence = NULL, claimed_at = NULL, lease = NULL, holder = NULL, cancel_requested = NULL,
-        progress = NULL, next = NULL
-    WHERE q = j.q AND id = j.id;
+        progress = NULL, next = NULL, busy_key = NULL
+    WHERE q = j.q AND id = j.id RETURNING priority, live.run_at, seq INTO level, at, after;
+    PERFORM note_start(j.q, level, at, after);
     IF j.key IS NOT NULL THEN
         PERFORM free_key(j);
     END IF;

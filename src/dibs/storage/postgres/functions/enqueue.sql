@@ -191,6 +191,12 @@ BEGIN
         ) THEN
             RAISE unique_violation;
         END IF;
+        IF priorities IS NULL AND whens IS NULL THEN
+            PERFORM note_start(qu.q, 0::smallint, now_ms, 0);
+        ELSE
+            PERFORM note_starts(qu.q, ARRAY(SELECT coalesce(priorities[i], 0::smallint) FROM generate_subscripts(ids, 1) i), ARRAY(
+                SELECT start_time(whens[i], now_ms) FROM generate_subscripts(ids, 1) i));
+        END IF;
     EXCEPTION WHEN unique_violation THEN
         -- The caller then enqueues each job with admit(), in the order of the requests.
         PERFORM lock_ids(qu, ids);
@@ -236,6 +242,7 @@ BEGIN
         ON CONFLICT (q, id) DO NOTHING;
         IF FOUND THEN
             IF revision = (SELECT last_value FROM {name}.numbers) OR {name}.is_free(qu, wanted, revision) THEN
+                PERFORM {name}.note_start(qu.q, 0::smallint, now_ms, revision);
                 IF qu.work_until > clock_timestamp() THEN
                     PERFORM {name}.notify_waits(qu, true, false, NULL);
                 END IF;
@@ -317,6 +324,7 @@ BEGIN
         END IF;
         -- If the sequence still stands at our number, no run can have a higher one.
         IF number = (SELECT last_value FROM numbers) OR NOT ended_since(qu, ARRAY[r.id], number) THEN
+            PERFORM note_start(qu.q, r.priority, r.run_at, number);
             RETURN number;
         END IF;
         DELETE FROM live WHERE q = qu.q AND id = r.id;
@@ -439,6 +447,7 @@ BEGIN
         timeouts = CASE WHEN resets THEN 0 ELSE timeouts END,
         error = CASE WHEN resets THEN NULL ELSE error END
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
+    PERFORM note_start(j.q, j.priority, j.run_at, j.seq);
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
 END $$;
 

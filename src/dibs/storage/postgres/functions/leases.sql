@@ -15,7 +15,7 @@ END $$;
 
 -- renew(queues, lease, ttl, now) -> a first row with only the current time, then a row for each queue where the lease
 -- is alive. Extends the lease to `ttl` ms from now, and never shortens it. `asked` lists the ids whose cancellation
--- was requested. A job that stays active for so long leaves the line.
+-- was requested.
 CREATE OR REPLACE FUNCTION renew(names text[], held uuid, ttl bigint, manual bigint)
 RETURNS TABLE (name text, now_ms bigint, ends_at bigint, asked text[])
 LANGUAGE plpgsql {pinned} AS $$
@@ -29,11 +29,9 @@ BEGIN
         WHERE lease = held AND q = qu.q AND expires_at > now_ms AND NOT dropped
         RETURNING expires_at INTO ends_at;
         IF FOUND THEN
-            PERFORM leave_line(qu, held, 0, false);
+            PERFORM prune_claims(qu.q, held);
             name := qu.name;
-            asked := ARRAY(
-                SELECT id FROM live WHERE q = qu.q AND lease = held AND cancel_requested
-                ORDER BY id COLLATE "POSIX");
+            asked := ARRAY(SELECT id FROM live WHERE q = qu.q AND cancel_requested AND lease = held ORDER BY id);
             RETURN NEXT;
         END IF;
     END LOOP;
@@ -54,11 +52,11 @@ BEGIN
             now_ms := tick(manual);
             PERFORM release_some(qu, held, most, false, now_ms);
             name := qu.name;
-            SELECT count(*) INTO remaining FROM live WHERE q = qu.q AND lease = held;
+            SELECT count(*) INTO remaining FROM active_runs(qu.q, held);
             IF remaining > 0 THEN
                 UPDATE leases SET dropped = true WHERE lease = held AND q = qu.q;
             ELSE
-                DELETE FROM leases WHERE lease = held AND q = qu.q;
+                PERFORM delete_lease(qu, held);
             END IF;
             RETURN NEXT;
         END IF;
@@ -85,10 +83,16 @@ BEGIN
         RETURN QUERY SELECT * FROM release_some(qu, l.lease, room, NOT l.dropped, tick(manual));
         GET DIAGNOSTICS taken = ROW_COUNT;
         room := room - taken;
-        PERFORM 1 FROM live WHERE q = qu.q AND lease = l.lease LIMIT 1;
-        EXIT WHEN FOUND;
-        DELETE FROM leases WHERE lease = l.lease AND q = qu.q;
+        EXIT WHEN EXISTS (SELECT 1 FROM active_runs(qu.q, l.lease));
+        PERFORM delete_lease(qu, l.lease);
     END LOOP;
+END $$;
+
+-- delete_lease(queue, lease): delete a lease without active jobs.
+CREATE OR REPLACE FUNCTION delete_lease(qu queues, held uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM claims WHERE lease = held AND q = qu.q;
+    DELETE FROM leases WHERE lease = held AND q = qu.q;
 END $$;
 
 -- release_some(queue, lease, most, stalled, now) -> the jobs that it took away from the lease, up to `most`. The caller
@@ -101,10 +105,10 @@ DECLARE
     logged text[] := '{}';
     ends text[] := '{}';
 BEGIN
-    PERFORM leave_line(qu, held, 0, true);
     FOR j IN
-        SELECT * FROM live l WHERE l.q = qu.q AND l.lease = held
-        ORDER BY l.id COLLATE "POSIX" LIMIT most FOR UPDATE
+        SELECT l.* FROM (SELECT r.id FROM active_runs(qu.q, held) r ORDER BY r.id COLLATE "C" LIMIT most) a,
+            LATERAL (SELECT * FROM live l WHERE l.q = qu.q AND l.id = a.id FOR UPDATE) l
+        WHERE l.lease = held
     LOOP
         back := give_back(qu, j, now_ms, stalled);
         id := j.id;

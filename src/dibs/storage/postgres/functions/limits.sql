@@ -35,7 +35,7 @@ $$;
 -- which a claim has brought back.
 CREATE OR REPLACE FUNCTION free_key(j live) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF j.lease IS NOT NULL OR j.state = 'w' AND (j.fence IS NOT NULL OR (SELECT has_held_back FROM queues WHERE q = j.q)) THEN
+    IF j.lease IS NOT NULL OR j.state = 'w' AND (SELECT has_held_back FROM queues WHERE q = j.q) THEN
         INSERT INTO freed VALUES (j.q, j.key);
     END IF;
 END $$;
@@ -51,12 +51,23 @@ BEGIN
     FROM unnest(keys) AS k (key), LATERAL (
         SELECT ctid AS spot FROM live WHERE q + 0 = qu.q AND state = 'k' AND key = k.key
         ORDER BY priority DESC, run_at, seq LIMIT 1 FOR UPDATE SKIP LOCKED) h;
-    UPDATE live SET state = 'w' WHERE ctid = ANY (picked);
+    PERFORM return_to_line(qu, picked);
     IF cardinality(brought) < cardinality(keys) THEN
         INSERT INTO freed SELECT qu.q, k.key FROM unnest(keys) AS k (key)
         WHERE k.key <> ALL (brought) AND EXISTS (
             SELECT 1 FROM live f WHERE f.q + 0 = qu.q AND f.state = 'k' AND f.key = k.key OFFSET 0);
     END IF;
+END $$;
+
+-- return_to_line(queue, rows): let jobs that keys held back wait in the line.
+CREATE OR REPLACE FUNCTION return_to_line(qu queues, picked tid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    levels smallint[];
+    times bigint[];
+BEGIN
+    WITH brought AS (UPDATE live SET state = 'w' WHERE ctid = ANY (picked) RETURNING priority, run_at)
+    SELECT array_agg(priority), array_agg(run_at) INTO levels, times FROM brought;
+    PERFORM note_starts(qu.q, levels, times);
 END $$;
 
 -- bring_all(queue, most): bring the first `most` jobs held back of a queue without limits by key back into the line.
@@ -67,7 +78,7 @@ BEGIN
     picked := ARRAY(
         SELECT ctid FROM live WHERE q = qu.q AND state = 'k'
         ORDER BY priority DESC, run_at, seq LIMIT most FOR UPDATE SKIP LOCKED);
-    UPDATE live SET state = 'w' WHERE ctid = ANY (picked);
+    PERFORM return_to_line(qu, picked);
     IF cardinality(picked) < most AND NOT EXISTS (SELECT 1 FROM live WHERE q + 0 = qu.q AND state = 'k') THEN
         UPDATE queues SET has_held_back = false WHERE q = qu.q;
     END IF;

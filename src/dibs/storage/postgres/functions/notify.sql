@@ -69,8 +69,7 @@ BEGIN
         IF kind = 'work' AND NOT qu.paused THEN
             ahead := look_ahead(qu, now_ms);
             due := ahead.due AND (qu.max_active IS NULL OR qu.max_active > (
-                SELECT count(*) FROM live l WHERE l.q = qu.q AND l.lease IS NOT NULL)
-                + (SELECT count(*) FROM line_jobs(qu.q, NULL)));
+                SELECT count(*) FROM active_runs(qu.q, NULL)));
             next_due := ahead.next_due;
         ELSIF kind = 'events' THEN
             ends_at := (SELECT max(e.n) FROM events e WHERE e.q = qu.q AND e.n <= shown);

@@ -67,7 +67,7 @@ BEGIN
         IF j.key IS NOT NULL THEN
             PERFORM free_key(j);
         END IF;
-        UPDATE live SET state = 'h', lease = NULL WHERE q = j.q AND id = j.id RETURNING * INTO j;
+        UPDATE live SET state = 'h', lease = NULL, busy_key = NULL WHERE q = j.q AND id = j.id RETURNING * INTO j;
         IF qu.log_level = 'all' THEN
             logged := ARRAY[note_event('handed_off', j, now_ms)];
         END IF;

@@ -193,10 +193,10 @@ BEGIN
     PERFORM check_call(queue), check_range('max_jobs', max_jobs, 1, 1000000), check_size('holder', named, 512);
     PERFORM reap(queue, 100, NULL);
     PERFORM grant_lease(ARRAY[queue], held, length, named, NULL);
-    PERFORM claim(queue, held, max_jobs, NULL);
-    PERFORM leave_line(k, held, 0, true) FROM queues k WHERE k.name = queue;
+    PERFORM claim(ARRAY[queue], ARRAY[max_jobs], held, NULL);
     SELECT coalesce(max((j.overrides ->> 'lease')::bigint), 0) INTO own
-    FROM queues k JOIN live j ON j.q = k.q AND j.lease = held WHERE k.name = queue HAVING count(*) > 0;
+    FROM queues k, active_runs(k.q, held) r JOIN live j ON j.id = r.id
+    WHERE k.name = queue AND j.q = k.q HAVING count(*) > 0;
     IF NOT FOUND THEN
         PERFORM drop_lease(ARRAY[queue], held, 1, NULL);
         RETURN;
@@ -206,8 +206,8 @@ BEGIN
     RETURN QUERY
     SELECT j.id, as_jsonb(j.payload), coalesce(j.attributes::jsonb, '{}'), j.attempts, j.retries, j.stalls, j.timeouts,
            j.fence, j.lease, as_time(l.expires_at), j.payload
-    FROM leases l JOIN live j ON j.q = l.q AND j.lease = l.lease
-    WHERE l.lease = held ORDER BY j.priority DESC, j.run_at, j.seq;
+    FROM leases l, active_runs(l.q, held) r, live j
+    WHERE l.lease = held AND j.q = l.q AND j.id = r.id ORDER BY j.priority DESC, j.run_at, j.seq;
 END $$;
 
 -- heartbeat(queue, lease, ttl) -> true if the lease is alive; then it ends no earlier than `ttl` from now, and

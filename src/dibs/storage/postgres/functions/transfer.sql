@@ -57,7 +57,10 @@ BEGIN
         o.horizon := pg_snapshot_xmax(pg_current_snapshot());
         INSERT INTO ended VALUES (o.*);
     END IF;
-    IF j.state = 'a' THEN
+    IF j.state = 'w' THEN
+        PERFORM note_start(qu.q, j.priority, j.run_at, j.seq);
+    END IF;
+    IF j.state = 'w' AND j.fence IS NOT NULL THEN
         PERFORM give_back(qu, j, now_ms, false);
     END IF;
     RETURN true;

@@ -38,11 +38,11 @@ SELECT k.name AS queue, j.id,
     j.error ->> 0 AS error_type, j.error ->> 1 AS error_message,
     as_jsonb((j.next).payload) AS next_payload, as_time((j.next).run_at) AS next_run_at,
     j.seq, j.first, j.revision, j.fence,
-    CASE WHEN j.state = 'w' AND j.fence IS NOT NULL THEN j.line_lease ELSE j.lease END AS lease,
+    j.lease,
     (j.overrides ->> 'lease')::bigint * interval '1 millisecond' AS own_lease,
     j.overrides::jsonb AS overrides, j.retention, as_origin(j.origin) AS origin,
     j.key, j.memo
-FROM live j JOIN queues k USING (q) LEFT JOIN leases l ON l.q = j.q AND l.lease = CASE WHEN j.state = 'w' AND j.fence IS NOT NULL THEN j.line_lease ELSE j.lease END;
+FROM live j JOIN queues k USING (q) LEFT JOIN leases l ON l.q = j.q AND l.lease = j.lease;
 
 CREATE OR REPLACE VIEW outcomes AS
 SELECT k.name AS queue, o.id, o.kind AS state, as_time(o.ended_at) AS ended_at,

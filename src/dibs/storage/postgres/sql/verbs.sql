@@ -38,7 +38,7 @@ FROM {schema}.enqueue_batch(
 -- name: claim
 -- Returns rows with arrays of jobs in the order of claims, and a last row for the whole claim, without jobs.
 SELECT {claimed}
-FROM {schema}.claim(%(queue)s::text, %(lease)s::uuid, %(limit)s::integer, %(now)s::bigint) c
+FROM {schema}.claim(ARRAY[%(queue)s::text], ARRAY[%(limit)s::integer], %(lease)s::uuid, %(now)s::bigint) c
 
 -- name: settle
 -- Returns one row: statuses and revisions in the order of the settlements. NULL in `statuses` means that all are
@@ -56,8 +56,8 @@ FROM {schema}.settle(
     %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
     %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s,
 LATERAL {schema}.claim(
-    CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END, %(lease)s::uuid, %(limit)s::integer,
-    %(now)s::bigint) c
+    ARRAY[CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END], ARRAY[%(limit)s::integer],
+    %(lease)s::uuid, %(now)s::bigint) c
 
 -- name: serve
 -- Runs the steps of several queues. Returns the rows of serve() in functions/serve.sql.
@@ -135,3 +135,9 @@ FROM {schema}.watch(%(queues)b::text[], %(kind)s::text, %(now)s::bigint) w
 -- Returns the setting fail_handler of a queue. If it is true, inserts the row of the fail queue. Sent on a connection of
 -- the storage, before a settle with a failure on the caller's.
 SELECT {schema}.know_fail_queue(%(queue)s::text)
+
+-- name: propose_starts
+SELECT {schema}.propose_starts(%(queues)b::text[], %(now)s::bigint)
+
+-- name: raise_starts
+SELECT {schema}.raise_starts(%(queues)b::text[], %(proposals)b::bigint[], %(seen)b::text[])

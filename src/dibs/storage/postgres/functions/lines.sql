@@ -1,0 +1,197 @@
+-- The start of each line, from which claims read it. A *line* has the waiting and active jobs of a queue and priority.
+--
+-- The start is exact: no waiting job that a claim can see is below it. A start that is too high would hide a job for ever.
+--
+-- - Who makes a job wait writes its row, and then compares its place with the newest c or p in `marks`, see note_start().
+--   If the job is below, the writer locks `marks` for writing until its transaction ends, and adds an l.
+-- - Who raises the start (a worker, after many claims) needs three steps. propose_starts() adds a p and commits. Then
+--   raise_starts() reads from pg_locks which transactions have `live` open for writing: only these may have compared with
+--   the old start. When none of them is left, it looks once more from the old start, and adds a c at the lower place.
+--   Both steps lock `marks` against its writers, so no writer has added an l that they do not see. They never wait for the
+--   lock: a transaction of a caller may hold it for long. Why not an advisory lock for each line: any role that may
+--   connect can hold one.
+
+-- note_start(queue, priority, run_at, seq): a job has begun to wait at this place. Called after its row was written. A
+-- transaction with a snapshot does not see the newest rows of `marks`, so it adds an l in any case.
+CREATE OR REPLACE FUNCTION note_start(wanted integer, level smallint, at bigint, after bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    m {name}.marks;
+    blind boolean := {name}.has_snapshot();
+BEGIN
+    SELECT * INTO m FROM {name}.marks k WHERE k.q = wanted AND k.priority = level AND k.kind <> 'l'
+    ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
+    IF m.q IS NULL AND NOT blind THEN
+        INSERT INTO {name}.marks VALUES (wanted, level, nextval('{name_text}.numbers'), 'c', 0, 0);
+    ELSIF blind OR (at, after) < (m.run_at, m.seq) THEN
+        LOCK TABLE {name}.marks IN ROW EXCLUSIVE MODE;
+        -- No start rises under the lock, so an l that is low enough need not be repeated.
+        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM {name}.start_of(wanted, level) s;
+        IF blind OR (at, after) < (m.run_at, m.seq) THEN
+            INSERT INTO {name}.marks VALUES (wanted, level, nextval('{name_text}.numbers'), 'l', at, after);
+        END IF;
+    END IF;
+END $$;
+
+-- note_starts(queue, priorities, times): note_start() for several jobs.
+CREATE OR REPLACE FUNCTION note_starts(wanted integer, priorities smallint[], times bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM note_start(wanted, x.level, x.at, 0) FROM (
+        SELECT u.level, min(u.at) AS at FROM unnest(priorities, times) AS u (level, at) GROUP BY u.level) x;
+END $$;
+
+-- lock_marks() -> true if no other open transaction has locked `marks` for writing. Then none can until this one ends.
+CREATE OR REPLACE FUNCTION lock_marks() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE marks IN SHARE ROW EXCLUSIVE MODE NOWAIT;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END $$;
+
+-- next_line(queue, below) -> the highest priority in use below a priority, and where claims of it begin; NULL if there is
+-- none. It leaves out the closed lines, in which no job waits. As a rule, it reads one row.
+CREATE OR REPLACE FUNCTION next_line(
+    wanted integer, below integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    newest "char";
+BEGIN
+    priority := below;
+    LOOP
+        SELECT k.priority, k.kind, k.run_at, k.seq INTO priority, newest, run_at, seq
+        FROM {name}.marks k WHERE k.q = wanted AND k.priority < next_line.priority
+        ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
+        IF newest <> 'c' THEN
+            SELECT s.run_at, s.seq INTO run_at, seq FROM {name}.start_of(wanted, priority) s;
+        END IF;
+        EXIT WHEN priority IS NULL OR run_at < 9223372036854775807;
+    END LOOP;
+END $$;
+
+-- start_of(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it.
+CREATE OR REPLACE FUNCTION start_of(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    m {name}.marks;
+BEGIN
+    FOR m IN
+        SELECT * FROM {name}.marks k WHERE k.q = wanted AND k.priority = level
+        ORDER BY k.q, k.priority DESC, k.n DESC
+    LOOP
+        IF m.kind <> 'p' AND (run_at IS NULL OR (m.run_at, m.seq) < (run_at, seq)) THEN
+            run_at := m.run_at;
+            seq := m.seq;
+        END IF;
+        EXIT WHEN m.kind = 'c';
+    END LOOP;
+END $$;
+
+-- lines_of(queue) -> the rows of next_line(), from the highest priority.
+CREATE OR REPLACE FUNCTION lines_of(
+    wanted integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint
+) RETURNS SETOF record LANGUAGE plpgsql ROWS 2 AS $$
+DECLARE
+    w record;
+BEGIN
+    priority := 32767;
+    LOOP
+        w := {name}.next_line(wanted, priority);
+        priority := w.priority;
+        EXIT WHEN priority IS NULL;
+        run_at := w.run_at;
+        seq := w.seq;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- first_waiting(queue, priority, start) -> the place of the first waiting job of a line; the highest place if none waits.
+CREATE OR REPLACE FUNCTION first_waiting(
+    wanted integer, level smallint, since bigint, after bigint, OUT run_at bigint, OUT seq bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT l.run_at, l.seq INTO run_at, seq FROM live l
+    WHERE l.q = wanted AND l.state = 'w' AND l.priority = level AND (l.run_at, l.seq) >= (since, after) AND l.fence IS NULL
+    ORDER BY l.run_at, l.seq LIMIT 1;
+    IF NOT FOUND THEN
+        run_at := 9223372036854775807;
+        seq := 0;
+    END IF;
+END $$;
+
+-- propose_starts(queues, now) -> the numbers of all proposals for these queues; NULL if `marks` is locked. A line without due jobs is first proposed
+-- to begin at the present time, because its next job is due then. If it has none a second later, it begins at its next
+-- job, or is closed. A line has one proposal at most, because writers compare with the newest one only.
+CREATE OR REPLACE FUNCTION propose_starts(names text[], manual bigint) RETURNS bigint[] LANGUAGE plpgsql {pinned} AS $$
+#variable_conflict use_column
+DECLARE
+    now_ms bigint := tick(manual);
+    w record;
+    place record;
+    last_mark marks;
+    proposals bigint[] := '{}';
+BEGIN
+    IF NOT lock_marks() THEN
+        RETURN NULL;
+    END IF;
+    FOR w IN SELECT k.q, l.* FROM queues k, LATERAL lines_of(k.q) l WHERE k.name = ANY (names) LOOP
+        SELECT * INTO last_mark FROM marks k WHERE k.q = w.q AND k.priority = w.priority AND k.kind <> 'l'
+        ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
+        IF last_mark.kind = 'p' THEN
+            proposals := proposals || last_mark.n;
+            CONTINUE;
+        END IF;
+        place := first_waiting(w.q, w.priority, w.run_at, w.seq);
+        IF place.run_at > now_ms AND w.run_at > now_ms - 1000 THEN
+            place.run_at := now_ms;
+            place.seq := 0;
+        END IF;
+        IF (place.run_at, place.seq) > (w.run_at, w.seq) THEN
+            proposals := proposals || nextval('numbers');
+            INSERT INTO marks
+            VALUES (w.q, w.priority, proposals[cardinality(proposals)], 'p', place.run_at, place.seq);
+        END IF;
+    END LOOP;
+    RETURN proposals;
+END $$;
+
+-- raise_starts(queues, proposals, seen) -> the transactions that the proposals still wait for; if there are none, the starts
+-- have risen. NULL if `marks` is locked. `proposals` is the answer of propose_starts(), after its commit. `seen` NULL reads the open transactions, else
+-- it is the answer of the last call. Postgres does not use the virtual id of a transaction twice.
+-- Another call may have raised a line, and made a new proposal, in between. So only the given proposals count, whose
+-- writers this caller has waited for, if they still exist.
+CREATE OR REPLACE FUNCTION raise_starts(names text[], proposals bigint[], seen text[]) RETURNS text[]
+LANGUAGE plpgsql {pinned} AS $$
+#variable_conflict use_variable
+DECLARE
+    left_over text[] := ARRAY(
+        SELECT l.virtualtransaction FROM pg_locks l
+        WHERE l.locktype = 'relation' AND l.relation = 'live'::regclass AND l.mode = 'RowExclusiveLock'
+          AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND l.pid IS DISTINCT FROM pg_backend_pid() AND (seen IS NULL OR l.virtualtransaction = ANY (seen)));
+    p marks;
+    w record;
+    place record;
+    fresh bigint;
+BEGIN
+    IF cardinality(left_over) > 0 THEN
+        RETURN left_over;
+    ELSIF NOT lock_marks() THEN
+        RETURN NULL;
+    END IF;
+    FOR p IN
+        SELECT m.* FROM queues k JOIN marks m ON m.q = k.q WHERE k.name = ANY (names) AND m.n = ANY (proposals)
+    LOOP
+        w := start_of(p.q, p.priority);
+        place := first_waiting(p.q, p.priority, w.run_at, w.seq);
+        IF (place.run_at, place.seq) > (p.run_at, p.seq) THEN
+            place.run_at := p.run_at;
+            place.seq := p.seq;
+        END IF;
+        fresh := nextval('numbers');
+        INSERT INTO marks VALUES (p.q, p.priority, fresh, 'c', place.run_at, place.seq);
+        DELETE FROM marks m WHERE m.q = p.q AND m.priority = p.priority AND m.n < fresh;
+    END LOOP;
+    RETURN '{}';
+END $$;

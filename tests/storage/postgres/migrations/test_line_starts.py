@@ -1,0 +1,224 @@
+"""The start of each line: claims begin there, so jobs that were claimed before cost them nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import EnqueueRequest, JobPatch, Release, RetryLater, SettingsPatch, Settlement
+from dibs.storage.postgres import PostgresStorage
+from tests.storage.postgres.jobs import asked, done, leased
+from tests.storage.postgres.migrations.test_plan import touched
+
+Connect = Callable[[], Any]
+
+CLAIM = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM claim(ARRAY['q'], ARRAY[50], %s::uuid, NULL)
+"""
+#: Waiting jobs below the start of their line: no claim would ever find them.
+HIDDEN = """
+SELECT l.id FROM live l LEFT JOIN LATERAL lines_of(l.q) w ON w.priority = l.priority
+WHERE l.state = 'w' AND l.fence IS NULL AND (w.run_at IS NULL OR (l.run_at, l.seq) < (w.run_at, w.seq))
+"""
+STARTS = "SELECT run_at FROM lines_of(1)"
+
+
+async def rows(connection: Any, query: str, *params: Any) -> list[Any]:
+    found = await (await connection.execute(query, params)).fetchall()
+    await connection.commit()
+    return list(found)
+
+
+async def pass_jobs(storage: PostgresStorage, lease: str, many: int) -> None:
+    """Enqueue, claim and complete many jobs in batches of 1,000."""
+    for start in range(0, many, 1000):
+        await storage.enqueue("q", [asked(f"passed{number}") for number in range(start, start + 1000)])
+        jobs = (await storage.claim("q", lease, 1000)).jobs
+        assert 1000 == len(jobs)
+        await storage.settle("q", [done(job) for job in jobs])
+
+
+async def test_a_claim_steps_over_no_job_that_was_claimed_under_an_old_snapshot(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """Without the start, a claim reads an index entry and its row for each of the 20,000 jobs."""
+    lease = await leased(storage)
+    await pass_jobs(storage, lease, 1000)
+    connection, report = await connect(), await connect()
+    await report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    await report.execute("SELECT count(*) FROM live")
+    await pass_jobs(storage, lease, 20_000)
+    await storage._starts.run(["q"])
+    await storage.enqueue("q", [asked(f"job{number}") for number in range(200)])
+    reads = []
+    for _ in range(3):
+        ((found,),) = await rows(connection, CLAIM, lease)
+        assert 2 == found[0]["Plan"]["Actual Rows"]
+        reads.append(touched(found[0]["Plan"]))
+
+    assert 2_000 > min(reads)
+    await report.rollback()
+
+
+async def test_a_worker_raises_the_starts(storage: PostgresStorage, connect: Connect) -> None:
+    connection = await connect()
+    await storage.enqueue("q", [asked("a", run_at=5)])
+    assert [(0,)] == await rows(connection, STARTS)
+    await pass_jobs(storage, await leased(storage), 2000)
+    assert storage._starts._task is not None
+    await storage._starts._task
+
+    ((start,),) = await rows(connection, STARTS)
+    assert start > 5
+
+
+async def test_a_job_below_the_start_is_claimed_first(storage: PostgresStorage, connect: Connect) -> None:
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("a"), asked("b"), asked("c")])
+    released, retried, later = (await storage.claim("q", lease, 3)).jobs
+    await storage.enqueue("q", [asked("moved"), asked("last")])
+    await storage._starts.run(["q"])
+    await storage.amend("q", "moved", JobPatch(run_at=7))
+    await storage.enqueue("q", [asked("past", run_at=5)])
+    assert released.run is not None
+    assert retried.run is not None
+    await storage.settle(
+        "q",
+        [
+            Settlement(id="a", fence=released.run.fence, action=Release()),
+            Settlement(id="b", fence=retried.run.fence, action=RetryLater(run_at=6)),
+        ],
+    )
+    await storage.enqueue("q", [asked("c", run_at=8)])
+    await storage.settle("q", [done(later)])
+
+    claim = await storage.claim("q", lease, 10)
+    assert ["past", "b", "moved", "c", "a", "last"] == [job.id for job in claim.jobs]
+
+
+async def test_a_job_that_its_key_held_back_is_claimed(storage: PostgresStorage) -> None:
+    data = JobData(payload=b"1", key="k")
+    await storage.configure("q", SettingsPatch(per_key=1))
+    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data, run_at=5)) for id in "ab"])
+    lease = await leased(storage)
+    first = (await storage.claim("q", lease, 10)).jobs
+    for _ in range(2):
+        await storage._starts.run(["q"])
+    await storage.settle("q", [done(job) for job in first])
+
+    assert ["b"] == [job.id for job in (await storage.claim("q", lease, 10)).jobs]
+
+
+async def test_the_priorities_that_are_not_used_any_more_are_closed(
+    opening: Callable[..., PostgresStorage], connect: Connect
+) -> None:
+    async with opening(clock="manual") as storage:
+        lease = (await storage.grant(["q"], 600_000, "test", now=1000)).lease
+        data = [JobData(payload=b"1", priority=level) for level in range(30)]
+        jobs = [NewJob(id=f"{one.priority}", data=one) for one in data]
+        await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs], now=1000)
+        claim = await storage.claim("q", lease, 30, now=1000)
+        assert [str(level) for level in reversed(range(30))] == [job.id for job in claim.jobs]
+        connection = await connect()
+        assert 30 == len(await rows(connection, STARTS))
+        for now in (1000, 3000):
+            storage._starts._now = now
+            await storage._starts.run(["q"])
+        assert [] == await rows(connection, STARTS)
+        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="again", data=data[7]))], now=3000)
+
+        assert [(3000,)] == await rows(connection, STARTS)
+        assert ["again"] == [job.id for job in (await storage.claim("q", lease, 9, now=3000)).jobs]
+
+
+async def test_a_raise_waits_for_open_transactions(storage: PostgresStorage, connect: Connect) -> None:
+    """The job of the open transaction is below the new start, and nobody else can see it yet."""
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("a")])
+    connection, caller = await connect(), await connect()
+    await storage.in_transaction(caller).enqueue("q", [asked("late")])
+    await storage.claim("q", lease, 1)
+    await storage._starts.run(["q"])
+    await caller.commit()
+    assert [] == await rows(connection, HIDDEN)
+    await storage._starts.run(["q"])
+
+    assert [] == await rows(connection, HIDDEN)
+    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]
+
+
+async def test_proposals_of_another_process_are_left_to_it(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """This process has not waited for the writers of a proposal that was made after its own look."""
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("a")])
+    await storage.claim("q", lease, 1)
+    connection = await connect()
+    ((mine,),) = await rows(connection, "SELECT propose_starts('{q}', NULL)")
+    assert 1 == len(mine)
+    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL)", mine)
+    await storage.enqueue("q", [asked("b")])
+    await storage.claim("q", lease, 1)
+    ((others,),) = await rows(connection, "SELECT propose_starts('{q}', NULL)")
+    before = await rows(connection, STARTS)
+    await rows(connection, "SELECT raise_starts('{q}', %s, '{}')", mine)
+
+    assert before == await rows(connection, STARTS)
+    assert [([],)] == await rows(connection, "SELECT raise_starts('{q}', %s, NULL)", others)
+    assert before < await rows(connection, STARTS)
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+async def test_open_transactions_and_raises_hide_no_job(
+    storage: PostgresStorage, connect: Connect, isolation: str
+) -> None:
+    """Callers enqueue in transactions that stay open, some below the start; two tasks raise without pause."""
+    chance = random.Random(307)
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("first")])
+    enqueued, ran = 1, 0
+    ended = asyncio.Event()
+
+    async def enqueue(name: str) -> None:
+        nonlocal enqueued
+        connection = await connect()
+        for turn in range(40):
+            await connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+            await connection.execute("SELECT count(*) FROM queues")
+            await asyncio.sleep(chance.choice([0, 0, 0.02]))
+            now = (await storage.renew(["q"], lease, 60_000))["q"].now
+            jobs = [asked(f"{name}{turn}-{number}") for number in range(chance.choice([1, 5]))]
+            jobs.append(asked(f"{name}{turn}-past", run_at=now - chance.randrange(2000)))
+            await storage.in_transaction(connection).enqueue("q", jobs)
+            await asyncio.sleep(chance.choice([0, 0.01, 0.05]))
+            await connection.commit()
+            enqueued += len(jobs)
+
+    async def claim() -> None:
+        nonlocal ran
+        while not ended.is_set() or ran < enqueued:
+            jobs = (await storage.claim("q", lease, chance.choice([1, 20]))).jobs
+            await storage.settle("q", [done(job) for job in jobs])
+            ran += len(jobs)
+            if not jobs and ended.is_set():
+                break
+            await asyncio.sleep(0)
+
+    async def raise_starts() -> None:
+        while not ended.is_set():
+            await storage._starts.run(["q"])
+
+    others = [asyncio.create_task(claim()) for _ in range(2)]
+    others += [asyncio.create_task(raise_starts()) for _ in range(2)]
+    await asyncio.gather(*(enqueue(name) for name in "abc"))
+    ended.set()
+    await asyncio.gather(*others)
+
+    assert [] == await rows(await connect(), HIDDEN)
+    assert enqueued == ran
