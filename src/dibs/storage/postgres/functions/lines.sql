@@ -26,7 +26,7 @@ BEGIN
     ELSIF blind OR (at, after) < (m.run_at, m.seq) THEN
         LOCK TABLE {name}.marks IN ROW EXCLUSIVE MODE;
         -- No start rises under the lock, so an l that is low enough need not be repeated.
-        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM {name}.start_of(wanted, level) s;
+        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM {name}.line_start(wanted, level) s;
         IF blind OR (at, after) < (m.run_at, m.seq) THEN
             INSERT INTO {name}.marks VALUES (wanted, level, nextval('{name_text}.numbers'), 'l', at, after);
         END IF;
@@ -64,14 +64,14 @@ BEGIN
         FROM {name}.marks k WHERE k.q = wanted AND k.priority < next_line.priority
         ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
         IF newest <> 'c' THEN
-            SELECT s.run_at, s.seq INTO run_at, seq FROM {name}.start_of(wanted, priority) s;
+            SELECT s.run_at, s.seq INTO run_at, seq FROM {name}.line_start(wanted, priority) s;
         END IF;
         EXIT WHEN priority IS NULL OR run_at < 9223372036854775807;
     END LOOP;
 END $$;
 
--- start_of(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it.
-CREATE OR REPLACE FUNCTION start_of(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
+-- line_start(queue, priority) -> where claims of a line begin: at the newest c, or at the lowest l after it.
+CREATE OR REPLACE FUNCTION line_start(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     m {name}.marks;
@@ -183,7 +183,7 @@ BEGIN
     FOR p IN
         SELECT m.* FROM queues k JOIN marks m ON m.q = k.q WHERE k.name = ANY (names) AND m.n = ANY (proposals)
     LOOP
-        w := start_of(p.q, p.priority);
+        w := line_start(p.q, p.priority);
         place := first_waiting(p.q, p.priority, w.run_at, w.seq);
         IF (place.run_at, place.seq) > (p.run_at, p.seq) THEN
             place.run_at := p.run_at;
