@@ -46,7 +46,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("codec",),
         ("column_query", "migrate"),
         ("network",),
-        ("diagnosis", "vacuum", "wakeups"),
+        ("diagnosis", "line_starts", "vacuum", "wakeups"),
         ("session",),
         ("direct_enqueue", "key_sets", "many_queues", "transactions"),
         ("storage",),
