@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dibs import Dibs
 from dibs.errors import StorageDamaged, StorageUnavailable
-from dibs.storage.file import FileStorage
+from dibs.storage.file import FileStorage, open_url
 from tests.storage.file.child_process import PROJECT
 from tests.storage.file.doubling_app import app, double
 from tests.storage.file.folder import commit, commits, fill, ids_in, opened, request
@@ -234,3 +235,23 @@ async def test_a_worker_goes_on_in_the_folder_that_replaced_its_own(root: Path, 
 async def run_job(url: str, number: int) -> int:
     async with app.using(url):
         return await (await double.enqueue(number)).result(wait=60)
+
+
+@pytest.mark.parametrize("url", ["file:jobs", "file:./jobs"])
+async def test_a_relative_path_means_one_place_for_the_life_of_an_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """A handler may change the working directory. The app is closed and used again after that, too."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    app, storage = Dibs(url), open_url(url)
+    async with app:
+        await app.queue("q").enqueue(1, id="a")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await app.queue("q").enqueue(1, id="b")
+    async with app, storage:
+        await app.queue("q").enqueue(1, id="c")
+        await storage.enqueue("q", [request("d")])
+
+    assert ["a", "b", "c", "d"] == await ids_in(tmp_path / "jobs")
+    assert [] == [*(tmp_path / "elsewhere").iterdir()]
