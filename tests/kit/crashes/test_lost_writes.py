@@ -13,6 +13,7 @@ from dibs.model import rules
 from dibs.model.results import EventPage
 from dibs.storage.file import FileStorage
 from dibs.storage.file.directory import Directory
+from dibs.storage.file.replay import Replay
 from dibs.storage.indexed.index import Index
 from dibs_conformance.crashes.lost_writes import try_lost_writes
 from dibs_conformance.report.findings import level_verdict
@@ -27,6 +28,14 @@ def verdict(folder: Path) -> tuple[str, str]:
 def test_files_draw_no_lost_number(tmp_path: Path) -> None:
     assert ("reached", "") == verdict(tmp_path)
     assert [] == [path for path in tmp_path.iterdir() if path.name.endswith("-copy")]
+
+
+def test_an_open_storage_that_keeps_the_former_folder_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Replay, "forget_folder", lambda _: None)
+
+    assert "broken" == verdict(tmp_path)[0]
 
 
 @contextmanager

@@ -27,15 +27,17 @@ from dibs_lmdb.records import FORMAT, Meta, pack, unpack
 
 MOST_READERS = 1024
 
-_open: dict[tuple[int, str], Environment] = {}
+#: By process, folder and inode of the file.
+_open: dict[tuple[int, str, int], Environment] = {}
 _opening = Lock()
 
 
 class Environment:
     """The open environment of a folder. LMDB lets a process open a folder only once, so storages share it."""
 
-    def __init__(self, key: tuple[int, str], env: lmdb.Environment, inode: int) -> None:
-        self.key, self.env, self.inode, self.users = key, env, inode, 1
+    def __init__(self, key: tuple[int, str, int], env: lmdb.Environment, folder: Path) -> None:
+        self.key, self.env, self.folder, self.users = key, env, folder, 1
+        self.inode = key[2]
 
     @staticmethod
     def open(folder: Path, *, sync: bool, map_size: int) -> Environment:
@@ -43,14 +45,14 @@ class Environment:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 # The process id, because a forked child must not use the environment of its parent.
-                key = (os.getpid(), str(folder.resolve()))
-                found = _open.get(key)
+                name = str(folder.resolve())
+                found = _open.get((os.getpid(), name, _inode(folder)))
                 if found is not None:
                     found.users += 1
                     return found
                 env = lmdb.open(str(folder), map_size=map_size, sync=sync, max_readers=MOST_READERS)
                 env.reader_check()  # Free the places of readers that were killed.
-                inode = (folder / "data.mdb").stat().st_ino
+                inode = _inode(folder)
                 with env.begin() as txn:
                     is_new = txn.get(keys.META) is None
                 if is_new:
@@ -58,8 +60,14 @@ class Environment:
                         txn.put(keys.META, pack(Meta(inode=inode)), overwrite=False)
             except (lmdb.Error, OSError) as error:
                 raise StorageUnavailable(f"cannot open the LMDB folder {folder}: {error}") from error
-            _open[key] = Environment(key, env, inode)
+            key = (os.getpid(), name, inode)
+            _open[key] = Environment(key, env, folder)
             return _open[key]
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if the folder has another file than the one that is open."""
+        return _inode(self.folder) != self.inode
 
     def close(self) -> None:
         with _opening:
@@ -159,6 +167,14 @@ class EnvironmentStep:
                 if not key.startswith(prefix):
                     return
                 yield key[len(prefix) :], value
+
+
+def _inode(folder: Path) -> int:
+    """Return the inode of the file of a folder; 0 if there is none."""
+    try:
+        return (folder / "data.mdb").stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _translate(error: lmdb.Error) -> StorageError:

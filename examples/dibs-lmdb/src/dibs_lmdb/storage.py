@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,7 @@ from dibs_lmdb.environment import Environment
 from dibs_lmdb.queue import Queues
 from dibs_lmdb.records import LeaseRecord
 
+log = logging.getLogger("dibs_lmdb")
 Answer = TypeVar("Answer")
 
 MAP_SIZE = 64 << 30
@@ -82,6 +84,7 @@ class LmdbStorage:
         self._folder, self._manual, self._poll = folder, clock == "manual", poll
         self._fsync, self._map_size = fsync, map_size
         self._environment: Environment | None = None
+        self._former: list[Environment] = []
         self._thread: ThreadPoolExecutor | None = None
         self._closed = asyncio.Event()
 
@@ -101,8 +104,24 @@ class LmdbStorage:
         self._environment = self._thread = None
         self._closed.set()
         if environment is not None and thread is not None:
-            await asyncio.shield(asyncio.wrap_future(thread.submit(environment.close)))
+            for each in (environment, *self._former):
+                await asyncio.shield(asyncio.wrap_future(thread.submit(each.close)))
+            self._former = []
             thread.shutdown(wait=False)
+
+    def _current_environment(self) -> Environment:
+        """Return the environment of the file that the folder has now. Called on the thread of the storage."""
+        environment = self._environment
+        if environment is None:
+            raise NotRunning("the storage is not open; use it inside `async with`")
+        if environment.is_replaced:
+            log.warning("another program has removed or replaced %s: it is opened again", self._folder)
+            # A wait may look at the former one, so it is closed with the storage.
+            self._former.append(environment)
+            environment = self._environment = Environment.open(
+                self._folder, sync=self._fsync, map_size=self._map_size
+            )
+        return environment
 
     async def _write(self, work: Callable[[Queues], Answer], now: int | None) -> Answer:
         return await self._step(work, now, write=True)
@@ -111,12 +130,13 @@ class LmdbStorage:
         return await self._step(work, now, write=False)
 
     async def _step(self, work: Callable[[Queues], Answer], now: int | None, *, write: bool) -> Answer:
-        environment, thread = self._environment, self._thread
-        if environment is None or thread is None:
+        thread = self._thread
+        if thread is None:
             raise NotRunning("the storage is not open; use it inside `async with`")
         checks.check_now(now, manual=self._manual)
 
         def run() -> Answer:
+            environment = self._current_environment()
             # A time that a test sets is kept, also if the verb only reads.
             with environment.step(
                 self.url, (now or 0) if self._manual else None, write=write or now is not None

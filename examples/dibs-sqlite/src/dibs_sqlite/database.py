@@ -5,6 +5,7 @@ The storage calls these methods only on its one thread, because a connection of 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from dibs.storage import clock
 from dibs_sqlite.queries import queries, script
 from dibs_sqlite.transaction import Transaction
 
+log: Final = logging.getLogger("dibs_sqlite")
 #: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
@@ -117,8 +119,12 @@ class Database:
 
         `now` is for a manual clock, in ms. Only a transaction with `writes` may write.
         """
+        assert self._connection is not None, "bug in dibs-sqlite: the database is not open"  # noqa: S101
+        if self._is_replaced():
+            log.warning("another program has removed or replaced %s: it is opened again", self._path)
+            self.close()
+            self.open()
         connection = self._connection
-        assert connection is not None, "bug in dibs-sqlite: the database is not open"  # noqa: S101
         with self._translated_errors():
             try:
                 # A writer takes the write lock before its first read, so that no row changes before it
@@ -132,6 +138,13 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    def _is_replaced(self) -> bool:
+        """Return whether the path names another file than the one that is open."""
+        try:
+            return self._path.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     def _begin_transaction(self, connection: sqlite3.Connection, now: int | None) -> Transaction:
         stored = connection.execute(queries()["storage"]).fetchone()
