@@ -3,7 +3,7 @@ N]`.
 
 One job after another through the client API. The worker is idle and runs on the same event loop. A round trip
 waits for three writes (enqueue, claim, settle) and one read of the storage. The baseline is one call of the
-same server, see benchmarks.server_baselines. On a shared machine compare the ratio, and the p10, which is a
+same server, see benchmarks.baselines. On a shared machine compare the ratio, and the p10, which is a
 time without other load.
 """
 

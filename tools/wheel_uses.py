@@ -294,7 +294,7 @@ def try_crypto(place: Place) -> None:
 
 
 def try_history(place: Place) -> None:
-    place.import_modules("dibs.spark.history.duckdb_engine.engine")
+    place.import_modules("dibs.spark.history.duckdb_engine")
     place.run("dibs", "enqueue", "mail", '{"to": "ada"}', **STORAGE)
     place.run("dibs", "spark", "history", "--url", "file:./jobs", "--warehouse", "./history")
     place.run("dibs", "spark", "report", "--warehouse", "./history", "--out", "page.html")

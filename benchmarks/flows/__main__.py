@@ -20,9 +20,8 @@ from rich.console import Console
 from benchmarks import report
 from benchmarks.flows import table
 from benchmarks.flows.measure import FULL, QUICK, Measurement
-from benchmarks.flows.results import Results
-from benchmarks.flows.servers import start_servers
-from benchmarks.flows.systems import SYSTEMS, System
+from benchmarks.flows.systems import SYSTEMS, System, start_servers
+from benchmarks.flows.table import Results
 from benchmarks.peers.environments import PeerUnavailable
 
 

@@ -13,14 +13,53 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from attrs import define, field
 
-from benchmarks.flows.events import EventLog
 from benchmarks.flows.systems import PROGRAMS, System
-from benchmarks.peers.environments import PeerUnavailable
-from benchmarks.peers.usage import tree_pids
+from benchmarks.peers.environments import PeerUnavailable, tree_pids
+
+
+class Event(NamedTuple):
+    """A line of the log; programs/flow_harness.py describes the letters."""
+
+    letter: str
+    flow: int
+    value: int
+    pid: int
+    ns: int
+
+
+@define
+class EventLog:
+    """The log of one session. `read` appends new events to `events`."""
+
+    path: Path
+    events: list[Event] = field(factory=list)
+    #: The flows whose fan-in ended at least once.
+    done: set[int] = field(factory=set)
+    _offset: int = 0
+
+    def read(self) -> list[Event]:
+        """Return the events since the last call."""
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        # A line is one write, but a read may come between two pages of it.
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        new = [parse(line) for line in complete.decode().splitlines()]
+        self.events += new
+        self.done.update(event.flow for event in new if event.letter == "f")
+        return new
+
+
+def parse(line: str) -> Event:
+    letter, *numbers = line.split()
+    flow, value, pid, ns = map(int, numbers)
+    return Event(letter, flow, value, pid, ns)
+
 
 #: Worker processes of each system.
 WORKERS: Final = 2

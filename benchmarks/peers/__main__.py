@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import report
-from benchmarks.peers import baseline
-from benchmarks.peers.backends import Backend, start_backends
+from benchmarks.peers.backends import Backend, measure_baselines, start_backends
 from benchmarks.peers.environments import Environment, PeerUnavailable
 from benchmarks.peers.measure import QUICK, Effort, Run
 from benchmarks.peers.publish import table
@@ -57,7 +56,7 @@ class Comparison:
         """Measure a system in one round, unless the file has it. Return True if it was measured."""
         this = self.results.round(number)
         if not this["baselines"]:
-            this["baselines"] = asyncio.run(baseline.measure(self.by_kind))
+            this["baselines"] = asyncio.run(measure_baselines(self.by_kind))
         if "not_run" not in this["systems"].get(peer.key, {"not_run": ""}):
             return False
         environment = Environment(ENVIRONMENTS, peer)

@@ -1,4 +1,4 @@
-"""The servers and folders on which the systems run. Each measurement gets an empty one."""
+"""The servers of a comparison, and the rates of their baselines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from attrs import define, field
 from psycopg import sql
 from redis import Redis
 
-from benchmarks.peers.usage import Usage, tree_cpu_us
+from benchmarks import baselines
+from benchmarks.peers.environments import Usage, tree_cpu_us
 from dibs_conformance.servers import PostgresServer, start_postgres, start_redis
 
 #: The settings of Postgres: its defaults, but no checkpoint within a measurement. So the WAL has no images of
@@ -220,3 +221,20 @@ def start_backends() -> Iterator[tuple[dict[str, Backend], dict[str, str]]]:
         finally:
             databases.close()
             files.close()
+
+
+JOBS = 10_000
+
+
+async def measure_baselines(by_kind: dict[str, Backend]) -> dict[str, float]:
+    """Return jobs a second.
+
+    On Redis one EVALSHA a job, 100 in a pipeline; on Postgres 100 rows a statement.
+    """
+    redis, postgres = by_kind["redis"].reset(), by_kind["postgresql"].reset()
+    return {
+        "redis put": await baselines.redis_put(redis, JOBS, 100),
+        "redis take + finish": await baselines.redis_take_and_finish(redis, JOBS, 100),
+        "postgresql put": await baselines.postgres_put(postgres, JOBS, 100),
+        "postgresql take + finish": await baselines.postgres_take(postgres, JOBS, 100),
+    }

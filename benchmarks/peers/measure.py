@@ -14,10 +14,8 @@ from attrs import asdict, define, frozen
 
 from benchmarks.peers.backends import Backend
 from benchmarks.peers.dibs_jobs import DibsJobs
-from benchmarks.peers.environments import Environment, queue_names
-from benchmarks.peers.processes import Sender, Worker, run_step
+from benchmarks.peers.environments import Environment, Sender, Usage, Worker, queue_names, run_step
 from benchmarks.peers.systems import Peer
-from benchmarks.peers.usage import Usage
 
 #: Jobs of a latency before those that count.
 WARM_UP: Final = 20

@@ -120,10 +120,10 @@ def close_connections() -> None:
         asyncio.run_coroutine_threadsafe(close_all_apps(), BACKGROUND.loop()).result(CLOSE_TIMEOUT)
 
 
-#: The attribute `kept` has the ThreadConnections of the current thread.
+#: The attribute `kept` has the KeptConnections of the current thread.
 _of_thread: Final = threading.local()
 #: The connections that threads of handlers keep open between runs, as CONN_MAX_AGE allows.
-_kept_connections: Final[WeakSet[ThreadConnections]] = WeakSet()
+_kept_connections: Final[WeakSet[KeptConnections]] = WeakSet()
 #: The tasks of `_close_those_of_async_queries` that run.
 _closing: Final[set[asyncio.Task[None]]] = set()
 
@@ -168,15 +168,15 @@ def _close_those_of_this_thread() -> None:
         # Django would close the connection of a TestCase, which is in a transaction.
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
-    kept: ThreadConnections | None = getattr(_of_thread, "kept", None)
+    kept: KeptConnections | None = getattr(_of_thread, "kept", None)
     if kept is None:
-        kept = _of_thread.kept = ThreadConnections()
+        kept = _of_thread.kept = KeptConnections()
         _kept_connections.add(kept)
     kept.connections = opened
 
 
 @define(eq=False)
-class ThreadConnections:
+class KeptConnections:
     """The connections of Django on one thread. They are closed when the thread ends."""
 
     connections: list[Any] = field(factory=list, init=False)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.conditions import backlog, cold_start, footprint
 from benchmarks.conditions.__main__ import main
-from benchmarks.conditions.network_delay import DelayedBackend, dibs_peer
-from benchmarks.conditions.proxy import delayed_url
+from benchmarks.conditions.network_delay import DelayedBackend, delayed_url, dibs_peer
 from benchmarks.peers.backends import RedisBackend
 from redis import Redis
 

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from benchmarks.flows import table
 from benchmarks.flows.__main__ import main, parse_arguments, select_systems
-from benchmarks.flows.events import Event, EventLog, FanIns, count_fan_ins, handover_ms
-from benchmarks.flows.measure import Effort, Figures, Measurement
-from benchmarks.flows.results import Results
-from benchmarks.flows.servers import FlowRedis, Requests, start_servers
-from benchmarks.flows.session import open_session
-from benchmarks.flows.systems import PROGRAMS, SYSTEMS, System
+from benchmarks.flows.measure import Effort, FanIns, Figures, Measurement, count_fan_ins, handover_ms
+from benchmarks.flows.session import Event, EventLog, open_session
+from benchmarks.flows.systems import PROGRAMS, SYSTEMS, FlowRedis, Requests, System, start_servers
+from benchmarks.flows.table import Results
 from benchmarks.peers.environments import PeerUnavailable
 from benchmarks.peers.systems import PEERS
 

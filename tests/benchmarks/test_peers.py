@@ -11,11 +11,10 @@ import pytest
 from attrs import evolve
 from benchmarks.peers.__main__ import Comparison, select_peers
 from benchmarks.peers.backends import FileBackend, MemoryBackend, PostgresBackend, RedisBackend
-from benchmarks.peers.environments import PROGRAMS, Environment, PeerUnavailable
+from benchmarks.peers.environments import PROGRAMS, Environment, PeerUnavailable, Usage
 from benchmarks.peers.measure import Effort, Run
 from benchmarks.peers.results import Results
 from benchmarks.peers.systems import PEERS, Peer
-from benchmarks.peers.usage import Usage
 
 from dibs_conformance.servers import PostgresServer, RedisServer, start_postgres, start_redis
 

@@ -206,7 +206,7 @@ def test_show_lists_the_files_of_a_directory(shell: Shell) -> None:
 
 
 def test_every_entry_of_a_directory_is_explained(shell: Shell) -> None:
-    from dibs.cli.file_listing import ENTRY_MEANINGS
+    from dibs.cli.storage_access import ENTRY_MEANINGS
 
     shell.type("enqueue", "q", "1")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dibs.cli.rate_text import parse_rate
+from dibs.cli.settings_text import parse_rate
 from dibs.client.options.queue_settings import format_rate
 from tests.cli.shell import Shell
 

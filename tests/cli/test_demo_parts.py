@@ -9,11 +9,18 @@ import pytest
 from attrs import evolve
 from msgspec.structs import replace
 
-from dibs.cli.demo import digest
-from dibs.cli.demo.figures import Percentiles, compute_figures, percentile, percentiles
 from dibs.cli.demo.file_tree import find_files, standard_library
-from dibs.cli.demo.ideas import Idea
-from dibs.cli.demo.result import DemoResult, format_size, summary_line
+from dibs.cli.demo.result import (
+    DemoResult,
+    Idea,
+    Percentiles,
+    compute_figures,
+    format_size,
+    percentile,
+    percentiles,
+    summary_line,
+)
+from dibs.cli.demo.tasks import compute_digest, verify_digest
 from dibs.model.job import Outcome
 
 
@@ -74,29 +81,29 @@ def test_the_standard_library_comes_without_packages_and_caches() -> None:
 def test_a_file_is_read_whole(tmp_path: Path, content: bytes, lines: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    found = digest.compute_digest(str(path))
+    found = compute_digest(str(path))
 
     assert (len(content), lines) == (found.size, found.lines)
-    assert "" == digest.verify_digest(str(path), found)
+    assert "" == verify_digest(str(path), found)
 
 
 def test_a_wrong_digest_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    wrong = replace(digest.compute_digest(str(path)), sha256="0" * 64)
+    wrong = replace(compute_digest(str(path)), sha256="0" * 64)
 
-    assert "000000000000..." in digest.verify_digest(str(path), wrong)
+    assert "000000000000..." in verify_digest(str(path), wrong)
 
 
 def test_a_changed_or_removed_file_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
-    found = digest.compute_digest(str(path))
+    found = compute_digest(str(path))
     path.write_bytes(b"other")
-    changed = digest.verify_digest(str(path), found)
+    changed = verify_digest(str(path), found)
     path.unlink()
 
-    assert ("", "") == (changed, digest.verify_digest(str(path), found))
+    assert ("", "") == (changed, verify_digest(str(path), found))
 
 
 @pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (75, 3), (95, 4), (100, 4)])

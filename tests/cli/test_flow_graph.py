@@ -10,9 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 
 from dibs.cli import flow_graph
-from dibs.cli.flow_graph import MAX_COLUMNS, MAX_ROWS, choose_groups, graph_lines
-from dibs.cli.flow_lanes import JOINTS, SYMBOL, lay_out
-from dibs.cli.flow_mermaid import mermaid_lines
+from dibs.cli.flow_graph import (
+    JOINTS,
+    MAX_COLUMNS,
+    MAX_ROWS,
+    SYMBOL,
+    choose_groups,
+    graph_lines,
+    lay_out,
+    mermaid_lines,
+)
 from dibs.flow.groups import FOLDS, Group, drop_implied, each_node, group_nodes, join_chains
 from dibs.flow.stored_flow import FlowStatus, NodeStatus
 

@@ -103,7 +103,7 @@ def test_a_stop_during_the_import_of_the_application_is_kept(shell: Shell) -> No
 
 
 def test_other_processes_have_no_init() -> None:
-    code = "import os; from dibs.cli.init import run_below_init; run_below_init(); print(os.getppid())"
+    code = "import os; from dibs.cli.main import run_below_init; run_below_init(); print(os.getppid())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert f"{os.getpid()}\n" == done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import rich_click as click
 
-from dibs.cli import main, plugins
+from dibs.cli import main
 from dibs.cli.errors import UsageError, exit_code_of, first_error
 from dibs.cli.output import ExitCode, escape
 from dibs.errors import NoStorage, OutcomeUnknown, Refused, StorageFull
@@ -223,7 +223,7 @@ def greet(ctx: click.Context, name: str) -> str:
 
 def install(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Pretend that an installed package has a command."""
-    points = EntryPoints([EntryPoint(name, value, plugins.ENTRY_POINT_GROUP)])
+    points = EntryPoints([EntryPoint(name, value, main.ENTRY_POINT_GROUP)])
     monkeypatch.setattr("importlib.metadata.entry_points", points.select)
 
 

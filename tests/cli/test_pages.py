@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from dibs.cli.pages import read_page
+from dibs.cli.storage_access import read_page
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import ListPage, State

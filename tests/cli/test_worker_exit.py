@@ -59,7 +59,8 @@ async def blocks_the_loop() -> None:
 
 #: The command line, with a short margin after the grace.
 DIBS = (
-    "from dibs.cli import worker_exit; worker_exit.EXIT_MARGIN = 3.0; from dibs.cli.main import main; main()"
+    "from dibs.cli import worker_display; worker_display.EXIT_MARGIN = 3.0; "
+    "from dibs.cli.main import main; main()"
 )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dibs.doctor import clock, examination, leases, queues, workers
+from dibs.doctor import checks, examination
 from dibs.model.findings import Rule
 from dibs.storage import diagnosis
 from dibs.storage.file import diagnosis as of_files
@@ -14,7 +14,7 @@ from dibs.storage.postgres import diagnosis as of_postgres
 from dibs.storage.redis import diagnosis as of_redis
 from tests.source import PROJECT
 
-MODULES = (queues, leases, workers, clock, diagnosis, of_redis, of_postgres, of_files, examination)
+MODULES = (checks, diagnosis, of_redis, of_postgres, of_files, examination)
 PAGE = (PROJECT / "docs" / "howto" / "doctor.md").read_text()
 
 

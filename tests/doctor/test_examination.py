@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from dibs.app import Dibs
-from dibs.doctor import Finding, Report, examination, examine, examine_open, queues, workers
+from dibs.doctor import Finding, Report, checks, examination, examine, examine_open
 from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.results import ExportRecord
@@ -107,7 +107,7 @@ async def test_paused_queues_with_jobs_are_found(any_new_url: str) -> None:
 
 
 async def test_jobs_under_expired_leases_are_found(any_new_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dibs.doctor.leases.SECOND_LOOK", 0.1)
+    monkeypatch.setattr("dibs.doctor.checks.SECOND_LOOK", 0.1)
     async with open_storage(any_new_url) as storage:
         await enqueue(storage, "dead", "a", "b")
         await enqueue(storage, "live", "a")
@@ -140,7 +140,7 @@ async def test_a_failure_handler_that_is_missing_or_fails_is_found(any_new_url: 
 async def test_outcomes_that_are_kept_for_ever_are_found(
     any_new_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "MANY_OUTCOMES", 20)
+    monkeypatch.setattr(checks, "MANY_OUTCOMES", 20)
     kept = Outcome(kind="completed", fence=1, first=1, revision=1, ended_at=1, expires_at=None)
     async with open_storage(any_new_url) as storage:
         for queue, number, retention in (("many", 20, None), ("few", 19, None), ("short", 20, 60_000)):
@@ -154,7 +154,7 @@ async def test_outcomes_that_are_kept_for_ever_are_found(
 async def test_workers_that_differ_or_cannot_claim_are_found(
     any_new_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "START_SECONDS", -1)
+    monkeypatch.setattr(checks, "START_SECONDS", -1)
     async with open_storage(any_new_url) as storage:
         await put_record(storage, "emails", emails=SettingsPatch(max_active=3))
         monkeypatch.setattr(worker_record, "VERSION", "0.0.1")

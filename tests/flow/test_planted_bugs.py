@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from dibs.flow import arguments
 from dibs.flow.running import decide, ending, live_flow, node_calls
-from dibs.maintenance import evaluations
+from dibs.maintenance import flow_repair
 from dibs.model import wakeup
 from dibs.storage.registry import open_storage
 from tests.flow.machine.laws import BrokenLaw
@@ -137,7 +137,7 @@ BUGS: Final = (
     ),
     Bug(
         "the maintenance takes a missing evaluation for a live one",
-        evaluations,
+        flow_repair,
         "if slot.current is None]",
         "if slot.current is None and slot.outcome is not None]",
         "each flow ends",

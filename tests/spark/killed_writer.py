@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dibs.spark.history.warehouse.store import Store
-from dibs.spark.history.warehouse.stores import open_store
+from dibs.spark.history.warehouse.store import Store, open_store
 from tests.spark.staged_tables import MAIL, NEXT, add
 
 ROOT = Path(__file__).parents[2]

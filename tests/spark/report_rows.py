@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from attrs import frozen
 
 from dibs.spark.history.tables import ATTEMPT_ENDS, table_schema
-from dibs.spark.history.warehouse.manifest import LogGap, WarehouseState
-from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.manifest import LogGap, WarehouseState, folder_name
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 MINUTE: Final = 60_000

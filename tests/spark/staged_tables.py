@@ -9,16 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
-from dibs.spark.history.warehouse.draft import Draft
-from dibs.spark.history.warehouse.manifest import Manifest, TablePartition
-from dibs.spark.history.warehouse.names import partition_folder
+from dibs.spark.history.warehouse.draft import WarehouseDraft
+from dibs.spark.history.warehouse.manifest import Manifest, TablePartition, partition_folder
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 MAIL = TablePartition("mail", "2026-11-20")
 NEXT = TablePartition("mail", "2026-11-21")
 
 
-def stage(draft: Draft, name: str, *parts: TablePartition, rows: int = 1) -> str:
+def stage(draft: WarehouseDraft, name: str, *parts: TablePartition, rows: int = 1) -> str:
     """Stage one file for each partition under a name, and return the name."""
     for part in parts:
         folder = draft.staging(name) / partition_folder(part)

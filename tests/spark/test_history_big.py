@@ -10,7 +10,7 @@ import pytest
 from benchmarks.history_day import simulate_day
 
 from dibs.spark.history.increments import update
-from dibs.spark.report.figures.create import create_report
+from dibs.spark.report.figures.summary import create_report
 from dibs_conformance.servers import RedisServer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dibs.model.wakeup import FLOW_ATTRIBUTE
 from dibs.spark.history import increments
 from dibs.spark.history.engines import EngineName
 from dibs.spark.history.reading import table_dataset
-from dibs.spark.history.warehouse.local_store import LocalStore
+from dibs.spark.history.warehouse.store import LocalStore
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage

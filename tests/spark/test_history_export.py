@@ -19,7 +19,7 @@ from dibs.spark.history.export.delta import export_delta, find_position
 from dibs.spark.history.increments import rerun, update
 from dibs.spark.history.reading import table_dataset
 from dibs.spark.history.warehouse.draft import WarehouseBusy
-from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.manifest import folder_name
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
 from tests.spark.killed_export import catalog_in, export_to, export_until, export_within

@@ -18,7 +18,7 @@ from dibs.spark.history.export.delta import find_position
 from dibs.spark.history.increments import update
 from dibs.spark.history.reading import table_dataset
 from dibs.spark.history.warehouse.draft import WarehouseBusy
-from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.manifest import folder_name
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse import cleanup
+from dibs.spark.history.warehouse import draft
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
@@ -69,7 +69,7 @@ async def test_increments_killed_at_every_change_add_each_event_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The long form: twenty kills, before and after each change."""
-    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    monkeypatch.setattr(draft, "KEEP_SECONDS", 0)
     url = f"file:{tmp_path}/jobs"
     env = request.getfixturevalue("quick_start") if engine == "spark" else {}
     kills = 0

@@ -11,7 +11,7 @@ from dibs.model.job import JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs.spark.connection import StorageConnection
-from dibs.spark.history.live_records import live_record_pages
+from dibs.spark.history.storage_reads import live_record_pages
 from dibs.storage.registry import open_storage
 from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots

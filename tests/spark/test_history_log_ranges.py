@@ -14,8 +14,8 @@ from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.spark.connection import StorageConnection
-from dibs.spark.history.log_plan import plan_read, source_name
-from dibs.spark.history.spark_engine.log_ranges import LogRangeSource
+from dibs.spark.history.spark_engine.storage_sources import LogRangeSource
+from dibs.spark.history.storage_reads import plan_read, source_name
 from dibs.spark.schemas import struct_type
 from dibs.storage.registry import open_storage
 from dibs_conformance.servers import RedisServer

@@ -8,9 +8,17 @@ from pyspark.sql import functions as f
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
-from dibs.spark.history.spark_engine.live_jobs import without_ended
-from dibs.spark.history.spark_engine.metrics import changes_of_ended, changes_of_live, difference, metrics_of
-from dibs.spark.history.spark_engine.transforms import ids_from, merge_ids, runs_from, union
+from dibs.spark.history.spark_engine.metrics import (
+    changes_of_ended,
+    changes_of_live,
+    difference,
+    ids_from,
+    merge_ids,
+    metrics_of,
+    runs_from,
+    union,
+)
+from dibs.spark.history.spark_engine.storage_sources import without_ended
 from dibs.spark.history.tables import MINUTE
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history

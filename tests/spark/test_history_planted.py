@@ -20,8 +20,7 @@ from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
 from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.figures.create import create_report
-from dibs.spark.report.figures.summary import HistoryReport, QueueSummary
+from dibs.spark.report.figures.summary import HistoryReport, QueueSummary, create_report
 from dibs.spark.report.page.render import render_page
 from dibs.storage.registry import open_storage
 

@@ -12,14 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.errors import Refused, StorageDamaged, StorageTooNew, StorageUnavailable
-from dibs.spark.history.warehouse import cleanup
+from dibs.spark.history.warehouse import draft
 from dibs.spark.history.warehouse.draft import MAX_SMALL_FILES, WarehouseBusy
-from dibs.spark.history.warehouse.local_store import LocalStore
-from dibs.spark.history.warehouse.manifest import FORMAT, TablePartition
-from dibs.spark.history.warehouse.names import folder_name
-from dibs.spark.history.warehouse.remote_store import RemoteStore
-from dibs.spark.history.warehouse.store import Store
-from dibs.spark.history.warehouse.stores import open_store
+from dibs.spark.history.warehouse.manifest import FORMAT, TablePartition, folder_name
+from dibs.spark.history.warehouse.store import LocalStore, RemoteStore, Store, open_store
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.version import VERSION
 from tests.spark.staged_tables import MAIL, NEXT, add, counts, stage
@@ -163,7 +159,7 @@ def test_a_writer_that_slept_until_its_rival_was_deleted_is_refused(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.FileLock.acquire", lambda _lock: None)
-    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    monkeypatch.setattr(draft, "KEEP_SECONDS", 0)
     with Warehouse(location).open_draft() as slow:
         for _ in range(3):
             add(location, MAIL)
@@ -228,7 +224,7 @@ def test_a_replaced_generation_is_kept_for_an_hour(location: str, monkeypatch: p
         replace_all()
     assert (3, 3) == (len(store.list_files("manifests")), len(store.list_files("data")))
 
-    monkeypatch.setattr(cleanup, "KEEP_SECONDS", 0)
+    monkeypatch.setattr(draft, "KEEP_SECONDS", 0)
     replace_all()
 
     assert (1, 1) == (len(store.list_files("manifests")), len(store.list_files("data")))
@@ -238,7 +234,7 @@ def test_a_replaced_generation_is_kept_for_an_hour(location: str, monkeypatch: p
 def test_old_files_that_no_generation_names_are_removed(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "SEARCH_EVERY", 1)
+    monkeypatch.setattr(draft, "SEARCH_EVERY", 1)
     store = open_store(location)
     add(location, MAIL)
     with Warehouse(location).open_draft() as killed:
@@ -246,7 +242,7 @@ def test_old_files_that_no_generation_names_are_removed(
         killed._put("runs", 2)
     add(location, MAIL)
     young = len(store.list_files("data"))
-    monkeypatch.setattr(cleanup, "ORPHAN_SECONDS", -1)
+    monkeypatch.setattr(draft, "ORPHAN_SECONDS", -1)
     add(location, MAIL)
 
     assert (3, 3) == (young, len(store.list_files("data")))

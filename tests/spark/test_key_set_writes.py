@@ -14,7 +14,7 @@ from dibs.errors import OutcomeUnknown
 from dibs.model.request_columns import RequestColumns
 from dibs.model.requests import SettingsPatch
 from dibs.model.results import EnqueueStatus
-from dibs.spark.source import batch_sinks
+from dibs.spark.source import partition_writer
 from dibs.spark.source.options import write_options
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from dibs.spark.write_report import PartitionReport
@@ -94,7 +94,7 @@ def test_a_repeated_row_has_the_status_of_its_first_enqueue(url: str) -> None:
 
 def test_two_attempts_at_once_enqueue_each_row_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both read the empty key set before one of them writes."""
-    both, opened = Barrier(2), batch_sinks.open_sink
+    both, opened = Barrier(2), partition_writer.open_sink
 
     def open_together(*arguments: Any) -> Any:
         sink = opened(*arguments)
@@ -114,7 +114,7 @@ def test_two_attempts_at_once_enqueue_each_row_once(url: str, monkeypatch: pytes
 def test_a_lost_call_enqueues_each_row_once(
     url: str, monkeypatch: pytest.MonkeyPatch, storage_class: Any, lost: str
 ) -> None:
-    monkeypatch.setattr(batch_sinks, "RETRY_DELAYS", (0.0,))
+    monkeypatch.setattr(partition_writer, "RETRY_DELAYS", (0.0,))
     send: Callable[..., Any] = storage_class.enqueue_batch
     calls = 0
 
@@ -138,7 +138,7 @@ def test_a_lost_call_enqueues_each_row_once(
 def test_a_reply_that_is_lost_each_time_fails_the_write(
     url: str, storage_class: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_sinks, "RETRY_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(partition_writer, "RETRY_DELAYS", (0.0, 0.0))
     attempts: list[int] = []
 
     async def lose(storage: Any, queue: str, name: str, number: int, *more: Any) -> None:

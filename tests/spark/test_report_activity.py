@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dibs.spark.history.warehouse.manifest import LogGap
-from dibs.spark.report.figures.activity import MAX_DAYS, MAX_WORKERS
-from dibs.spark.report.figures.create import create_report
-from dibs.spark.report.figures.summary import QueueSummary
-from dibs.spark.report.figures.trimmed import TrimmedPeriod
+from dibs.spark.report.figures.periods import MAX_DAYS, MAX_WORKERS
+from dibs.spark.report.figures.summary import QueueSummary, TrimmedPeriod, create_report
 from dibs.spark.report.page.render import render_page
 from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
 

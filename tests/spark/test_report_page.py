@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.report import report
-from dibs.spark.report.figures.create import create_report
+from dibs.spark.report.figures.summary import create_report
 from dibs.spark.report.page.banners import MAX_LISTED, MAX_OPEN
 from dibs.spark.report.page.render import render_page
 from tests.spark.report_rows import HOUR, MINUTE, NOON, Run, write_history

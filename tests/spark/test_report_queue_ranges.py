@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dibs.spark.report.figures import ids as report_ids
-from dibs.spark.report.figures.create import create_report
 from dibs.spark.report.figures.findings import FAILURE_ENDS
 from dibs.spark.report.figures.ids import TOP_IDS, IdSummary
 from dibs.spark.report.figures.periods import RANGES
+from dibs.spark.report.figures.summary import create_report
 from dibs.spark.report.page.render import render_page
 from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dibs.spark.report.figures.create import create_report
-from dibs.spark.report.figures.latest_runs import RUNS_PER_ID, TRACEBACK_LENGTH
+from dibs.spark.report.figures.ids import RUNS_PER_ID, TRACEBACK_LENGTH
 from dibs.spark.report.figures.periods import RangeFigures
-from dibs.spark.report.figures.summary import MAX_CHARTED_QUEUES, QueueSummary
-from dibs.spark.report.page.overview import MAX_LISTED_QUEUES
-from dibs.spark.report.page.render import render_page
+from dibs.spark.report.figures.summary import MAX_CHARTED_QUEUES, QueueSummary, create_report
+from dibs.spark.report.page.render import MAX_LISTED_QUEUES, render_page
 from tests.spark.report_rows import DAY, HOUR, MINUTE, NOON, Run, write_history
 
 

@@ -18,7 +18,7 @@ from dibs.spark.schemas import TABLES, select_columns, struct_type
 from dibs.spark.source import batch_reader
 from dibs.spark.source.batch_reader import PushdownReader
 from dibs.spark.source.options import read_options
-from dibs.spark.source.partitioning import id_ranges, interpolate_offset, offset_ranges
+from dibs.spark.source.pages import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
 from tests.spark.frames import EPOCH
 from tests.spark.keyed_jobs import fill_keyed

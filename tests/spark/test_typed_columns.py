@@ -18,7 +18,7 @@ from dibs import Dibs
 from dibs.errors import Refused
 from dibs.spark import read
 from dibs.spark.history.increments import update
-from dibs.spark.typed_columns.hint_types import parameter_types, spark_type
+from dibs.spark.typed_columns import parameter_types, spark_type
 from dibs.storage.registry import open_storage
 from tests.spark.source_storages import jobs
 

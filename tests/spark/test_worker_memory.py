@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dibs.spark import worker_memory
+from dibs.spark import executors
 from dibs.spark.dataframes import read
 from tests.spark.source_storages import at, fill
 from tests.storage_urls import new_url
@@ -28,14 +28,14 @@ def test_only_processes_of_spark_freeze_their_objects(
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec(program, None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    worker_memory._freeze_once.cache_clear()
+    executors._freeze_once.cache_clear()
     before = gc.get_freeze_count()
     try:
-        worker_memory.freeze_imports()
+        executors.freeze_imports()
         assert frozen == (gc.get_freeze_count() > before)
     finally:
         gc.unfreeze()
-        worker_memory._freeze_once.cache_clear()
+        executors._freeze_once.cache_clear()
 
 
 def test_a_read_of_all_columns_is_no_projection(spark: SparkSession, request: pytest.FixtureRequest) -> None:

@@ -13,9 +13,8 @@ import pytest
 from dibs.errors import BatchRefused, Refused
 from dibs.model.request_columns import RequestColumns, make_member
 from dibs.spark.source import partition_writer
-from dibs.spark.source.batch_sinks import KeySetSink, RequestSink
 from dibs.spark.source.options import write_options
-from dibs.spark.source.partition_writer import WriteTask, write_partition
+from dibs.spark.source.partition_writer import KeySetSink, RequestSink, WriteTask, write_partition
 from tests.spark.source_storages import at, records
 from tests.storage_urls import new_url
 

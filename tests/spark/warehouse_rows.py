@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dibs.spark.history.merged_ids import merge_ids
+from dibs.spark.history.tables import merge_ids
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.figures.parquet import WarehouseReader
 from tests.spark.frames import ms

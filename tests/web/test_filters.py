@@ -11,7 +11,7 @@ import pytest
 
 from dibs import Dibs, Queue, Rate
 from dibs.web import dibs_web
-from dibs.web.reading.queues import oldest, scan
+from dibs.web.reading import queue
 from tests.web.conftest import Browser, browse, may
 from tests.web.jobs import CountingStorage, complete, fail
 
@@ -69,8 +69,8 @@ async def test_attributes_of_ended_jobs_are_searched(reader: Browser, any_queue:
 async def test_a_filter_reads_on_with_the_next_page(
     reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "MAX_SCANNED", 20)
-    monkeypatch.setattr(scan, "PAGE_SIZE", 10)
+    monkeypatch.setattr(queue, "MAX_SCANNED", 20)
+    monkeypatch.setattr(queue, "SCAN_PAGE_SIZE", 10)
     await any_queue.enqueue_many([any_queue.bind({}, id=f"job-{n:02}") for n in range(50)])
 
     address, found, pages = f"/queue?name={any_queue.name}&state=waiting&prefix=job-0", [], 0
@@ -102,7 +102,7 @@ async def test_a_hidden_attribute_cannot_be_guessed_by_a_filter(any_app: Dibs, a
 async def test_a_filter_costs_bounded_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     from dibs.storage.registry import open_storage
 
-    monkeypatch.setattr(scan, "MAX_SECONDS", 60.0)
+    monkeypatch.setattr(queue, "MAX_SECONDS", 60.0)
     app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))
     with app.override_storage(storage):
         async with app, browse(dibs_web(app)) as reader:
@@ -118,7 +118,7 @@ async def test_a_filter_costs_bounded_calls(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_oldest_due_job_is_exact_in_a_short_queue_and_a_bound_in_a_long_one(
     reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oldest, "MAX_READ", 3)
+    monkeypatch.setattr(queue, "MAX_READ", 3)
     await any_queue.enqueue({}, delay=600)
     scheduled = await reader.text("/queue", name=any_queue.name)
     await any_queue.enqueue({})
@@ -135,7 +135,7 @@ async def test_a_scheduled_job_is_not_the_oldest(
     reader: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of a long queue may be read in which no job is due."""
-    monkeypatch.setattr(oldest, "MAX_READ", 1)
+    monkeypatch.setattr(queue, "MAX_READ", 1)
     await any_queue.enqueue_many([any_queue.bind({}, delay=600) for _ in range(20)])
     await any_queue.enqueue({})
 

@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs
 from dibs.flow.stored_flow import NodeStatus
 from dibs.web import dibs_web
-from dibs.web.reading.flows.drawing import MAX_BOXES, choose_groups, draw
+from dibs.web.reading.flow_drawing import MAX_BOXES, choose_groups, draw
 from tests.flow.conftest import tasks, working  # noqa: F401 - fixtures
 from tests.flow.tasks import FAILING, Tasks
 from tests.web.conftest import Browser, browse, may

@@ -14,9 +14,8 @@ import pytest
 import uvicorn
 
 from dibs import Dibs
-from dibs.web import http_limits, server
-from dibs.web.gate import COOKIE
-from dibs.web.server import ServerOptions, serve
+from dibs.web import server
+from dibs.web.server import COOKIE, ServerOptions, serve
 from tests.web.conftest import HOSTILE_HEADERS, HOSTILE_PARAMS, MARKUP
 from tests.web.test_hidden_values import PAGES
 
@@ -139,7 +138,7 @@ SLOW = {
 async def test_a_request_that_comes_too_slowly_is_cut_and_a_stream_is_not(
     tmp_path: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_limits, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
     async with (
         serving(tmp_path) as base,
         httpx2.AsyncClient(timeout=30) as client,
@@ -169,9 +168,8 @@ async def test_a_request_that_comes_too_slowly_is_cut_and_a_stream_is_not(
 
 async def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request beyond the limit gets an answer, and connections beyond the spare ones are closed."""
-    monkeypatch.setattr(http_limits, "SPARE_CONNECTIONS", 2)
-    for module in (http_limits, server):
-        monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "SPARE_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
     request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     async with serving(tmp_path) as base:
         idle = [await connect(base) for _ in range(4)]

@@ -14,10 +14,10 @@ from dibs.client.calls.run_steps import encode_memo
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, RetryLater, SettingsPatch, Settlement
 from dibs.web import dibs_web
-from dibs.web.gate import TokenGate
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
 from dibs.web.safety import HEADERS
+from dibs.web.server import TokenGate
 from dibs.web.writes import WRITES
 from tests.web.conftest import HOST, HOSTILE_PARAMS, Browser, browse, may
 from tests.web.jobs import claim, end, storage_of

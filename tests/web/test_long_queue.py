@@ -43,7 +43,7 @@ async def read_pages(app: Dibs, address: str) -> list[list[str]]:
 async def test_the_pages_have_each_job_once(
     any_app: Dibs, long_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.web.reading.queues.queue.PAGE_SIZE", 200)
+    monkeypatch.setattr("dibs.web.reading.queue.PAGE_SIZE", 200)
     pages = await read_pages(any_app, f"/queue?name={long_queue.name}&state=waiting")
 
     assert [200] * 5 + [100] == [len(page) for page in pages]

@@ -12,8 +12,7 @@ from dibs import Dibs, Queue
 from dibs.model.job import Error
 from dibs.model.requests import Complete, Fail, SettleAction
 from dibs.web import dibs_web
-from dibs.web.reading import periodic
-from dibs.web.reading.jobs import story
+from dibs.web.reading import periodic, story
 from tests.web.conftest import Browser, browse, may
 from tests.web.jobs import end, slot_of, storage_of
 

@@ -11,7 +11,8 @@ import pytest
 from dibs import Dibs
 from dibs.storage.registry import open_storage
 from dibs.web import dibs_web
-from dibs.web.reading import census
+from dibs.web.reading import shared
+from dibs.web.reading.shared import Census
 from tests.web.conftest import Browser, browse
 from tests.web.jobs import CountingStorage
 
@@ -58,9 +59,9 @@ async def test_the_count_goes_on_without_a_page_until_each_queue_has_one(
     many: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, storage = many
-    monkeypatch.setattr(census, "STEP_SECONDS", 0.0)
-    monkeypatch.setattr(census, "FIRST_CALL", 20)
-    counted = census.Census(app.queue("q")._client.bounded_storage)
+    monkeypatch.setattr(shared, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(shared, "FIRST_CALL", 20)
+    counted = Census(app.queue("q")._client.bounded_storage)
     storage.calls.clear()
     await counted.counts(["queue-000"])
     async with asyncio.timeout(30):
@@ -75,8 +76,8 @@ async def test_pages_about_all_queues_wait_until_each_is_counted(
     many: tuple[Dibs, CountingStorage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = many
-    monkeypatch.setattr(census, "STEP_SECONDS", 1e-9)
-    monkeypatch.setattr(census, "FIRST_CALL", 1)
+    monkeypatch.setattr(shared, "STEP_SECONDS", 1e-9)
+    monkeypatch.setattr(shared, "FIRST_CALL", 1)
     async with browse(dibs_web(app)) as browser:
         page = await browser.text("/place")
 
@@ -96,7 +97,7 @@ async def test_idle_queues_cost_no_read_of_their_logs(many: tuple[Dibs, Counting
 
 async def test_a_queue_that_was_removed_is_no_longer_counted(many: tuple[Dibs, CountingStorage]) -> None:
     app, _ = many
-    counted = census.Census(app.queue("q")._client.bounded_storage)
+    counted = Census(app.queue("q")._client.bounded_storage)
     await counted.counts(seconds=5)
     counted._counts["gone"] = counted._counts["queue-001"]
     counted.forget()

@@ -15,9 +15,9 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from dibs import Dibs
-from dibs.web import dibs_web, site
+from dibs.web import application, dibs_web
+from dibs.web.application import TEMPLATES
 from dibs.web.server import ServerOptions, serve
-from dibs.web.site import TEMPLATES
 from tests.web.conftest import browse, may
 from tests.web.jobs import fail
 
@@ -28,7 +28,7 @@ TEMPLATE_NAMES = sorted(file.name for file in TEMPLATES.iterdir())
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The name of each template that Jinja compiles, and the thread that does it."""
     # The templates are compiled once in a process, perhaps by an earlier test.
-    site._environment.cache_clear()
+    application._environment.cache_clear()
     done: list[tuple[str, int]] = []
     original = Environment.compile
 

@@ -10,7 +10,7 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.model.requests import HandOff, Settlement
-from dibs.web import bulk_retry, dibs_web
+from dibs.web import dibs_web, writes
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
 from tests.web.jobs import claim, fail, slot_of, storage_of
@@ -276,8 +276,8 @@ async def test_all_failures_of_a_group_are_counted_and_then_retried(
     writer: Browser, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps read two jobs each, so that several are needed. The browser repeats the form."""
-    monkeypatch.setattr(bulk_retry, "PAGE_SIZE", 2)
-    monkeypatch.setattr(bulk_retry, "STEP_JOBS", 2)
+    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
+    monkeypatch.setattr(writes, "STEP_JOBS", 2)
     for number in range(5):
         await fail(any_queue, f"job-{number}", "shop.Broken", f"number {number}")
     await fail(any_queue, "other", "shop.Other", "other")

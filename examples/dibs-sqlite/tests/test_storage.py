@@ -15,7 +15,7 @@ from dibs_sqlite.wait import ChangeNotifier
 from dibs.errors import NotRunning, StorageDamaged, StorageTooNew, UnknownOption
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, SettingsPatch
-from dibs.model.results import Counts, State
+from dibs.model.results import State
 
 JOB = EnqueueRequest(job=NewJob(id="a"))
 PARAMS: dict[str, Any] = {
@@ -61,56 +61,6 @@ def test_a_newer_layout_is_not_written_to(tmp_path: Path) -> None:
 
     with pytest.raises(StorageTooNew, match="upgrade"):
         asyncio.run(opened(path))
-
-
-def test_a_file_of_layout_1_is_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    with sqlite3.connect(path) as connection:
-        connection.executescript(Path(__file__).with_name("layout_1.sql").read_text("utf-8"))
-        connection.execute(f"PRAGMA application_id = {0x64696273}")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-
-    async def counted() -> Counts:
-        # The manual clock stands at the time of the last step, so that no lease or outcome has expired.
-        async with open_url(f"sqlite:{path}", clock="manual") as storage:
-            return (await storage.counts(["q"]))["q"]
-
-    expected = Counts(
-        waiting=6, scheduled=2, active=4, handed_off=1, blocked=1, completed=1, failed=2, cancelled=1
-    )
-    assert [expected, expected] == [asyncio.run(counted()), asyncio.run(counted())]
-
-
-def test_a_file_of_layout_2_is_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    with sqlite3.connect(path) as connection:
-        connection.executescript(Path(__file__).with_name("layout_1.sql").read_text("utf-8"))
-        connection.executescript(script("upgrade_1"))
-        connection.execute(f"PRAGMA application_id = {0x64696273}")
-        connection.execute("PRAGMA user_version = 2")
-    connection.close()
-
-    asyncio.run(opened(path))
-    assert columns(path) == columns_of_a_new_file(tmp_path)
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT lead FROM storage").fetchall() == [(0,)]
-        assert connection.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
-    connection.close()
-
-
-def columns_of_a_new_file(folder: Path) -> set[tuple[str, str]]:
-    asyncio.run(opened(folder / "new.db"))
-    return columns(folder / "new.db")
-
-
-def columns(path: Path) -> set[tuple[str, str]]:
-    """Return each column with the name of its table."""
-    query = "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table'"
-    with sqlite3.connect(path) as connection:
-        found = set(connection.execute(query).fetchall())
-    connection.close()
-    return found
 
 
 def keyed(*ids: str) -> list[EnqueueRequest]:

@@ -18,7 +18,7 @@ MAX_EXAMPLES: Final = 3
 
 
 @define
-class FailureGroup:
+class ErrorTypeGroup:
     """The failed jobs of one queue with the same type of error. Times are in ms since the epoch."""
 
     error: str
@@ -46,15 +46,15 @@ async def count_failed(storage: Storage, queues: Sequence[str]) -> dict[str, int
     return {name: found.failed for name, found in counts.items() if found.failed}
 
 
-async def group_failures(storage: Storage, queues: Iterable[str], advance: Advance) -> list[FailureGroup]:
+async def group_failures(storage: Storage, queues: Iterable[str], advance: Advance) -> list[ErrorTypeGroup]:
     """Return the failed jobs by type of error and queue, the largest group first."""
-    groups: dict[tuple[str, str], FailureGroup] = {}
+    groups: dict[tuple[str, str], ErrorTypeGroup] = {}
     done = 0
     for queue in queues:
         async for id, outcome in read_failed(storage, queue):
             error = error_type(outcome)
             if (error, queue) not in groups:
-                groups[error, queue] = FailureGroup(
+                groups[error, queue] = ErrorTypeGroup(
                     error, queue, _message(outcome.error), outcome.ended_at, outcome.ended_at
                 )
             groups[error, queue].add(id, outcome)

@@ -1,22 +1,123 @@
-"""The `dibs` command: the list of all commands, and a group that imports only the command to run."""
+"""The `dibs` command: the list of all commands, and a group that imports only the command to run.
+
+As process 1 of a container, the command forks itself: Linux gives each orphan to PID 1, which must reap it.
+It also drops a signal to PID 1 that has no handler, so a SIGTERM during the import of an application would be
+lost.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import rich_click as click
 from attrs import frozen
 
-from dibs.cli import completion, plugins
-from dibs.cli.errors import print_error
-from dibs.cli.init import run_below_init
+from dibs.cli import completion
+from dibs.cli.errors import UsageError, print_error
 from dibs.cli.output import ExitCode, print_warning
 from dibs.version import VERSION
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
+
+#: The code of the kernel for a signal that it sends itself, for example at Ctrl-C.
+SI_KERNEL: Final = 0x80
+#: The shell's exit code of a program that signal N has killed is 128 + N.
+KILLED: Final = 128
+
+
+def run_below_init() -> None:
+    """Return at once, unless this process is PID 1: then fork, and return in the child.
+
+    This process passes its signals on to the child, reaps all processes that end, and exits with the code of
+    the child, which ends every other process of the container.
+    """
+    if sys.platform == "win32" or os.getpid() != 1:
+        return
+    # Blocked signals wait for `sigwaitinfo`. The kernel drops no blocked signal of PID 1.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    _serve(child)
+
+
+def _serve(child: int) -> NoReturn:
+    while True:
+        info = signal.sigwaitinfo(signal.valid_signals())
+        if info.si_signo == signal.SIGCHLD:
+            _reap(child)
+        # The kernel sends the signal of a key, for example of Ctrl-C, to the child as well.
+        elif info.si_code != SI_KERNEL or info.si_signo == signal.SIGHUP:
+            os.kill(child, info.si_signo)
+
+
+def _reap(child: int) -> None:
+    """Reap all processes that have ended, and exit if `child` is one of them."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else KILLED - code)
+        if not pid:
+            return
+
+
+#: The entry point group. The name of an entry point is the name of the command, its object a command of
+#: click.
+ENTRY_POINT_GROUP: Final = "dibs.commands"
+
+
+def packages_by_command() -> dict[str, str]:
+    """Return the command names of installed packages, each with the name of its package."""
+    return {point.name: _package_name(point) for point in _entry_points()}
+
+
+def load_plugin(name: str, extra: str) -> click.Command:
+    """Import the command `name`.
+
+    `extra` is the extra of dibs that installs the command, or "" for a command of another package. Raises
+    UsageError if the command or one of its modules is not installed; the message says what to install.
+    """
+    for point in _entry_points():
+        if point.name == name:
+            try:
+                command = point.load()
+            except ImportError as error:
+                missing = error.name or "a module"
+                raise UsageError(
+                    f"{name} needs {missing}, which is not installed: {_install_hint(extra)}"
+                ) from error
+            if not isinstance(command, click.Command):
+                package = _package_name(point)
+                raise UsageError(
+                    f"{name} cannot run: {point.value} of package {package} is not a click command; "
+                    f"report this to the authors of {package}"
+                )
+            return command
+    raise UsageError(f"{name} is not installed: {_install_hint(extra)}")
+
+
+def _entry_points() -> EntryPoints:
+    # Imported here, because built-in commands do not need it, and it is slow: it imports the email package.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+def _package_name(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.value
+
+
+def _install_hint(extra: str) -> str:
+    return f"pip install 'dibs[{extra}]'" if extra else "install the command's package with its extras"
 
 
 @frozen
@@ -132,10 +233,10 @@ def _asks_for_json(arguments: Sequence[str]) -> bool:
 
 
 def _plugin_packages(ctx: click.Context) -> dict[str, str]:
-    if plugins.ENTRY_POINT_GROUP not in ctx.meta:
+    if ENTRY_POINT_GROUP not in ctx.meta:
         # Cached, because help asks once per panel, and a search of the installed packages takes 10 ms.
-        ctx.meta[plugins.ENTRY_POINT_GROUP] = plugins.packages_by_command()
-    found: dict[str, str] = ctx.meta[plugins.ENTRY_POINT_GROUP]
+        ctx.meta[ENTRY_POINT_GROUP] = packages_by_command()
+    found: dict[str, str] = ctx.meta[ENTRY_POINT_GROUP]
     return found
 
 
@@ -146,7 +247,7 @@ def _stub_command(name: str, panel: str, summary: str) -> click.Command:
 def _load_command(name: str) -> click.Command:
     info = BUILT_IN.get(name)
     if info is None or info.extra:
-        return plugins.load_command(name, info.extra if info else "")
+        return load_plugin(name, info.extra if info else "")
     command: click.Command = import_module(f"dibs.cli.commands.{name}").command
     return command
 

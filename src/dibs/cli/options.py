@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import rich_click as click
 from click.core import ParameterSource
 
-from dibs.cli.queue_names import complete_queue
+from dibs.cli.completion import complete_queue
 from dibs.client.options.arguments import duration_seconds
 from dibs.errors import Refused
 from dibs.model.duration_text import parse_seconds

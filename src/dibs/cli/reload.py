@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dibs.cli.foreground import PARENT_GROUP_VARIABLE
 from dibs.cli.output import ExitCode, print_warning
+from dibs.cli.worker_display import PARENT_GROUP_VARIABLE
 from dibs.client.sync.stop_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The settings of a queue as text, for `dibs configure` and `dibs show`."""
+"""The settings of a queue in words, and the texts of rates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from typing import Final
 
 from msgspec import UNSET
 
+from dibs.cli.errors import UsageError
+from dibs.client.options import queue_settings
 from dibs.client.options.job_settings import ENDS
-from dibs.client.options.queue_settings import format_rate
+from dibs.client.options.queue_settings import Rate, format_rate
+from dibs.errors import Refused
 from dibs.model.duration_text import format_duration
 from dibs.model.job import DEFAULT_RETENTION, OutcomeRetention
 from dibs.model.requests import Settings
+
+
+def parse_rate(option: str, text: str) -> Rate:
+    """Return the rate of a text such as "5/s burst 10". Raises UsageError naming the option."""
+    try:
+        return queue_settings.parse_rate(option, text)
+    except Refused as refused:
+        raise UsageError(f"{refused}; none is no limit") from None
+
 
 #: Texts that stand for the value None of a limit and of a retention.
 NO_LIMIT: Final = "none"

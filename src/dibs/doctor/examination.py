@@ -10,11 +10,8 @@ from typing import Final, TypeVar
 
 from attrs import evolve, field, frozen
 
-from dibs.doctor.clock import check_clock
+from dibs.doctor.checks import check_clock, check_leases, check_queues, check_workers
 from dibs.doctor.facts import Facts, read_facts
-from dibs.doctor.leases import check_leases
-from dibs.doctor.queues import check_queues
-from dibs.doctor.workers import check_workers
 from dibs.model.findings import SEVERITIES, Finding, Rule
 from dibs.storage.diagnosis import Diagnosis
 from dibs.storage.protocol import Storage

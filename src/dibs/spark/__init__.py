@@ -5,8 +5,7 @@ the install command if pyspark is missing.
 """
 
 from dibs.spark.cluster_workers import ExecutorReport, run_workers
-from dibs.spark.dataframes import enqueue, read, read_stream
-from dibs.spark.failed_jobs import replay
+from dibs.spark.dataframes import enqueue, read, read_stream, replay
 from dibs.spark.java import session
 from dibs.spark.write_report import WriteReport
 

@@ -22,8 +22,7 @@ from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE, Seconds, duration_ms
 from dibs.errors import ConfigurationError, Refused
 from dibs.spark.connection import describe_process, shared_url
-from dibs.spark.free_slots import warn_without_slots
-from dibs.spark.shipping import shipped
+from dibs.spark.executors import shipped, warn_without_slots
 from dibs.storage.addresses import redact_url
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dibs.client.connection.transactions import StepTransactions
 from dibs.client.work_report import WorkReport
 from dibs.errors import WaitTimeout
 from dibs.maintenance.declared_settings import apply_declared_settings
-from dibs.maintenance.evaluations import enqueue_missing_evaluations
+from dibs.maintenance.flow_repair import repair_flows
 from dibs.maintenance.reap import reap
 from dibs.model import run_outcome
 from dibs.model.job import Job
@@ -130,7 +130,7 @@ class InlineWorker:
         await apply_declared_settings(self._storage, self._app.handlers.declared_settings(self._handlers))
         await self.apply_declared_schedules()
         if FLOWS in self._handlers:
-            await enqueue_missing_evaluations(self._storage)
+            await repair_flows(self._storage)
         for queue in self._handlers:
             await reap(self._storage, queue)
         while True:

@@ -12,20 +12,17 @@ from attrs import define, field, frozen
 
 from dibs.errors import StorageBusy
 from dibs.web.reading.failures import read_failures
-from dibs.web.reading.flows.flow import read_flow
-from dibs.web.reading.flows.listing import read_flows
+from dibs.web.reading.flows_page import read_flow, read_flows
 from dibs.web.reading.history import History
-from dibs.web.reading.jobs.form import read_form
-from dibs.web.reading.jobs.job import read_job
-from dibs.web.reading.jobs.story import Stories
+from dibs.web.reading.job import read_form, read_job
+from dibs.web.reading.overview import Activity, read_overview
 from dibs.web.reading.periodic import read_periodic
 from dibs.web.reading.place import read_place
-from dibs.web.reading.queues.activity import Activity
-from dibs.web.reading.queues.overview import read_overview
-from dibs.web.reading.queues.queue import read_queue
+from dibs.web.reading.queue import read_queue
 from dibs.web.reading.search import search
 from dibs.web.reading.shared import READ_TIMEOUT, SharedCall
 from dibs.web.reading.source import Source
+from dibs.web.reading.story import Stories
 from dibs.web.reading.workers import read_workers
 
 #: Seconds for which a reading serves further viewers of its page.

@@ -17,15 +17,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from attrs import define, frozen
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dibs.errors import BatchRefused, DibsError, Refused
 from dibs.host_names import is_allowed_host
 from dibs.storage.read_limits import limited_reads
-from dibs.web.api.answers import error_response
 from dibs.web.reading.shared import READ_TIMEOUT
 
 Access = Literal["none", "read", "write"]
@@ -213,3 +214,21 @@ async def read_form_body(request: Request) -> Form:
     except ValueError:
         raise ForbiddenError("The form cannot be read. Nothing was changed.") from None
     return Form(tuple(pairs))
+
+
+# -- answers of the JSON API ---------------------------------------------------------------------------
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def error_response(status: int, type: str, message: str) -> Response:
+    """Return {"error": {"type": ..., "message": ...}}."""
+    return json_response({"error": {"type": type, "message": message}}, status)
+
+
+def failure_response(error: DibsError) -> Response:
+    """Return the error of a call: 400 if the call is at fault, 503 if the storage is."""
+    status = 400 if isinstance(error, (Refused, BatchRefused)) else 503
+    return error_response(status, type(error).__name__, str(error))

@@ -1,4 +1,15 @@
-"""`dibs web`: the dashboard on a server of its own."""
+"""The server of `dibs web`: its settings, the limits of HTTP, and the check of its password.
+
+uvicorn 0.54 limits neither the time of a request nor the number of connections. Its timeout of idle
+connections ends with the first byte of a request, so a client that sends a byte a minute keeps its connection
+for ever. `limit_concurrency` answers 503 but takes any number of connections. A middleware is too late: it is
+called after the last of the headers.
+
+The secret that a browser keeps is a cookie, and browsers share cookies between all ports of a host: a program
+on another port of this machine would receive it, whatever its name or prefix. So the cookie has a path that
+nobody can guess, and the dashboard lies below it. A browser sends the cookie with no request outside of this
+path. The path alone opens nothing, so that a shared address is harmless. The cookie is not the token.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +18,136 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
+from hmac import compare_digest
 from secrets import token_urlsafe
+from typing import Any, Final
+from urllib.parse import urlencode
 
 import uvicorn
-from attrs import frozen
+from attrs import define, field, frozen
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dibs.app import Dibs
 from dibs.host_names import is_loopback
 from dibs.web.application import dibs_web
-from dibs.web.gate import TokenGate
-from dibs.web.http_limits import MAX_CONNECTIONS, LimitedProtocol
 from dibs.web.reading.source import Part, Redact
-from dibs.web.safety import Allow
+from dibs.web.safety import HEADERS, Allow
+
+#: Seconds in which a client must have sent a request: from the opening of its connection, or the end of the
+#: response before, to the last byte of the body.
+REQUEST_SECONDS: Final = 30.0
+#: From so many connections on, requests are answered with 503. Processes may often open 1,024 files.
+MAX_CONNECTIONS: Final = 800
+#: Further connections, for these answers. Those beyond are closed at once.
+SPARE_CONNECTIONS: Final = 50
+
+
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 of uvicorn, by h11, which limits the bytes of the headers to 16 KiB."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS + SPARE_CONNECTIONS:
+            transport.abort()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._disarm()
+
+    def _watch(self) -> None:
+        """Start the deadline if the client has to send, and end it when its request is complete."""
+        cycle: Any = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            self._disarm()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+COOKIE: Final = "dibs_session"
+
+
+@define(eq=False)
+class TokenGate:
+    """ASGI middleware that closes a dashboard to requests without the token or its cookie."""
+
+    app: ASGIApp
+    token: str = field(repr=False)
+    #: The path of the dashboard for browsers, and the value of the cookie. Both come from the token, so that
+    #: they outlast a new start of a server with the same token.
+    folder: str = field(init=False, repr=False)
+    session: str = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.folder = f"/{self._derive('folder')}"
+        self.session = self._derive("session")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        root = self.folder if scope["path"].startswith(f"{self.folder}/") else ""
+        if self._is_known(request, root):
+            await self.app({**scope, "root_path": root}, receive, send)
+        else:
+            await self._refuse(request, root)(scope, receive, send)
+
+    def _is_known(self, request: Request, root: str) -> bool:
+        # For programs, which have no cookie. A browser sends this header for no other site.
+        if _is_equal(request.headers.get("authorization", ""), f"Bearer {self.token}"):
+            return True
+        return bool(root) and _is_equal(request.cookies.get(COOKIE, ""), self.session)
+
+    def _refuse(self, request: Request, root: str) -> Response:
+        """Return the redirect into the dashboard for a GET with the token, else the refusal."""
+        if request.method == "GET" and _is_equal(request.query_params.get("token", ""), self.token):
+            return self._log_in(request, root)
+        return PlainTextResponse(
+            "Open the URL that `dibs web` has printed: it ends with ?token= and the token.\n", 401, HEADERS
+        )
+
+    def _log_in(self, request: Request, root: str) -> Response:
+        rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
+        query = f"?{urlencode(rest)}" if rest else ""
+        path = request.scope["path"].removeprefix(root)
+        answer = RedirectResponse(f"{self.folder}{path}{query}", 303, HEADERS)
+        answer.set_cookie(
+            COOKIE,
+            self.session,
+            path=f"{self.folder}/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
+        return answer
+
+    def _derive(self, purpose: str) -> str:
+        return blake2b(f"dibs web {purpose} {self.token}".encode(), digest_size=16).hexdigest()
+
+
+def _is_equal(given: str, token: str) -> bool:
+    return compare_digest(given.encode("utf-8", "replace"), token.encode())
+
 
 #: Seconds that open requests have after a stop signal. Live streams would otherwise keep the server open.
 GRACE_SECONDS = 1

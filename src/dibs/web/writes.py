@@ -1,10 +1,16 @@
-"""The writes of the dashboard. Each is one call of the public API, and returns the page to go to."""
+"""The writes of the dashboard: forms for one job, for selected jobs, and the retry of all failed ones.
+
+A step reads and retries a bounded number of jobs, and its answer carries the cursor of the next step. So the
+server keeps no state between the steps, and any process can serve the next one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from attrs import frozen
@@ -17,12 +23,233 @@ from dibs.errors import Refused
 from dibs.flow.batch.plan import flow_attributes, is_batch
 from dibs.flow.batch.stored_batch import StoredBatch
 from dibs.flow.stored_flow import StoredFlow
-from dibs.model.requests import Settings
+from dibs.model.requests import JobPatch, Settings
 from dibs.model.wakeup import FLOWS
-from dibs.web.reading.jobs.form import FormField, task_fields
-from dibs.web.reading.queues.settings import form_values
-from dibs.web.reading.source import Source
+from dibs.storage.protocol import Storage
+from dibs.web.reading.errors import group_key
+from dibs.web.reading.job import FormField, task_fields
+from dibs.web.reading.queue import form_values
+from dibs.web.reading.source import Budget, Source, gather
 from dibs.web.safety import Form
+
+#: Bounds of a step: failed jobs that it reads, and seconds.
+STEP_JOBS: Final = 2_000
+STEP_SECONDS: Final = 1.0
+#: Failed jobs that one call reads and retries.
+PAGE_SIZE: Final = 100
+#: Most jobs without the answer "queued" that the page lists.
+MAX_LISTED: Final = 100
+#: A lease id that no storage grants. Its renewal changes no state, and the reply has the storage's time.
+UNUSED_LEASE: Final = "0" * 32
+
+
+@frozen
+class RetryProgress:
+    """The state of a bulk retry after a step."""
+
+    queue: str
+    group: str
+    #: Only jobs that had failed by this time of the storage are retried, so that a retry ends although jobs
+    #: fail again meanwhile.
+    before: int
+    #: Number of failed jobs that all steps have read, and the number that the queue had at the beginning.
+    read: int
+    total: int
+    #: Answer of the storage -> number of jobs, over all steps.
+    answers: Mapping[str, int]
+    #: Queue, id and answer of the jobs of this step that were not enqueued.
+    others: tuple[tuple[str, str, str], ...]
+    #: Cursor of the next step; "" after the last one.
+    after: str
+
+
+async def storage_time(storage: Storage, queue: str) -> int:
+    """Return the time of the storage in ms since the epoch."""
+    return (await storage.renew([queue], UNUSED_LEASE, 1))[queue].now
+
+
+async def count_matching(source: Source, queue: str, group: str) -> tuple[int, int, int]:
+    """Return the number of failed jobs that match, of those read, and of all failed jobs of the queue."""
+    storage = await source.storage()
+    total = (await storage.counts([queue]))[queue].failed
+    budget = Budget(STEP_JOBS * 5, STEP_SECONDS * 2)
+    matching, after = 0, None
+    while not budget.is_spent:
+        page = await budget.list(storage, queue, "failed", after=after, limit=PAGE_SIZE)
+        matching += sum(
+            slot.outcome is not None and (not group or group == group_key(source, queue, slot.outcome.error))
+            for _, slot in page.items
+        )
+        if (after := page.after) is None:
+            break
+    return matching, budget.read, total
+
+
+async def retry_step(source: Source, state: RetryProgress) -> RetryProgress:
+    """Retry the next failed jobs that match, and return the new state."""
+    storage = await source.storage()
+    budget = Budget(STEP_JOBS, STEP_SECONDS)
+    answers, others = Counter(state.answers), []
+    after: str | None = state.after or None
+    while True:
+        page = await budget.list(storage, state.queue, "failed", after=after, limit=PAGE_SIZE)
+        ids = [
+            id
+            for id, slot in page.items
+            if slot.outcome is not None
+            and slot.outcome.ended_at <= state.before
+            and (not state.group or state.group == group_key(source, state.queue, slot.outcome.error))
+        ]
+        found = await storage.retry_failed(state.queue, ids) if ids else ()
+        answers.update(found)
+        others += [
+            (state.queue, id, answer) for id, answer in zip(ids, found, strict=True) if answer != "queued"
+        ]
+        after = page.after
+        if after is None or budget.is_spent:
+            break
+    return RetryProgress(
+        queue=state.queue,
+        group=state.group,
+        before=state.before,
+        read=state.read + budget.read,
+        total=max(state.total, state.read + budget.read),
+        answers=dict(answers),
+        others=tuple(others[:MAX_LISTED]),
+        after=after or "",
+    )
+
+
+async def retry_selected(source: Source, selected: Iterable[str]) -> RetryProgress:
+    """Retry the selected jobs, each written as `queue/id` with both parts percent-encoded."""
+    storage = await source.storage()
+    by_queue: dict[str, list[str]] = {}
+    for text in selected:
+        queue, slash, id = text.partition("/")
+        if slash:
+            by_queue.setdefault(unquote(queue), []).append(unquote(id))
+    answers: Counter[str] = Counter()
+    others: list[tuple[str, str, str]] = []
+    for queue, ids in by_queue.items():
+        found = await storage.retry_failed(queue, ids)
+        answers.update(found)
+        others += [(queue, id, answer) for id, answer in zip(ids, found, strict=True) if answer != "queued"]
+    count = sum(map(len, by_queue.values()))
+    only = next(iter(by_queue)) if len(by_queue) == 1 else ""
+    return RetryProgress(only, "", 0, count, count, dict(answers), tuple(others[:MAX_LISTED]), "")
+
+
+Answers = Sequence[str]
+
+
+async def _cancel(storage: Storage, queue: str, ids: Sequence[str]) -> Answers:
+    return await storage.cancel(queue, ids)
+
+
+async def _cancel_running(storage: Storage, queue: str, ids: Sequence[str]) -> Answers:
+    return await storage.cancel(queue, ids, running=True)
+
+
+async def _retry(storage: Storage, queue: str, ids: Sequence[str]) -> Answers:
+    return await storage.retry_failed(queue, ids)
+
+
+async def _forget(storage: Storage, queue: str, ids: Sequence[str]) -> Answers:
+    return ["forgotten" if found else "not_found" for found in await storage.forget(queue, ids)]
+
+
+async def _run_now(storage: Storage, queue: str, ids: Sequence[str]) -> Answers:
+    async def one(id: str) -> str:
+        return await storage.amend(queue, id, JobPatch(delay=0))
+
+    return await gather(ids, one)
+
+
+@frozen
+class Action:
+    """A write on selected jobs."""
+
+    #: Label of its button, and the question before it; "" for an action that asks no question.
+    label: str
+    question: str
+    #: Answers of the storage that mean that the action has happened.
+    good: frozenset[str]
+    call: Callable[[Storage, str, Sequence[str]], Awaitable[Answers]]
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "run_now": Action("Run now", "", frozenset(("amended",)), _run_now),
+    "cancel": Action("Cancel", "", frozenset(("cancelled",)), _cancel),
+    "cancel_running": Action(
+        "Cancel the runs",
+        "The workers are asked to stop these runs. Their successors are dropped.",
+        frozenset(("cancelled", "requested")),
+        _cancel_running,
+    ),
+    "retry": Action("Retry", "", frozenset(("queued",)), _retry),
+    "forget": Action(
+        "Forget",
+        "These jobs are removed with their successors and outcomes. A worker that runs one of them loses it.",
+        frozenset(("forgotten",)),
+        _forget,
+    ),
+}
+#: State of a list -> the actions on its jobs.
+OFFERED: Final[Mapping[str, tuple[str, ...]]] = {
+    "waiting": ("run_now", "cancel", "forget"),
+    "scheduled": ("run_now", "cancel", "forget"),
+    "active": ("cancel_running",),
+    "handed_off": ("cancel_running", "forget"),
+    "blocked": ("cancel",),
+    "failed": ("retry", "forget"),
+    "completed": ("forget",),
+    "cancelled": ("forget",),
+}
+
+
+@frozen
+class Selection:
+    """Selected jobs of a queue, and the answers of the storage after the action."""
+
+    queue: str
+    #: Name of the action, a key of ACTIONS.
+    name: str
+    ids: tuple[str, ...]
+    #: Answer of the storage -> number of jobs; empty before the action.
+    answers: Mapping[str, int] = {}
+    #: Id and answer of the jobs for which the action has not happened.
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def action(self) -> Action:
+        return ACTIONS[self.name]
+
+    @property
+    def done(self) -> int:
+        return sum(count for answer, count in self.answers.items() if answer in self.action.good)
+
+
+def select(queue: str, name: str, ids: Sequence[str]) -> Selection:
+    """Return a selection. Raises Refused for an unknown action and without a job."""
+    if name not in ACTIONS:
+        raise Refused(f"the action is {name!r:.60}; use one of {', '.join(ACTIONS)}", field="act")
+    if not ids:
+        raise Refused("no job is selected; check the boxes of one or more jobs", field="job")
+    return Selection(queue, name, tuple(ids))
+
+
+async def act(storage: Storage, selection: Selection) -> Selection:
+    """Do the action, and return the selection with its answers. Raises Refused, StorageError."""
+    answers = await selection.action.call(storage, selection.queue, selection.ids)
+    others = [
+        (id, answer)
+        for id, answer in zip(selection.ids, answers, strict=True)
+        if answer not in selection.action.good
+    ]
+    return Selection(
+        selection.queue, selection.name, selection.ids, dict(Counter(answers)), tuple(others[:MAX_LISTED])
+    )
+
 
 log = logging.getLogger("dibs.web")
 

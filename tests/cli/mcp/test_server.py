@@ -14,8 +14,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from dibs import Dibs, PermanentError
 from dibs.cli.json_output import event_fields, slot_fields
-from dibs.cli.mcp.server import build_server
-from dibs.cli.mcp.values import BEGIN, HIDDEN, LONGEST_VALUE
+from dibs.cli.mcp_server import BEGIN, HIDDEN, LONGEST_VALUE, build_server
 
 READING = {
     "count_jobs",

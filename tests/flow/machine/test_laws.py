@@ -13,7 +13,7 @@ from attrs import frozen
 
 from dibs.flow import arguments
 from dibs.flow.running import decide, ending, evaluation, live_flow, node_calls
-from dibs.maintenance import evaluations
+from dibs.maintenance import flow_repair
 from dibs.model import wakeup
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.registry import open_storage
@@ -269,7 +269,7 @@ BUGS: Final = (
         "the maintenance finds no missing evaluation",
         lose_last_wake_up,
         "each flow ends",
-        evaluations,
+        flow_repair,
         "if slot.current is None]",
         "if slot.current is not None]",
     ),

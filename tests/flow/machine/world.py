@@ -11,7 +11,7 @@ import msgspec
 from attrs import define, field
 
 from dibs.cli.commands.move import move
-from dibs.maintenance import evaluations
+from dibs.maintenance import flow_repair
 from dibs.model.job import Error, Job
 from dibs.model.requests import Cancelled, Complete, End, Fail
 from dibs.model.run_outcome import HandedOff, Raised, Returned, Verdict
@@ -236,7 +236,7 @@ class World:
         await clock.move_to(clock.now_ms + int(seconds * 1000))
         for queue in ALL_QUEUES:
             await self.recorder.reap(queue, 1000)
-        await evaluations.enqueue_missing_evaluations(cast("Storage", self.recorder))
+        await flow_repair.repair_flows(cast("Storage", self.recorder))
 
     async def move(self) -> None:
         """Move all queues to a new storage, after the end of all processes."""

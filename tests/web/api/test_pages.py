@@ -8,9 +8,9 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.web import dibs_web
-from dibs.web.gate import TokenGate
 from dibs.web.pages import Pages
 from dibs.web.reading.source import Source
+from dibs.web.server import TokenGate
 from tests.web.conftest import browse, may
 from tests.web.jobs import fail
 

@@ -13,9 +13,9 @@ import pytest
 from dibs import Dibs, Queue
 from dibs.model.overrides import Overrides
 from dibs.web import dibs_web
-from dibs.web.api.writes import ACTIONS
-from dibs.web.gate import TokenGate
+from dibs.web.json_api import ACTIONS
 from dibs.web.safety import MAX_BODY
+from dibs.web.server import TokenGate
 from tests.web import shop
 from tests.web.conftest import HOST, Browser, browse, may
 from tests.web.jobs import claim, fail, slot_of

@@ -8,7 +8,7 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.storage.registry import open_storage
-from dibs.web import bulk_retry, live
+from dibs.web import live, writes
 from tests.web import shop
 from tests.web.browser.conftest import WIDTHS, Viewer, viewing
 from tests.web.jobs import CountingStorage, claim, complete, fail
@@ -134,8 +134,8 @@ async def test_a_storage_that_goes_away_and_returns_is_shown() -> None:
 async def test_failures_are_retried_by_selection_and_all_together(
     any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_retry, "PAGE_SIZE", 2)
-    monkeypatch.setattr(bulk_retry, "STEP_JOBS", 2)
+    monkeypatch.setattr(writes, "PAGE_SIZE", 2)
+    monkeypatch.setattr(writes, "STEP_JOBS", 2)
     for number in range(7):
         await fail(any_queue, f"job-{number}", "shop.Broken", f"number {number}")
     async with viewing(any_app) as viewer:

@@ -31,7 +31,7 @@ log: Final = logging.getLogger("dibs_sqlite")
 #: SQLite's `application_id` in the header of the file: "dibs" in ASCII. A file with another id is refused.
 APPLICATION_ID: Final = 0x64696273
 #: Version of the tables, kept as SQLite's `user_version`.
-LAYOUT: Final = 4
+LAYOUT: Final = 1
 #: The most seconds that a transaction waits for the write lock. Any step takes far less time.
 LOCK_TIMEOUT: Final = 30.0
 #: Oldest SQLite that this package works with: STRICT tables came with 3.37.
@@ -68,7 +68,7 @@ class Database:
         self._inode = 0
 
     def open(self) -> None:
-        """Open the file. Create it if it does not exist, and upgrade it from an older layout."""
+        """Open the file. Create it if it does not exist."""
         if sqlite3.sqlite_version_info < MIN_SQLITE:
             raise ConfigurationError(f"SQLite is {sqlite3.sqlite_version}; dibs-sqlite needs 3.37 or newer")
         with self._translated_errors():
@@ -100,9 +100,6 @@ class Database:
                 f"{self._path} has layout {layout}, and this version of dibs-sqlite knows {LAYOUT}: "
                 "upgrade dibs-sqlite"
             )
-        elif layout < LAYOUT:
-            for old in range(layout, LAYOUT):
-                _execute_script(connection, f"upgrade_{old}")
         connection.execute(f"PRAGMA user_version = {LAYOUT}")
         connection.execute("COMMIT")
 

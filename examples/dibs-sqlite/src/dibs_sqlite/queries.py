@@ -1,4 +1,4 @@
-"""Access to the files in sql/: the queries, and the scripts that create and upgrade the tables."""
+"""Access to the files in sql/: the queries, and the script that creates the tables."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def queries() -> dict[str, str]:
 
 @cache
 def script(name: str) -> str:
-    """Return the text of a file in sql/: "schema" creates the tables, "upgrade_1" upgrades layout 1 to 2."""
+    """Return the text of a file in sql/: "schema" creates the tables."""
     return (files(__package__) / "sql" / f"{name}.sql").read_text("utf-8")

@@ -12,8 +12,7 @@ from msgspec import UNSET, structs
 from dibs.cli import json_output, options
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
-from dibs.cli.rate_text import parse_rate
-from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, setting_rows
+from dibs.cli.settings_text import FOR_EVER, NO_LIMIT, parse_rate, setting_rows
 from dibs.cli.storage_access import connect, warn_of_new_queue
 from dibs.cli.tables import print_in_format
 from dibs.client.options.job_settings import ENDS, Retention

@@ -16,8 +16,8 @@ from dibs.cli import options
 from dibs.cli.demo.display import Display, display_for
 from dibs.cli.demo.file_tree import QUEUE_DIRECTORY, FileTree, find_files, standard_library
 from dibs.cli.errors import UsageError
-from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.storage_access import file_url_directory
 from dibs.cli.tables import print_table
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.storage.registry import open_storage

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import rich_click as click
 
 from dibs.cli import json_output, options
-from dibs.cli.failed_jobs import FailureGroup, count_failed, group_failures
+from dibs.cli.failed_jobs import ErrorTypeGroup, count_failed, group_failures
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode
 from dibs.cli.progress import progress_bar
@@ -54,7 +54,7 @@ async def _print_failures(queues: Sequence[str], url: str | None, output: Format
     return code
 
 
-def _group_fields(group: FailureGroup) -> dict[str, object]:
+def _group_fields(group: ErrorTypeGroup) -> dict[str, object]:
     return {
         "error": group.error,
         "queue": group.queue,
@@ -66,7 +66,7 @@ def _group_fields(group: FailureGroup) -> dict[str, object]:
     }
 
 
-def _group_row(group: FailureGroup, output: Format) -> tuple[object, ...]:
+def _group_row(group: ErrorTypeGroup, output: Format) -> tuple[object, ...]:
     if output == "lines":
         times = [json_output.format_time(moment) for moment in (group.oldest, group.newest)]
     else:

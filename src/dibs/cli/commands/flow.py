@@ -14,15 +14,11 @@ from dibs.cli import options
 from dibs.cli.commands.cancel import MEANINGS as CANCEL_MEANINGS
 from dibs.cli.commands.retry import MEANINGS as RETRY_MEANINGS
 from dibs.cli.errors import UsageError
-from dibs.cli.flow_batches import print_batch
-from dibs.cli.flow_list import RUNNING, STATES, complete_flow, print_flows
-from dibs.cli.flow_mermaid import mermaid_lines
-from dibs.cli.flow_output import print_flow
-from dibs.cli.flow_texts import is_ended
+from dibs.cli.flow_graph import is_ended, mermaid_lines
+from dibs.cli.flow_output import RUNNING, STATES, complete_flow, print_batch, print_flow, print_flows
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_answers, print_lines, print_warning
-from dibs.cli.pages import read_page
-from dibs.cli.storage_access import connect, find_storage
+from dibs.cli.storage_access import connect, find_storage, read_page
 from dibs.client.connection.storage_handle import resolve_url
 from dibs.errors import Refused
 from dibs.flow.batch.plan import BatchStatus, find_batch

@@ -10,8 +10,7 @@ import rich_click as click
 from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_lines, print_warning
-from dibs.cli.pages import read_page
-from dibs.cli.storage_access import connect, select_queues
+from dibs.cli.storage_access import connect, read_page, select_queues
 from dibs.cli.tables import print_in_format
 from dibs.model.job import Slot
 from dibs.model.results import ListPage, State

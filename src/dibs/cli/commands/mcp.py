@@ -28,7 +28,7 @@ def command(*, write: bool, hide_values: bool, url: str | None) -> None:
         dibs mcp --url redis://localhost
     """
     try:
-        from dibs.cli.mcp.server import build_server  # noqa: PLC0415 - the extra may be missing, and is slow
+        from dibs.cli.mcp_server import build_server  # noqa: PLC0415 - the extra may be missing, and is slow
     except ImportError as error:
         raise UsageError(
             f"mcp needs {error.name or 'packages'} of the extra `mcp`, not installed: {INSTALL_COMMAND}"

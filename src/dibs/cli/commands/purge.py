@@ -10,9 +10,9 @@ import rich_click as click
 
 from dibs.app import Dibs
 from dibs.cli import options
+from dibs.cli.completion import complete_queue
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.progress import Advance, check_can_confirm, confirm, progress_bar
-from dibs.cli.queue_names import complete_queue
 from dibs.cli.storage_access import connect, select_queues
 from dibs.client.queue import Queue
 from dibs.model.results import Counts

@@ -9,11 +9,11 @@ from typing import Final
 import rich_click as click
 
 from dibs.cli import options
+from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError
 from dibs.cli.failed_jobs import count_failed, find_failed_ids, retry_all
 from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
 from dibs.cli.progress import check_can_confirm, confirm, progress_bar
-from dibs.cli.queue_names import complete_queue
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
 from dibs.storage.protocol import Storage

@@ -1,20 +1,197 @@
-"""`dibs show`: print one job, or describe the storage."""
+"""`dibs show`: everything stored for one id, or the description of the storage."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import rich_click as click
 
 from dibs.cli import json_output, options
-from dibs.cli.descriptions import show_slot, show_storage, slot_lines
+from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError
 from dibs.cli.options import Format
-from dibs.cli.output import ExitCode, print_json
-from dibs.cli.queue_names import complete_queue
-from dibs.cli.storage_access import connect
-from dibs.cli.tables import print_tab_separated
-from dibs.model.job import EMPTY
+from dibs.cli.output import ExitCode, print_json, print_lines
+from dibs.cli.settings_text import changed_settings
+from dibs.cli.storage_access import ListedFile, connect, file_url_directory, format_files, list_files
+from dibs.cli.tables import print_tab_separated, print_table
+from dibs.model.job import EMPTY, Slot
+from dibs.model.results import Counts, QueueInfo
+from dibs.model.worker_record import without_reserved
+from dibs.storage.capabilities import Capabilities
+from dibs.storage.protocol import Storage
+
+#: Capability -> what `dibs show` prints for a storage that has it, and for a storage without it.
+CAPABILITY_TEXTS = {
+    "durable": (
+        "jobs survive the death of every process that uses the storage",
+        "jobs are lost with their process",
+    ),
+    "shared": ("several processes may use it at the same time", "one process may use it at a time"),
+    "cross_queue": (
+        "follow-up jobs may go to other queues in the same atomic step",
+        "follow-up jobs stay in the queue of their job",
+    ),
+    "blocking_claim": (
+        "a worker's claim can wait in the storage until a job is due",
+        "a worker claims a job after a wake-up or a poll",
+    ),
+    "many_queues": (
+        "a worker serves all its queues in one request",
+        "a worker sends a request for each of its queues",
+    ),
+    "transactions": (
+        "enqueue can be part of your own database transaction",
+        "each enqueue is a transaction of its own",
+    ),
+    "push_wakeups": (
+        "a change wakes waiting workers and callers at once",
+        "waiting workers and callers poll",
+    ),
+    "limits": (
+        "claims obey limits by key and rate",
+        "limits by key and rate are refused",
+    ),
+    "server_clock": ("the time is that of the server", "the time is that of the machine of each process"),
+    "manual_clock": ("can be opened with a manual clock, for tests", "always uses its own clock"),
+}
+
+
+#: State of an id -> the words that `dibs show` prints after the id.
+STATE_TEXTS = {
+    "waiting": "is waiting",
+    "active": "is active",
+    "active+blocked": "is active, and a newer enqueue of it is blocked until its end",
+    "completed": "has completed",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+    "nothing": "has no job; an enqueue of it was cancelled",
+}
+
+
+def show_slot(queue: str, id: str, slot: Slot) -> None:
+    """Print everything stored for one id: current job, blocked successor, outcome, cancelled enqueues."""
+    if slot == EMPTY:
+        print_lines(f"{queue}/{id} does not exist")
+        return
+    fields = json_output.slot_fields(queue, id, slot)
+    print_lines(f"{queue}/{id} {STATE_TEXTS[fields['state']]}")
+    for part in ("current", "successor", "outcome"):
+        if fields[part] is not None:
+            print_lines("", f"{part}:")
+            print_lines(*(f"  {name:<20} {value}" for name, value in _flatten(fields[part])))
+    if slot.dropped:
+        print_lines("", "dropped ranges:", *(f"  {first}..{last}" for first, last in slot.dropped))
+
+
+def slot_lines(queue: str, id: str, slot: Slot) -> Iterable[tuple[str, str]]:
+    """Yield each field of an id as (name, text): state, then current.priority, outcome.result and so on."""
+    fields = json_output.slot_fields(queue, id, slot)
+    yield "state", fields["state"]
+    for part in ("current", "successor", "outcome"):
+        if fields[part] is not None:
+            yield from ((name, text) for name, text in _flatten(fields[part], f"{part}.") if name)
+
+
+def _flatten(part: Mapping[str, Any], inside: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the fields of a part as (name, text), without empty fields.
+
+    Names of nested fields are joined with dots: {"run": {"fence": 3}} gives ("run.fence", "3").
+    """
+    for name, value in part.items():
+        if value is None or value in ({}, [], ""):
+            continue
+        if isinstance(value, dict) and "encoding" in value:
+            if value["encoding"]:
+                yield f"{inside}{name}", _format_encoded(value)
+        elif isinstance(value, dict):
+            yield from _flatten(value, f"{inside}{name}.")
+        elif name == "traceback":
+            yield f"{inside}{name}", ""
+            yield from (("", line) for line in str(value).splitlines())
+        else:
+            yield f"{inside}{name}", f"{value[0]}..{value[1]}" if name == "revisions" else str(value)
+
+
+def _format_encoded(value: Mapping[str, Any]) -> str:
+    if value["encoding"] == "json":
+        return json_output.encode_json_text(value["value"])
+    return f"{value['value']} (base64)"
+
+
+async def show_storage(url: str | None, output: Format) -> ExitCode:
+    """Print a storage: its URL, durability, capabilities and queues, and the files of a file: URL."""
+    async with connect(url) as storage:
+        queues = sorted(without_reserved(await storage.queues()), key=lambda info: info.name)
+        counted = await storage.counts([info.name for info in queues])
+        files = _list_storage_files(storage)
+        if output == "json":
+            print_json(_storage_fields(storage, queues, counted, files))
+        elif output == "lines":
+            print_tab_separated([_queue_row(info, counted[info.name]) for info in queues])
+        else:
+            _print_storage(storage, queues, counted, files)
+    return ExitCode.DONE
+
+
+def _list_storage_files(storage: Storage) -> list[ListedFile] | None:
+    folder = file_url_directory(storage.url)
+    return None if folder is None else list_files(folder)
+
+
+def _storage_fields(
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[ListedFile] | None
+) -> dict[str, Any]:
+    return {
+        "url": storage.url,
+        "durability": storage.durability,
+        "capabilities": {name: getattr(storage.capabilities, name) for name in CAPABILITY_TEXTS},
+        "queues": [
+            {
+                "name": info.name,
+                "counts": json_output.count_fields(counted[info.name]),
+                "settings": json_output.settings_fields(info.settings),
+            }
+            for info in queues
+        ],
+        "files": None if files is None else [{"path": entry.path, "bytes": entry.size} for entry in files],
+    }
+
+
+def _print_storage(
+    storage: Storage, queues: list[QueueInfo], counted: Mapping[str, Counts], files: list[ListedFile] | None
+) -> None:
+    print_lines(f"storage     {storage.url}", f"durability  {storage.durability}", "", "capabilities:")
+    print_lines(*(f"  {line}" for line in _capability_lines(storage.capabilities)))
+    if not queues:
+        print_lines("", "the storage has no queues")
+    else:
+        print_lines("", "queues:")
+        rows = [_queue_row(info, counted[info.name]) for info in queues]
+        print_table(QUEUE_COLUMNS, rows, optional=RARE_COLUMNS)
+    if files is not None:
+        print_lines(
+            "", f"files ({sum(entry.size for entry in files):,} bytes in total):", *format_files(files)
+        )
+
+
+def _capability_lines(capabilities: Capabilities) -> list[str]:
+    return [
+        with_it if getattr(capabilities, name) else without_it
+        for name, (with_it, without_it) in CAPABILITY_TEXTS.items()
+    ]
+
+
+QUEUE_STATES = ("waiting", "active", "blocked", "completed", "failed", "cancelled")
+QUEUE_COLUMNS = ("queue", *(f"#{state}" for state in QUEUE_STATES), "settings")
+#: Columns that the table leaves out while all of their cells are empty or 0.
+RARE_COLUMNS = ("#blocked", "#cancelled", "settings")
+
+
+def _queue_row(info: QueueInfo, counts: Counts) -> tuple[object, ...]:
+    numbers = (getattr(counts, state) for state in QUEUE_STATES)
+    return info.name, *numbers, changed_settings(info.settings)
 
 
 # The brackets in the two metavars make one pair in the usage line: [QUEUE ID].

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 import rich_click as click
 
 from dibs.cli import json_output, options
+from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError, error_message
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
-from dibs.cli.queue_names import complete_queue
 from dibs.client.options.arguments import utc_datetime
 from dibs.errors import ConfigurationError, DibsError, Refused, StorageTooNew
 from dibs.spark.connection import StorageConnection, shared_url
@@ -121,7 +121,7 @@ def history(
     require_pyarrow()
     from dibs.spark.history.engines import choose_engine  # noqa: PLC0415 - needs pyarrow
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
-    from dibs.spark.history.warehouse.stores import open_store  # noqa: PLC0415
+    from dibs.spark.history.warehouse.store import open_store  # noqa: PLC0415
 
     open_store(warehouse)
     wants_spark = master is not None or settings or is_submitted()
@@ -193,7 +193,7 @@ def report(
     if refresh is not None and out is None:
         raise UsageError("--refresh needs --out FILE: it is the page that reloads itself")
     require_pyarrow()
-    from dibs.spark.report.figures.create import create_report  # noqa: PLC0415
+    from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415
     from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
     sizes = _import_application(application).handlers.sizes() if application else {}

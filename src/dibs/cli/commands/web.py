@@ -12,9 +12,8 @@ import rich_click as click
 from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.errors import UsageError
-from dibs.cli.file_listing import file_url_directory
 from dibs.cli.output import print_json, print_lines
-from dibs.cli.storage_access import check_outlives_command
+from dibs.cli.storage_access import check_outlives_command, file_url_directory
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.errors import StorageUnavailable
 from dibs.storage.registry import open_storage, parse_scheme
@@ -131,7 +130,7 @@ def _check_warehouse(warehouse: str) -> None:
             raise UsageError(f"--warehouse: there is no folder {warehouse}; dibs spark history creates it")
         return
     try:
-        from dibs.spark.history.warehouse.stores import open_store  # noqa: PLC0415 - the extra may be missing
+        from dibs.spark.history.warehouse.store import open_store  # noqa: PLC0415 - the extra may be missing
     except ImportError:
         # The page History names the missing package.
         return

@@ -19,8 +19,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.output import ExitCode, print_json, print_lines
 from dibs.cli.reload import run_with_reload
 from dibs.cli.storage_access import check_outlives_command
-from dibs.cli.worker_display import live_table, set_up_logging
-from dibs.cli.worker_exit import ExitDeadline, exit_deadline
+from dibs.cli.worker_display import ExitDeadline, exit_deadline, live_table, set_up_logging
 from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.arguments import DEFAULT_GRACE, DEFAULT_LEASE
 from dibs.model.worker_record import without_reserved

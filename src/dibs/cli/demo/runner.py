@@ -1,34 +1,96 @@
-"""The run of the demo: enqueue a job for each file, work, show demonstrations, check all digests."""
+"""The run of the demo: enqueue the backlog, start workers, follow their events, and check the results."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
-from attrs import frozen
+import msgspec
+from attrs import define, field, frozen
 
 from dibs import Retention
 from dibs.cli.demo import tasks
-from dibs.cli.demo.backlog import (
-    PAGE_SIZE,
-    QUEUE,
-    Backlog,
-    build_backlog,
-    decode_digest,
-    read_slots,
-    split_pages,
-)
-from dibs.cli.demo.digest import Digest, verify_digest
 from dibs.cli.demo.display import Display
-from dibs.cli.demo.figures import compute_figures
-from dibs.cli.demo.file_tree import FileTree
-from dibs.cli.demo.ideas import Idea, run_idea, show_blocked, show_killed, show_retried
-from dibs.cli.demo.result import DemoResult
-from dibs.model.job import Outcome
+from dibs.cli.demo.file_tree import FileTree, FoundFile
+from dibs.cli.demo.result import (
+    DemoResult,
+    Idea,
+    compute_figures,
+    run_idea,
+    show_blocked,
+    show_killed,
+    show_retried,
+)
+from dibs.cli.demo.tasks import Digest, verify_digest
+from dibs.model.job import Outcome, Slot
 from dibs.storage.protocol import Storage
 from dibs.worker import run as work
+
+QUEUE = "files"
+#: Most ids that one read of the storage asks for.
+PAGE_SIZE = 1000
+
+T = TypeVar("T")
+
+
+@define
+class Backlog:
+    """The files of the demo, by the state of their jobs."""
+
+    #: Results of the files that have not changed since their job completed, by path.
+    done: dict[str, Digest] = field(factory=dict)
+    #: Files to enqueue: they are new or changed, or their job failed.
+    new: list[FoundFile] = field(factory=list)
+    #: Files whose job an interrupted run left in the queue, waiting or active.
+    pending: list[FoundFile] = field(factory=list)
+
+    @property
+    def to_do(self) -> list[FoundFile]:
+        """All files whose job has not ended."""
+        return [*self.pending, *self.new]
+
+
+async def build_backlog(storage: Storage, files: Iterable[FoundFile]) -> Backlog:
+    """Sort files by the state of their jobs in the storage."""
+    backlog = Backlog()
+    async for file, slot in read_slots(storage, files):
+        digest = decode_digest(slot.outcome)
+        if slot.current is not None:
+            backlog.pending.append(file)
+        elif digest and (digest.size, digest.mtime_ns) == (file.size, file.mtime_ns):
+            backlog.done[file.path] = digest
+        else:
+            backlog.new.append(file)
+    return backlog
+
+
+async def read_slots(storage: Storage, files: Iterable[FoundFile]) -> AsyncIterator[tuple[FoundFile, Slot]]:
+    """Yield each file with everything stored for its job, whose id is the path of the file."""
+    for page in split_pages(files, PAGE_SIZE):
+        slots = await storage.get(QUEUE, [file.path for file in page])
+        for pair in zip(page, slots, strict=True):
+            yield pair
+
+
+def decode_digest(outcome: Outcome | None) -> Digest | None:
+    """Return the result of a completed job; None for other outcomes and for results of another kind."""
+    if outcome is None or outcome.result is None:
+        return None
+    try:
+        return msgspec.json.decode(outcome.result, type=Digest)
+    except msgspec.DecodeError:
+        return None
+
+
+def split_pages(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items, in their order, in lists of at most `size` items."""
+    rest = iter(items)
+    while page := list(islice(rest, size)):
+        yield page
+
 
 #: Time between two updates of the progress, s.
 POLL_INTERVAL = 0.1

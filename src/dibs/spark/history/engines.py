@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from dibs.errors import ConfigurationError
-from dibs.spark.history.log_plan import ReadPlan
-from dibs.spark.history.warehouse.draft import Draft
+from dibs.spark.history.storage_reads import ReadPlan
+from dibs.spark.history.warehouse.draft import WarehouseDraft
 
 EngineName = Literal["auto", "spark", "duckdb"]
 
@@ -82,10 +82,10 @@ class Engine(Protocol):
 
 
 @contextmanager
-def open_engine(name: EngineName, draft: Draft) -> Iterator[Engine]:
+def open_engine(name: EngineName, draft: WarehouseDraft) -> Iterator[Engine]:
     """Yield an engine that writes to the folder of a draft."""
     if choose_engine(name) == "duckdb":
-        from dibs.spark.history.duckdb_engine.engine import open_duckdb  # noqa: PLC0415
+        from dibs.spark.history.duckdb_engine import open_duckdb  # noqa: PLC0415
 
         with open_duckdb(draft) as engine:
             yield engine

@@ -18,17 +18,17 @@ from msgspec.structs import replace
 from dibs.errors import Refused
 from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import Engine, EngineName, open_engine
-from dibs.spark.history.log_plan import ReadPlan, plan_read, source_name
+from dibs.spark.history.storage_reads import ReadPlan, plan_read, source_name
 from dibs.spark.history.tables import GROWING_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
-from dibs.spark.history.warehouse.draft import Draft
+from dibs.spark.history.warehouse.draft import WarehouseDraft
 from dibs.spark.history.warehouse.manifest import (
     DataFile,
     LogGap,
     Manifest,
     WarehouseState,
+    folder_name,
     generation_name,
 )
-from dibs.spark.history.warehouse.names import folder_name
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 
@@ -71,7 +71,7 @@ def update(
                 field="warehouse",
             )
         with open_engine(engine, draft) as opened:
-            # Read the live jobs first; log_plan.py gives the reason.
+            # Read the live jobs first; `plan_read` gives the reason.
             opened.read_live(storage_url, names)
             plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks)
             if plan.ranges:
@@ -115,7 +115,7 @@ def rerun(
 class _IncrementBuilder:
     """The steps of one increment, after its events and live jobs were read."""
 
-    draft: Draft
+    draft: WarehouseDraft
     engine: Engine
     state: Manifest
     plan: ReadPlan
@@ -178,7 +178,7 @@ class _IncrementBuilder:
 
 
 def _count_metrics(
-    draft: Draft,
+    draft: WarehouseDraft,
     engine: Engine,
     files: tuple[Sequence[Path], Sequence[Path]],
     starts: Mapping[str, int],

@@ -1,27 +1,79 @@
-"""The tables of a warehouse for other programs: lists of Parquet files, a dataset of Arrow, a DataFrame.
+"""The tables of a warehouse as DataFrames, read by a data source of their own.
 
 The folder of a table also has files that were replaced, so a pattern such as `runs/**/*.parquet` would
-return rows twice. These functions return the files of the current generation.
+return rows twice. The functions here return the files of the current generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import msgspec
+import pyarrow as pa
 import pyarrow.dataset as pads
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import datasource as ds
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
-from dibs.spark.history.merged_ids import merge_ids
-from dibs.spark.history.tables import table_schema
-from dibs.spark.history.warehouse.datasets import dataset_of
+from dibs.spark.history.tables import dataset_of, merge_ids, table_schema
 from dibs.spark.history.warehouse.manifest import TABLES, DataFile
-from dibs.spark.history.warehouse.remote_store import RemoteStore
+from dibs.spark.history.warehouse.store import RemoteStore
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class WarehouseSource(ds.DataSource):
+    """The data source `dibs_warehouse`: the files in the option `files` of a table of a warehouse."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "dibs_warehouse"
+
+    def schema(self) -> StructType:
+        """Return the columns of the table. This process has no SparkContext, which could parse DDL."""
+        return from_arrow_schema(table_schema(self.options["table"]))
+
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
+        """Return the reader of the files."""
+        files = msgspec.json.decode(self.options["files"], type=list[str])
+        return _FileReader(self.options["location"], self.options["table"], files, schema)
+
+
+class _FilePartition(ds.InputPartition):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+class _FileReader(ds.DataSourceReader):
+    def __init__(self, location: str, table: str, files: list[str], schema: StructType) -> None:
+        self._location = location
+        self._table = table
+        self._files = files
+        self._schema = schema
+
+    def partitions(self) -> list[_FilePartition]:
+        return [_FilePartition(path) for path in self._files]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        path = cast("_FilePartition", partition).path
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        for batch in dataset_of(RemoteStore(self._location), self._table, [path]).to_batches():
+            yield batch.select(wanted.names).cast(wanted)
+
+
+def read_through_arrow(spark: SparkSession, location: str, table: str, files: list[str]) -> DataFrame:
+    """Return the rows of files of a table in an object store."""
+    spark.dataSource.register(WarehouseSource)
+    options = {"location": location, "table": table, "files": msgspec.json.encode(files).decode()}
+    return spark.read.format(WarehouseSource.name()).options(**options).load()
 
 
 def table_files(warehouse: str | Path, table: str) -> list[str]:
@@ -54,7 +106,7 @@ def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataF
     Spark reads the files of a folder itself, and those of an object store through pyarrow, so that it
     needs no jars for the store. Raise Refused for an unknown table, and for a location without a warehouse.
     """
-    from dibs.spark.history.spark_engine.transforms import merge_ids as merge_rows  # noqa: PLC0415
+    from dibs.spark.history.spark_engine.metrics import merge_ids as merge_rows  # noqa: PLC0415
 
     found, files = _open(warehouse, table)
     if not files:
@@ -64,7 +116,7 @@ def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataF
 
 
 def _files_frame(spark: SparkSession, found: Warehouse, table: str, files: list[DataFile]) -> DataFrame:
-    from dibs.spark.history.spark_engine.warehouse_source import read_through_arrow  # noqa: PLC0415
+    from dibs.spark.history.reading import read_through_arrow  # noqa: PLC0415
     from dibs.spark.history.tables import schema  # noqa: PLC0415
 
     if isinstance(found.store, RemoteStore):

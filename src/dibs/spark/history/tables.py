@@ -1,7 +1,10 @@
-"""The tables of a warehouse: columns, schemas, and statistics of their Parquet files.
+"""The tables of a warehouse: columns, partitions, and how their files are read and merged.
 
 `events` and `runs` have the columns of the data source (schemas.py) and JOB_COLUMNS. Every table is
 partitioned by queue and by `date`, the day in UTC. docs/reference/warehouse.md explains each column.
+
+An increment adds a row for each id of its events, and never reads the rows of earlier increments: that would
+cost as much as all ids of the history. So a reader merges the rows of an id.
 """
 
 from __future__ import annotations
@@ -11,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from dibs.model.events import AttemptKind
+from dibs.spark.history.warehouse.store import Store
 from dibs.spark.schemas import arrow_schema, struct_type
 
 if TYPE_CHECKING:
@@ -80,7 +86,7 @@ IDS_MERGES: Final = {
     **dict.fromkeys(("longest_wait_ms", "longest_run_ms", "last_end_at"), "max"),
     "first_end_at": "min",
 }
-#: Columns of `events` and `runs` that no log has. logged_jobs.py reads them from the records of the jobs.
+#: Columns of `events` and `runs` that no log has. storage_reads.py reads them from the records of the jobs.
 JOB_COLUMNS: Final = {"key": "string", "flow": "string"}
 #: Columns of the live jobs at the last read of the storage.
 LIVE_COLUMNS: Final = {
@@ -174,3 +180,38 @@ def _column_maxima(file: Path, columns: tuple[str, ...]) -> Iterator[int]:
             # A column that holds only nulls has no statistics.
             if column.path_in_schema in columns and (stats := column.statistics) and stats.has_min_max:
                 yield stats.max_raw // 1000
+
+
+def dataset_of(store: Store, table: str, files: list[str]) -> pads.Dataset:
+    """Return some files of a table as a dataset of Arrow."""
+    schema = table_schema(table)
+    folders = pa.schema([schema.field("queue"), schema.field("date")])
+    paths, filesystem = store.dataset_paths(files)
+    return pads.dataset(
+        paths,
+        schema=schema,
+        format="parquet",
+        partitioning=pads.partitioning(folders, flavor="hive"),
+        filesystem=filesystem,
+    )
+
+
+def merge_ids(rows: pa.Table) -> pa.Table:
+    """Return one row for each id of rows of `ids`, with the same columns, which may be only some of `ids`.
+
+    Ids of different queues are different if the rows have the column `queue`.
+    """
+    names = rows.column_names
+    keys = [name for name in ("queue", "id") if name in names]
+    merges = [(name, how) for name, how in IDS_MERGES.items() if name in names]
+    found = rows.group_by(keys, use_threads=False).aggregate(merges)
+    merged = found.select([*keys, *(f"{name}_{how}" for name, how in merges)])
+    merged = merged.rename_columns([*keys, *(name for name, _ in merges)])
+    if "date" in names:
+        merged = merged.append_column("date", utc_days(merged.column("last_end_at")))
+    return merged.select(names)
+
+
+def utc_days(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the days in UTC of timestamps."""
+    return pc.floor_temporal(times.cast(pa.timestamp("us")), unit="day").cast(pa.date32())

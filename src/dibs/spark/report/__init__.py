@@ -48,7 +48,7 @@ def report(
     from dibs.spark.java import require_pyarrow  # noqa: PLC0415 - the names here are used without pyarrow
 
     require_pyarrow()
-    from dibs.spark.report.figures.create import create_report  # noqa: PLC0415
+    from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415
     from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
     figures, series = create_report(warehouse, round(target_wait_p95 * 1000), sizes=sizes)

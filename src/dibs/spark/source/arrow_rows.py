@@ -1,4 +1,7 @@
-"""Arrow batches of the tables `jobs` and `outcomes` from the columns of a storage that runs SQL.
+"""Rows of Postgres that are read as Arrow columns, with all numbers of a row in one column.
+
+One column of bytes holds the numbers row by row, so the driver copies a row of numbers at once. Strided
+copies and the change of the byte order are done in C, without numpy, which is no dependency.
 
 The rows never become Python objects, apart from the JSON texts. ADBC's driver for Postgres makes Arrow of the
 binary COPY format in C++; psycopg would make a Python object of each value first.
@@ -6,6 +9,8 @@ binary COPY format in C++; psycopg would make a Python object of each value firs
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,14 +28,48 @@ from dibs.model.error_text import summarize_exception
 from dibs.model.job import Error as JobError
 from dibs.model.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.spark.arrow_types import ARROW_TYPES
-from dibs.spark.source.masks import passing_mask
-from dibs.spark.source.packed_numbers import unpack_numbers
 from dibs.spark.source.pushdown import Predicate
-from dibs.spark.source.record_columns import NO_JSON, json_or_none, validate_json
-from dibs.storage.column_queries import ColumnQuery
+from dibs.spark.source.record_columns import NO_JSON, json_or_none, passing_mask, validate_json
+from dibs.storage.column_queries import NULL_NUMBER, NUMBERS_COLUMN, ColumnQuery
 
 if TYPE_CHECKING:
     from adbc_driver_manager import AdbcDatabase
+
+_BYTES: Final = 8
+
+
+def unpack_numbers(raw: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch with a column of int64 for each of `names` in place of NUMBERS_COLUMN."""
+    if not names:
+        return raw
+    kept = [name for name in raw.schema.names if name != NUMBERS_COLUMN]
+    numbers = _number_columns(raw.column(NUMBERS_COLUMN), len(names))
+    return pa.RecordBatch.from_arrays([*(raw.column(name) for name in kept), *numbers], [*kept, *names])
+
+
+def _number_columns(packed: pa.BinaryArray, width: int) -> Iterator[pa.Array]:
+    """Yield the columns of rows that have `width` numbers each."""
+    _, offsets, data = packed.buffers()
+    if not len(packed):
+        yield from (pa.array([], pa.int64()) for _ in range(width))
+        return
+    first = memoryview(offsets).cast("i")[packed.offset]
+    rows = memoryview(data)[first : first + len(packed) * width * _BYTES].cast("q")
+    for position in range(width):
+        yield _number_column(rows[position::width].tobytes())
+
+
+def _number_column(raw: bytes) -> pa.Array:
+    values = array("q", raw)
+    if sys.byteorder == "little":
+        values.byteswap()
+    column = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    missing = pc.equal(column, NULL_NUMBER)
+    count = missing.true_count
+    if not count:
+        return column
+    return pa.nulls(len(column), pa.int64()) if count == len(column) else pc.if_else(missing, None, column)
+
 
 #: Columns of the tables -> the column of the storage that they are made of, if its name differs.
 _RAW_COLUMNS: Final = {

@@ -20,15 +20,13 @@ from pyspark.sql.types import StructType
 from dibs.errors import Refused, StorageError
 from dibs.model.results import State
 from dibs.spark.connection import StorageConnection
+from dibs.spark.executors import Shipped, freeze_imports
 from dibs.spark.schemas import struct_type
-from dibs.spark.shipping import Shipped
 from dibs.spark.source.arrow_rows import has_arrow_driver, read_batches, storage_columns, to_table_batch
 from dibs.spark.source.options import ReadOptions
-from dibs.spark.source.pages import log_pages, record_pages
-from dibs.spark.source.partitioning import id_ranges, offset_ranges
+from dibs.spark.source.pages import id_ranges, log_pages, offset_ranges, record_pages
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.record_columns import ITEMS, Item, passing_items, to_record_batch
-from dibs.spark.worker_memory import freeze_imports
 from dibs.storage.column_queries import ColumnQueries, ColumnQuery, ColumnTable
 
 logger: Final = logging.getLogger("dibs.spark")

@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
 from dibs.spark.connection import shared_url
+from dibs.spark.executors import freeze_imports
 from dibs.spark.schemas import struct_type
 from dibs.spark.source.batch_reader import PushdownReader, TableReader
 from dibs.spark.source.options import read_options, stream_options, write_options
 from dibs.spark.source.stream_reader import EventStreamReader
 from dibs.spark.source.writers import BatchWriter, StreamWriter
-from dibs.spark.worker_memory import freeze_imports
 
 #: Spark adds this option to those of CREATE TABLE: the name of the data source.
 _CREATE_TABLE_OPTION: Final = "provider"

@@ -1,4 +1,4 @@
-"""Arrow batches of the tables, made column by column from the slots and the events of a page.
+"""The columns of stored records: their values, and masks of the rows that filters select.
 
 Only the requested columns are made. A tuple for each row, as an intermediate form, took most of the time of a
 read of two columns. This module does not need pyspark.
@@ -9,20 +9,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dibs.model.events import AttemptKind, LogEvent
 from dibs.model.job import ActiveRun, Job, JobData, Outcome, Successor
 from dibs.model.results import ExportRecord
 from dibs.model.wakeup import flow_of
 from dibs.spark.arrow_types import ARROW_TYPES
-from dibs.spark.source.masks import passing_mask
 
 if TYPE_CHECKING:
     from dibs.spark.source.pushdown import Predicate
+
+_COMPARISONS: Final = {
+    "EqualTo": pc.equal,
+    "GreaterThan": pc.greater,
+    "GreaterThanOrEqual": pc.greater_equal,
+    "LessThan": pc.less,
+    "LessThanOrEqual": pc.less_equal,
+}
+
+
+def passing_mask(predicate: Predicate, values: pa.Array) -> pa.Array:
+    """Return for each value whether it passes; as in SQL, a comparison with null is false."""
+    if predicate.operator_name == "IsNull":
+        return values.is_null()
+    if predicate.operator_name == "IsNotNull":
+        return values.is_valid()
+    if predicate.column.kind == "time":
+        # A literal is a number of ms, which may have a fraction.
+        values = pc.divide(values.cast(pa.int64()), 1000)
+    if predicate.operator_name == "In":
+        literals = [value for value in predicate.value if value is not None]
+        found = [pc.equal(values, literal) for literal in literals]
+        mask = found[0] if found else pa.repeat(False, len(values))  # noqa: FBT003
+        for other in found[1:]:
+            mask = pc.or_(mask, other)
+    elif predicate.value is None:
+        mask = pa.repeat(False, len(values))  # noqa: FBT003
+    else:
+        mask = _COMPARISONS[predicate.operator_name](values, predicate.value)
+    return cast("pa.Array", pc.fill_null(mask, False))  # noqa: FBT003
+
 
 #: An id or an offset, and the job, outcome or event with it: the source of one row.
 Item = tuple[str, Any]

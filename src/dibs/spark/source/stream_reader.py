@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
-from dibs.spark.shipping import Shipped
+from dibs.spark.executors import Shipped
 from dibs.spark.source.batch_reader import QueuePartition, check_schema
 from dibs.spark.source.options import StreamOptions
 from dibs.spark.source.pages import PAGE, log_pages

@@ -15,12 +15,10 @@ from pyspark.sql.types import StructType
 from dibs.client.options.arguments import new_id
 from dibs.errors import ConfigurationError
 from dibs.spark.connection import StorageConnection
-from dibs.spark.shipping import Shipped
+from dibs.spark.executors import Shipped, freeze_imports
 from dibs.spark.source.options import WriteOptions
-from dibs.spark.source.partition_writer import WriteTask, write_partition
-from dibs.spark.source.rejects import write_text
+from dibs.spark.source.partition_writer import WriteTask, write_partition, write_text
 from dibs.spark.source.row_requests import check_columns
-from dibs.spark.worker_memory import freeze_imports
 from dibs.spark.write_report import PartitionReport, sum_reports
 
 #: Local properties of a Spark task: the id of its streaming query and the number of its micro-batch.

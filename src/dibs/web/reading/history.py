@@ -112,7 +112,7 @@ class History:
         Raise Refused for a warehouse with more than MAX_ROWS rows.
         """
         from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
-        from dibs.spark.report.figures.create import create_report  # noqa: PLC0415 - the same
+        from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415 - the same
         from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made

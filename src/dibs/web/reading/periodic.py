@@ -14,8 +14,8 @@ from dibs.model.requests import Settings
 from dibs.model.results import Counts, State
 from dibs.model.schedule import TICK_ID, Every, Schedule, is_tick_id
 from dibs.storage.protocol import Storage
-from dibs.web.reading.jobs.story import Stories
 from dibs.web.reading.source import Source, gather
+from dibs.web.reading.story import Stories
 
 #: Most queues in which the page looks for a schedule, besides those of tasks of the app.
 MAX_QUEUES: Final = 500

@@ -13,7 +13,7 @@ from dibs.model.findings import Finding
 from dibs.model.requests import Settings
 from dibs.storage.protocol import Storage
 from dibs.version import VERSION
-from dibs.web.reading.queues.settings import setting_rows
+from dibs.web.reading.queue import setting_rows
 from dibs.web.reading.source import Source
 
 #: Most queues with changed settings that the page lists.

@@ -12,7 +12,7 @@ from attrs import frozen
 from dibs.model.job import EMPTY
 from dibs.model.results import Counts, State
 from dibs.storage.protocol import Storage
-from dibs.web.reading.jobs.job import slot_state
+from dibs.web.reading.job import slot_state
 from dibs.web.reading.source import Budget, Source, gather
 
 #: Most queues in which one search looks.

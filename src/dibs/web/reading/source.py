@@ -22,9 +22,7 @@ from dibs.flow.context import FlowContext
 from dibs.model.job import Outcome, Slot
 from dibs.model.results import ListPage, State
 from dibs.storage.protocol import Storage
-from dibs.web.reading.census import Census
-from dibs.web.reading.examination import Examination
-from dibs.web.reading.shared import SharedCall
+from dibs.web.reading.shared import Census, Examination, SharedCall
 from dibs.web.text import where_raised
 
 #: Most calls of the storage that one page has pending at a time.

@@ -19,7 +19,7 @@ from attrs import define, field
 from dibs.client.calls.handler import Handler
 from dibs.client.stored_schedules import storage_now
 from dibs.client.work_report import WorkReport
-from dibs.maintenance import evaluations
+from dibs.maintenance import flow_repair
 from dibs.maintenance.prune import prune
 from dibs.maintenance.reap import ReapCandidates, reap
 from dibs.maintenance.rotation import Rotation
@@ -128,16 +128,16 @@ class Maintenance:
 
     async def _keep_evaluating_flows(self) -> None:
         """Bring missing evaluations of flows back, at the start and every CHECK_EVERY seconds."""
-        missing = evaluations.MissingEvaluations(self._storage)
+        repair = flow_repair.FlowRepair(self._storage)
         while True:
             try:
-                found = await missing.check()
+                found = await repair.check()
             except Exception as error:  # noqa: BLE001 - as above
                 logger.warning("checking the running flows failed: %s", summarize_exception(error))
             else:
                 if found:
                     logger.warning("%d running flows had no evaluation, and have one again", found)
-            await asyncio.sleep(evaluations.CHECK_EVERY)
+            await asyncio.sleep(flow_repair.CHECK_EVERY)
 
 
 #: Largest number of schedules with a live job that are checked every CHECK_EVERY seconds.

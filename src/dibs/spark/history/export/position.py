@@ -22,8 +22,7 @@ from attrs import frozen
 from msgspec import Struct
 
 from dibs.errors import Refused, StorageDamaged
-from dibs.spark.history.merged_ids import merge_ids
-from dibs.spark.history.tables import APPENDED_TABLES, table_schema
+from dibs.spark.history.tables import APPENDED_TABLES, merge_ids, table_schema
 from dibs.spark.history.warehouse.manifest import DataFile, TablePartition
 from dibs.spark.history.warehouse.warehouse import Warehouse
 

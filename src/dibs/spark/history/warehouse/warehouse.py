@@ -11,8 +11,7 @@ from filelock import FileLock, Timeout
 
 from dibs.client.options.arguments import new_id
 from dibs.errors import Refused, StorageReadOnly
-from dibs.spark.history.warehouse.draft import Draft, WarehouseBusy
-from dibs.spark.history.warehouse.local_store import LocalStore
+from dibs.spark.history.warehouse.draft import WarehouseBusy, WarehouseDraft
 from dibs.spark.history.warehouse.manifest import (
     MANIFESTS,
     DataFile,
@@ -24,8 +23,7 @@ from dibs.spark.history.warehouse.manifest import (
     manifest_number,
     manifest_path,
 )
-from dibs.spark.history.warehouse.store import Store
-from dibs.spark.history.warehouse.stores import open_store
+from dibs.spark.history.warehouse.store import LocalStore, Store, open_store
 
 
 class Warehouse:
@@ -65,7 +63,7 @@ class Warehouse:
         return found
 
     @contextmanager
-    def open_draft(self) -> Iterator[Draft]:
+    def open_draft(self) -> Iterator[WarehouseDraft]:
         """Yield a draft of the next generation, based on the current one.
 
         In a local folder, a lock keeps other writers out from the beginning. In an object store, the
@@ -78,7 +76,7 @@ class Warehouse:
                 _check_creates(self.store)
             folder = self.store.work_folder()
             try:
-                yield Draft(self.store, now.manifest, folder)
+                yield WarehouseDraft(self.store, now.manifest, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 

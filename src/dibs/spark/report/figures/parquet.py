@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import frozen
 
-from dibs.spark.history.warehouse.manifest import DataFile
-from dibs.spark.history.warehouse.names import folder_name
+from dibs.spark.history.warehouse.manifest import DataFile, folder_name
 from dibs.spark.history.warehouse.warehouse import Warehouse
 
 #: Rows in memory at once. A dataset of Arrow would hold a row group, a million rows and more, and read

@@ -1,29 +1,110 @@
-"""The figures of a queue in the last hour, day and week, in the period before each of them, and in all."""
+"""The figures of periods: what happened in each, the latest state, and the series of the charts."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from attrs import define, field, frozen
+from attrs import asdict, define, field, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.spark.history.tables import ATTEMPT_ENDS
-from dibs.spark.report.figures.activity import (
-    HOUR,
-    MAX_WORKERS,
-    DayStarts,
-    WorkerSummary,
-    WorkerSums,
-    count_starts,
-)
 from dibs.spark.report.figures.findings import FAILURE_ENDS, MINUTE
 from dibs.spark.report.figures.ids import TopIds, top_ids, top_ids_since
-from dibs.spark.report.figures.parquet import WarehouseReader, ms_to_timestamp, nearest_rank
+from dibs.spark.report.figures.parquet import WarehouseReader, datetime_to_ms, ms_to_timestamp, nearest_rank
+
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+#: Maximum number of days in the heat map: the latest ones.
+MAX_DAYS: Final = 14
+#: Maximum number of workers that are listed, those with most attempts first.
+MAX_WORKERS: Final = 30
+
+
+class DayStarts(Struct, frozen=True, kw_only=True):
+    """The starts of runs on one day."""
+
+    #: Begin of the day in UTC, ms since the epoch.
+    day: int
+    #: Starts in each of its 24 hours.
+    hours: tuple[int, ...]
+
+
+class WorkerSummary(Struct, frozen=True, kw_only=True):
+    """The attempts of one holder: a worker, as it names itself in its claims."""
+
+    holder: str
+    attempts: int
+    failures: int
+    #: Attempts that stalled: the worker died, or lost its lease.
+    stalled: int
+    #: Sum of the run times, ms.
+    run_ms: int
+    longest_run_ms: int
+    #: Time of its latest end, ms since the epoch.
+    last_end: int
+
+
+def count_starts(minutes: Iterable[Mapping[str, Any]], begin: int, end: int) -> tuple[DayStarts, ...]:
+    """Return the starts of a queue from `begin` to `end` (ms), by day and hour.
+
+    A day without starts has zeros. Of more than MAX_DAYS days, the last ones are returned.
+    """
+    starts: Counter[int] = Counter()
+    for row in minutes:
+        if begin <= row["minute"] < end:
+            starts[row["minute"] // HOUR] += row["claims"]
+    last = (end - 1) // DAY
+    first = max(last - MAX_DAYS + 1, begin // DAY)
+    return tuple(
+        DayStarts(day=day * DAY, hours=tuple(starts[day * 24 + hour] for hour in range(24)))
+        for day in range(first, last + 1)
+    )
+
+
+@define
+class _WorkerCounts:
+    """The sums of one holder while the runs are read."""
+
+    attempts: int = 0
+    failures: int = 0
+    stalled: int = 0
+    run_ms: int = 0
+    longest_run_ms: int = 0
+    last_end: int = 0
+
+
+@define
+class WorkerSums:
+    """The sums of each holder while runs are read."""
+
+    _found: defaultdict[str, _WorkerCounts] = field(factory=lambda: defaultdict(_WorkerCounts))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the runs of a batch."""
+        sums = [("run_ms", "count"), ("run_ms", "sum"), ("run_ms", "max"), ("finished_at", "max")]
+        groups = pa.Table.from_batches([batch]).group_by(["holder", "end"]).aggregate(sums)
+        for row in groups.filter(pc.field("holder").is_valid()).to_pylist():
+            _add(self._found[row["holder"]], row)
+
+    def summaries(self) -> tuple[WorkerSummary, ...]:
+        """Return the workers, those with most attempts first."""
+        found = (WorkerSummary(holder=holder, **asdict(counts)) for holder, counts in self._found.items())
+        return tuple(sorted(found, key=lambda worker: (-worker.attempts, worker.holder)))
+
+
+def _add(counts: _WorkerCounts, row: Mapping[str, Any]) -> None:
+    counts.attempts += row["run_ms_count"]
+    counts.failures += row["run_ms_count"] if row["end"] in FAILURE_ENDS else 0
+    counts.stalled += row["run_ms_count"] if row["end"] == "stalled" else 0
+    counts.run_ms += row["run_ms_sum"]
+    counts.longest_run_ms = max(counts.longest_run_ms, row["run_ms_max"])
+    counts.last_end = max(counts.last_end, datetime_to_ms(row["finished_at_max"]))
+
 
 #: Name of a range -> its length in ms. The range `all` is the whole history.
 RANGES: Final = {"hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
@@ -216,3 +297,56 @@ def _sparkline(minutes: Iterable[Mapping[str, Any]], begin: int, end: int) -> tu
         if begin <= row["minute"] < end:
             points[(row["minute"] - begin) * SPARKLINE_POINTS // (end - begin)] += row["claims"]
     return tuple(points)
+
+
+#: Maximum number of points of a line in a chart of the whole history, and in one of a shorter range. In a
+#: longer period, a point stands for several minutes.
+MAX_POINTS: Final = 480
+MAX_RANGE_POINTS: Final = 240
+
+#: Column -> one value per point of the charts; None without data.
+Series = dict[str, list[Any]]
+
+# A point may stand for several minutes. It then shows the mean of a count per minute, and the maximum of
+# a percentile or a peak.
+_SUMMED_COLUMNS: Final = ("arrivals", "claims", *ATTEMPT_ENDS)
+_MAX_COLUMNS: Final = (
+    "wait_p50_ms", "wait_p95_ms", "wait_p99_ms", "run_p50_ms", "run_p95_ms", "run_p99_ms",
+    "backlog_due", "active_peak",
+)  # fmt: skip
+
+
+def chart_series(minutes: Sequence[Mapping[str, Any]], end: int) -> dict[str, Series]:
+    """Return range -> the points of its charts; `end` (ms) is the end of the history.
+
+    Ranges that are longer than the history of the queue are left out.
+    """
+    begin = minutes[0]["minute"]
+    found = {"all": _points(minutes, begin, minutes[-1]["minute"] + MINUTE, MAX_POINTS)}
+    for name, length in RANGES.items():
+        if end - length > begin:
+            found[name] = _points(minutes, end - length, end, MAX_RANGE_POINTS)
+    return found
+
+
+def _points(minutes: Sequence[Mapping[str, Any]], begin: int, end: int, most: int) -> Series:
+    """Return evenly spaced points from `begin` to `end`."""
+    step = -(-(end - begin) // MINUTE // most) * MINUTE
+    points: list[list[Mapping[str, Any]]] = [[] for _ in range(-(-(end - begin) // step))]
+    for row in minutes:
+        if begin <= row["minute"] < end:
+            points[(row["minute"] - begin) // step].append(row)
+    series: Series = {"at": [begin + n * step for n in range(len(points))], "step": [step]}
+    for name in _SUMMED_COLUMNS:
+        series[name] = [_rate(rows, name, step) for rows in points]
+    for name in _MAX_COLUMNS:
+        worst = ([row[name] for row in rows if row[name] is not None] for rows in points)
+        series[name] = [max(values, default=None) for values in worst]
+    series["active"] = [_rate(rows, "active", step) for rows in points]
+    return series
+
+
+def _rate(rows: Sequence[Mapping[str, Any]], name: str, step: int) -> float:
+    """Return the mean of a column per minute; four digits are more than a chart shows."""
+    total: float = sum(row[name] for row in rows)
+    return round(total * MINUTE / step, 4)

@@ -9,9 +9,11 @@ from html import escape
 from typing import Final, TypeVar
 
 from dibs.spark.report.figures.findings import Outage, PoisonId
-from dibs.spark.report.figures.summary import HistoryReport
-from dibs.spark.report.figures.trimmed import TrimmedPeriod
+from dibs.spark.report.figures.summary import HistoryReport, TrimmedPeriod
 from dibs.spark.report.page.charts import format_ms
+
+#: Name of a range of time -> its label.
+LABELS: Final = {"hour": "last hour", "day": "last day", "week": "last week", "all": "all"}
 
 #: Banners that are shown; the others are folded.
 MAX_OPEN: Final = 3
@@ -173,3 +175,8 @@ def _describe_poison_id(poison: PoisonId) -> str:
         f"of {poison.attempts:,} attempts {ends}{error}. It causes {poison.share:.0%} of all failures of "
         "the queue."
     )
+
+
+def render_labels() -> str:
+    """Return labels that choose a range of the radio buttons."""
+    return "".join(f'<label for="range-{name}">{label}</label>' for name, label in LABELS.items())

@@ -1,21 +1,133 @@
-"""The part of the page about one queue: its figures, charts, workers and ids in each range."""
+"""The section of a queue in a report: activity, capacity, charts and tables of ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
 from dibs.spark.report.figures.capacity import CapacityAdvice
 from dibs.spark.report.figures.findings import FAILURE_ENDS
-from dibs.spark.report.figures.periods import RangeFigures
-from dibs.spark.report.figures.series import Series
+from dibs.spark.report.figures.ids import RUNS_PER_ID, IdSummary, RunSummary, TopIds
+from dibs.spark.report.figures.periods import MAX_WORKERS, RangeFigures, Series
 from dibs.spark.report.figures.summary import HistoryReport, QueueSummary
-from dibs.spark.report.page.activity_cards import render_heat_map, render_workers
-from dibs.spark.report.page.banners import clip, format_minute
+from dibs.spark.report.page.banners import clip, format_minute, format_second, render_labels
 from dibs.spark.report.page.charts import Chart, ChartLine, draw_chart, format_ms
-from dibs.spark.report.page.id_tables import render_ids, render_runs
-from dibs.spark.report.page.ranges import render_labels
+
+_ACTIVITY_COLUMNS = ("attempts", "failures", "stalled", "mean run", "longest run", "run in all", "latest end")
+
+
+def render_heat_map(figures: RangeFigures) -> str:
+    """Return a grid with a row for each day and a cell for each hour, with more colour for more starts."""
+    most = max((count for day in figures.starts for count in day.hours), default=0) or 1
+    hours = "".join(f"<span>{hour if hour % 3 == 0 else ''}</span>" for hour in range(24))
+    rows = []
+    for day in figures.starts:
+        date = datetime.fromtimestamp(day.day / 1000, UTC)
+        cells = "".join(
+            f'<i style="--part:{100 * (count / most) ** 0.5:.0f}%" '
+            f'title="{date:%Y-%m-%d} {hour:02}:00: {count:,} starts"></i>'
+            for hour, count in enumerate(day.hours)
+        )
+        rows.append(f"<span>{date:%d %b}</span>{cells}")
+    return (
+        '<div class="card wide"><h3>Starts by hour (UTC)</h3><div class="heat" role="img" '
+        f'aria-label="Starts by day and hour">{"".join(rows)}<span></span>{hours}</div>'
+        f'<p class="soft">The fullest hour has {most:,} starts.</p></div>'
+    )
+
+
+def render_workers(figures: RangeFigures) -> str:
+    """Return the table of the workers with most attempts."""
+    if not figures.workers:
+        return ""
+    head = "".join(f'<th class="n">{name}</th>' for name in _ACTIVITY_COLUMNS)
+    rows = []
+    for worker in figures.workers:
+        mean = worker.run_ms / worker.attempts if worker.attempts else None
+        values = (
+            f"{worker.attempts:,}", f"{worker.failures:,}", f"{worker.stalled:,}", format_ms(mean),
+            format_ms(worker.longest_run_ms), format_ms(worker.run_ms), format_minute(worker.last_end),
+        )  # fmt: skip
+        cells = "".join(
+            f'<td class="n{" whole" if label == "latest end" else ""}" data-label="{label}">{value}</td>'
+            for label, value in zip(_ACTIVITY_COLUMNS, values, strict=True)
+        )
+        rows.append(f'<tr><td class="id name">{clip(worker.holder)}</td>{cells}</tr>')
+    left = figures.worker_count - len(figures.workers)
+    more = f'<p class="soft">{left:,} more workers had fewer attempts.</p>' if left else ""
+    return (
+        f'<div class="card wide"><h3>Workers, the {MAX_WORKERS} with most attempts</h3>'
+        f'<table class="cards"><thead><tr><th>worker</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
+        f"</table>{more}</div>"
+    )
+
+
+_ID_COLUMNS = ("attempts", "failures", "merged", "longest wait", "longest run", "run in all")
+
+
+def render_ids(ids: TopIds, links: Mapping[str, str]) -> str:
+    """Return the tables of ids of one range. `links` has the fold of each id with runs."""
+    failing = _render_table("Ids with most failures", ids.failing, links) if ids.failing else ""
+    return (
+        f"{failing}{_render_table('Slowest ids, by their longest run', ids.slowest, links)}"
+        f"{_render_table('Most active ids, by attempts', ids.hottest, links)}"
+    )
+
+
+def render_runs(queue: QueueSummary, links: Mapping[str, str]) -> str:
+    """Return a fold with the latest runs of each id in `links`, which the tables of all ranges link to."""
+    runs = "".join(_render_fold(id, links[id], runs) for id, runs in queue.runs.items() if runs)
+    title = f"Latest {RUNS_PER_ID} runs of each listed id, at any time ({len(queue.runs)} ids)"
+    fold = f"<details><summary>{title}</summary>{runs}</details>"
+    return f'<div class="card wide runs">{fold}</div>' if runs else ""
+
+
+def _render_table(title: str, rows: Sequence[IdSummary], links: Mapping[str, str]) -> str:
+    head = "".join(f'<th class="n">{name}</th>' for name in _ID_COLUMNS)
+    body = "".join(_render_row(row, links) for row in rows)
+    return (
+        f'<div class="card wide"><h3>{title}</h3><table class="cards"><thead><tr><th>id</th>{head}</tr>'
+        f"</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _render_row(row: IdSummary, links: Mapping[str, str]) -> str:
+    name = clip(row.id)
+    if row.id in links:
+        name = f'<a href="#{links[row.id]}">{name}</a>'
+    times = (format_ms(ms) for ms in (row.longest_wait_ms, row.longest_run_ms, row.run_ms))
+    values = (f"{row.attempts:,}", f"{row.failures:,}", f"{row.merged:,}", *times)
+    cells = "".join(
+        f'<td class="n" data-label="{label}">{value}</td>'
+        for label, value in zip(_ID_COLUMNS, values, strict=True)
+    )
+    return f'<tr><td class="id name">{name}</td>{cells}</tr>'
+
+
+def _render_fold(id: str, link: str, runs: Sequence[RunSummary]) -> str:
+    return (
+        f'<details id="{link}"><summary>{clip(id)}</summary>{"".join(_render_run(run) for run in runs)}'
+        "</details>"
+    )
+
+
+def _render_run(run: RunSummary) -> str:
+    attempt = f", attempt {run.attempt}" if run.attempt else ""
+    worker = f" by {clip(run.holder)}" if run.holder else ""
+    error = ""
+    if run.error_type or run.error_message:
+        message = f": {escape(run.error_message)}" if run.error_message else ""
+        error = f'<div class="error">{clip(run.error_type or "error", "b")}{message}</div>'
+    trace = ""
+    if run.error_traceback:
+        trace = f"<details><summary>traceback</summary><pre>{escape(run.error_traceback)}</pre></details>"
+    return (
+        f'<div class="run"><b>{run.end.replace("_", " ")}</b> at {format_second(run.finished_at)}{attempt}: '
+        f"waited {format_ms(run.wait_ms)}, ran {format_ms(run.run_ms)}{worker}{error}{trace}</div>"
+    )
+
 
 _CHARTS: Final = (
     Chart(

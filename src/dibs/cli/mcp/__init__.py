@@ -1,1 +1,0 @@
-"""The server of `dibs mcp`: tools for programs that speak the Model Context Protocol."""

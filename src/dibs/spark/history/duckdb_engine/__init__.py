@@ -1,1 +1,0 @@
-"""The engine on DuckDB, in this process and without Java."""

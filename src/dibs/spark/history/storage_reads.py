@@ -1,0 +1,257 @@
+"""What an increment reads from the storage: a plan of its logs, the events, and the live jobs.
+
+The live jobs are read first, and the ends of the logs are fixed afterwards. A job that ends
+between these two steps is then in both results, and its revision range and fence (the number of its claim)
+identify it. In the opposite order, such a job could be missing from both.
+
+Jobs that ended are not read, however many outcomes the storage keeps. The reader lists one state after
+the other. Jobs that change their state during the read are found through the log.
+
+The key and the flow of a job are read from its record, in the increment that reads the event. A record is
+that of an event if its range of revisions is the same: then no enqueue has replaced the data of the job
+since. So a value is exact or missing. docs/reference/warehouse.md says when it is missing.
+
+A read of the records takes longer than the read of the events, so only the ids that may have a key or a
+flow are read: all ids of a queue with a limit by key, and the ids that flows make for their nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dibs.errors import Refused
+from dibs.model.events import LogEvent
+from dibs.model.job import Job, JobData, Slot, Successor
+from dibs.model.requests import Settings
+from dibs.model.results import ExportRecord, State
+from dibs.model.wakeup import flow_of
+from dibs.model.worker_record import without_reserved
+from dibs.spark.connection import StorageConnection, run_in_thread
+from dibs.spark.history.tables import JOB_COLUMNS
+from dibs.spark.history.warehouse.manifest import folder_name
+from dibs.spark.schemas import arrow_schema
+from dibs.spark.source.pages import PAGE, QueuePart, log_pages, offset_ranges, record_pages
+from dibs.spark.source.record_columns import to_record_batch
+
+
+class LogRange(Struct, frozen=True):
+    """A range of one queue's log: behind `after` (None: from the oldest event on), up to `until`."""
+
+    queue: str
+    after: str | None
+    until: str
+    #: True if the range has at most one page of events.
+    is_short: bool = False
+    #: True if the queue has a limit by key (per_key or key_rate), so that its jobs may have keys.
+    has_keys: bool = False
+
+
+class ReadPlan(Struct, frozen=True, kw_only=True):
+    """The log ranges that one increment reads. Sent to Spark as JSON, in an option of the data source."""
+
+    ranges: tuple[LogRange, ...]
+    #: Queue -> offset at which the next increment starts.
+    offsets: dict[str, str]
+    #: Queues with events that were trimmed before they were read.
+    gaps: tuple[str, ...]
+    #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
+    names: dict[str, str]
+    #: Number of tasks to divide the short ranges among.
+    tasks: int
+
+
+def source_name(url: str) -> str:
+    """Return a storage's URL without secrets and with its prefix: each prefix is a separate storage."""
+    shown = run_in_thread(lambda: _display_url(url))
+    prefix = dict(parse_qsl(url.partition("?")[2])).get("prefix")
+    if prefix is None or "prefix=" in shown:
+        return shown
+    return f"{shown}{'&' if '?' in shown else '?'}prefix={prefix}"
+
+
+def _display_url(url: str) -> str:
+    with StorageConnection(url) as connection:
+        return connection.storage.url
+
+
+def plan_read(
+    url: str, offsets: Mapping[str, str], queues: Iterable[str] = (), *, tasks: int = 1
+) -> ReadPlan:
+    """Return the ranges of the logs behind `offsets`; without `queues`, of all queues.
+
+    A log with many new events is split into several ranges. Raise Refused if a log ends before its
+    offset: then it is not the log that earlier increments have read.
+    """
+    return run_in_thread(lambda: _plan_read(url, offsets, set(queues), tasks))
+
+
+def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: int) -> ReadPlan:
+    found: list[LogRange] = []
+    gaps, new_offsets = [], dict(offsets)
+    with StorageConnection(url) as connection:
+        infos = without_reserved(connection.run(connection.storage.queues()))
+        keyed = {info.name for info in infos if _has_key_limit(info.settings)}
+        names = sorted(queues or {info.name for info in infos})
+        for queue in names:
+            after = offsets.get(queue) or None
+            until = connection.log_end(queue)
+            if after is not None and until < after:
+                raise Refused(
+                    f"the log of queue {queue!r} ends before the offset that this warehouse has read: the "
+                    "storage was emptied, or is another one with the same URL. Use a new warehouse for it",
+                    field="warehouse",
+                )
+            if not until or until == after:
+                continue
+            page = connection.run(connection.storage.events(queue, after=after, limit=PAGE))
+            if page.fell_off and after is not None:
+                gaps.append(queue)
+                after = None
+            log = LogRange(queue, after, until, is_short=page.offset >= until, has_keys=queue in keyed)
+            found += _split_range(connection, log, tasks)
+            new_offsets[queue] = until
+    keys = {folder_name(queue): queue for queue in names}
+    return ReadPlan(
+        ranges=tuple(found),
+        offsets=new_offsets,
+        gaps=tuple(gaps),
+        names={key: queue for key, queue in keys.items() if key != queue},
+        tasks=tasks,
+    )
+
+
+def _has_key_limit(settings: Settings) -> bool:
+    return settings.per_key is not None or settings.key_rate is not None
+
+
+def _split_range(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
+    if log.is_short:
+        return [log]
+    parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)
+    return [replace(log, after=after, until=until) for after, until in parts]
+
+
+Row = tuple[Any, ...]
+
+#: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
+#: once.
+LISTING_ORDER: Final[tuple[State, ...]] = ("blocked", "waiting", "active")
+
+
+def live_record_pages(
+    connection: StorageConnection, queue: str, *, is_logged: bool
+) -> Iterator[Sequence[ExportRecord]]:
+    """Yield pages of records that contain every live job of a queue.
+
+    If an id comes twice, its last record counts. A listing can miss a live job only if the job returned
+    to waiting or was promoted from successor to current job during the read. Such a change ends an
+    attempt, which the log records. So all ids with events since the start are read once more.
+
+    On Postgres the log may lag behind a transaction that stays open. Then the next increment reads the
+    job, and counts the minutes since its enqueue again.
+
+    If the log is off (`is_logged` is false), or events were trimmed during the read, all ids of the
+    queue are read.
+    """
+    if not is_logged:
+        yield from record_pages(connection, QueuePart(queue))
+        return
+    since = connection.log_end(queue) or None
+    for state in LISTING_ORDER:
+        yield from record_pages(connection, QueuePart(queue, state=state))
+    until = connection.log_end(queue)
+    if connection.run(connection.storage.events(queue, after=since, limit=1)).fell_off:
+        yield from record_pages(connection, QueuePart(queue))
+        return
+    for page in log_pages(connection, QueuePart(queue, after=since, until=until), gaps=True):
+        yield from record_pages(
+            connection, QueuePart(queue, ids=tuple({event.id for _, event in page if event.id}))
+        )
+
+
+def live_rows(queue: str, record: ExportRecord, seen: int) -> Iterator[Row]:
+    """Yield the rows of the current job of an id and of its successor, if they exist."""
+    if (job := record.slot.current) is not None:
+        run = job.run
+        fence, claimed = (run.fence, run.claimed_at) if run else (None, None)
+        state = "active" if run else "waiting"
+        times = (job.enqueued_at, _due_time(job), claimed)
+        yield (queue, job.id, state, job.first, fence, *times, *_data_columns(job.data), seen)
+    if (blocked := record.slot.successor) is not None:
+        times = (blocked.enqueued_at, _due_time(blocked), None)
+        yield (queue, record.id, "blocked", blocked.first, None, *times, *_data_columns(blocked.data), seen)
+
+
+def _data_columns(data: JobData) -> Row:
+    """Return the key for the limits of the queue, the flow of the job, and the size of its memo."""
+    return (data.key, flow_of(data.attributes), None if data.memo is None else len(data.memo))
+
+
+def _due_time(job: Job | Successor) -> int:
+    return max(job.run_at, job.enqueued_at)
+
+
+#: The id of a node that its flow has made: the id of the flow, a number in base 36, and that of the node.
+NODE_ID: Final = re.compile(r".+/[0-9a-z]+/[0-9]+", re.DOTALL)
+#: Records in memory at once. A result of an outcome may have 1 MiB.
+RECORDS: Final = 100
+
+#: Id, first and last revision of a job -> its key and its flow.
+KnownJobs = Mapping[tuple[str, int, int], tuple[str | None, str | None]]
+
+
+def event_batches(connection: StorageConnection, log: LogRange) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a range, page by page, with the columns of `events` and JOB_COLUMNS."""
+    part = QueuePart(log.queue, after=log.after, until=log.until)
+    for page in log_pages(connection, part, gaps=False):
+        if page:
+            yield _event_batch(log, page, _read_jobs(connection, log, page))
+
+
+def _event_batch(log: LogRange, page: Sequence[tuple[str, LogEvent]], known: KnownJobs) -> pa.RecordBatch:
+    batch = to_record_batch("events", folder_name(log.queue), page, arrow_schema("events"))
+    for index, column in enumerate(JOB_COLUMNS):
+        batch = batch.append_column(column, _job_column(page, known, index))
+    return batch
+
+
+def _job_column(page: Sequence[tuple[str, LogEvent]], known: KnownJobs, index: int) -> pa.Array:
+    if not known:
+        return pa.nulls(len(page), pa.string())
+    jobs = (known.get((event.id, event.first, event.revision)) for _, event in page)
+    return pa.array([None if job is None else job[index] for job in jobs], pa.string())
+
+
+def _read_jobs(
+    connection: StorageConnection, log: LogRange, page: Sequence[tuple[str, LogEvent]]
+) -> KnownJobs:
+    ids = (event.id for _, event in page if event.id)
+    # Most ids have no slash, and a search for one takes less time than the pattern.
+    wanted = [*dict.fromkeys(id for id in ids if log.has_keys or ("/" in id and NODE_ID.fullmatch(id)))]
+    known: dict[tuple[str, int, int], tuple[str | None, str | None]] = {}
+    for begin in range(0, len(wanted), RECORDS):
+        part = QueuePart(log.queue, ids=tuple(wanted[begin : begin + RECORDS]))
+        for records in record_pages(connection, part):
+            for record in records:
+                known.update(_jobs_in(record.id, record.slot))
+    return known
+
+
+def _jobs_in(id: str, slot: Slot) -> KnownJobs:
+    """Return the jobs of an id: the current one, its successor, and the one that ended last."""
+    found = {
+        (id, part.first, part.revision): (part.data.key, flow_of(part.data.attributes))
+        for part in (slot.current, slot.successor)
+        if part is not None
+    }
+    if (ended := slot.outcome) is not None:
+        key = None if ended.data is None else ended.data.key
+        found[id, ended.first, ended.revision] = (key, flow_of(ended.kept_attributes))
+    return found

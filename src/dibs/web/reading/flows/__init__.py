@@ -1,1 +1,0 @@
-"""Page models of flows and batches: lists, one flow with its drawing, one batch with its segments."""

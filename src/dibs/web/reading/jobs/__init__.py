@@ -1,1 +1,0 @@
-"""Page models of single jobs: an id with its story, and the form that enqueues a job."""
