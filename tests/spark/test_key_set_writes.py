@@ -22,7 +22,7 @@ from dibs.storage.key_sets import StoredMembers
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres import key_sets as postgres_key_sets
 from dibs.storage.redis import RedisStorage
-from dibs.storage.redis import key_sets as redis_key_sets
+from dibs.storage.redis import storage as redis_storage
 from tests.spark.source_storages import at, jobs, records
 from tests.storage_urls import new_url
 
@@ -214,7 +214,7 @@ def test_each_batch_is_sent_once(url: str, storage_class: Any, monkeypatch: pyte
 
 
 def test_a_key_set_of_many_batches_is_read_in_pages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (postgres_key_sets, redis_key_sets):
+    for module in (postgres_key_sets, redis_storage):
         monkeypatch.setattr(module, "_PAGE", 2)
     write(url, rows())
 
