@@ -116,7 +116,7 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     ),
     "lua_keys_are_remembered_for_ever": (
         "a request_key acts once: within its time",
-        "enqueue",
+        "include/enqueue_requests",
         "  if queue.now >= unpack_from('>I8', text, 20) then return nil end\n",
         "",
     ),
