@@ -16,7 +16,7 @@ from pyspark.sql import datasource as ds
 from pyspark.sql.types import StructType
 
 from dibs.spark.source.arrow_rows import read_batches
-from dibs.storage.column_queries import ColumnQuery
+from dibs.storage.abilities import ColumnQuery
 
 if TYPE_CHECKING:
     from adbc_driver_manager import AdbcStatement

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from dibs.storage.many_queues import ManyQueues
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import LawFailure

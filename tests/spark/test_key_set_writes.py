@@ -18,7 +18,7 @@ from dibs.spark.source import partition_writer
 from dibs.spark.source.options import write_options
 from dibs.spark.source.partition_writer import WriteTask, write_partition
 from dibs.spark.write_report import PartitionReport
-from dibs.storage.key_sets import StoredMembers
+from dibs.storage.abilities import StoredMembers
 from dibs.storage.postgres import PostgresStorage
 from dibs.storage.postgres import key_sets as postgres_key_sets
 from dibs.storage.redis import RedisStorage

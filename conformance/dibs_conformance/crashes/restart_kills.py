@@ -18,7 +18,7 @@ from random import Random
 
 from attrs import evolve, frozen
 
-from dibs.storage.compaction import Compaction
+from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.concurrent.client import OnCall, ignore, run_program, take_snapshot
 from dibs_conformance.concurrent.process_clients import (
     TIMEOUT,
@@ -247,8 +247,8 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
     def act(program: Program, on_call: OnCall) -> None:
         with lines.trace():
             run((client.scene.action,), program, on_call)
-            if client.point.compacts and isinstance(opened.storage, Compaction):
-                runner.run(opened.storage.compact())
+            if client.point.compacts and (compaction := ability(opened.storage, Compaction)) is not None:
+                runner.run(compaction.compact())
 
     # The rehearsal counts the lines of the action, in another queue and at an earlier time than the history.
     rehearsal = Program((), f"{client.queue} rehearsed", ClientState(), client.now - REHEARSED_BEFORE)

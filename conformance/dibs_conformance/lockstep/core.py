@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 from dibs.model.job import FAIL_SUFFIX, Origin, Slot
 from dibs.model.requests import Settings
 from dibs.model.results import ClaimResult, ExportRecord, State
-from dibs.storage.compaction import Compaction
+from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
 from dibs_conformance.answer_types import VERBS, check_result
 from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
@@ -85,9 +85,9 @@ def interruption_kinds(*, durable: bool, compacts: bool) -> tuple[Kind, ...]:
 
 def compact_handle(opened: OpenedStorage, runner: LoopRunner, handle: int) -> None:
     """Call the method `compact` of a handle, if its storage offers it."""
-    storage = opened.handles[handle]
-    if isinstance(storage, Compaction):
-        runner.run(storage.compact())
+    compaction = ability(opened.handles[handle], Compaction)
+    if compaction is not None:
+        runner.run(compaction.compact())
 
 
 @define

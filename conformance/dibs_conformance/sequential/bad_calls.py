@@ -35,8 +35,8 @@ from dibs.model.requests import (
     Settlement,
 )
 from dibs.model.results import ExportRecord, SettleAndClaimResult
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values

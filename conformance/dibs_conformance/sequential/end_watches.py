@@ -1,4 +1,4 @@
-"""Probe of the watches of `dibs.storage.end_watches`: when they are called, and with which outcome.
+"""Probe of the watches of `dibs.storage.abilities`: when they are called, and with which outcome.
 
 A storage without watches passes.
 """
@@ -13,7 +13,7 @@ from attrs import define
 
 from dibs.model.job import Job, JobData, NewJob, Outcome, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
-from dibs.storage.end_watches import EndWatches, StopWatching, with_end_watches
+from dibs.storage.abilities import EndWatches, StopWatching, ability
 from dibs.storage.protocol import Storage
 
 TTL: Final = 60_000
@@ -53,7 +53,7 @@ class Watched:
 
 async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
     """Return the number of stories, and a message for each one with a wrong call."""
-    watches = with_end_watches(storage)
+    watches = ability(storage, EndWatches)
     if watches is None:
         return len(STORIES), []
     watched = Watched(storage, watches, (await storage.grant([QUEUE], TTL, "kit")).lease)

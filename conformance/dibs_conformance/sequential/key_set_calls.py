@@ -1,7 +1,7 @@
 """Probe of batches whose request keys are kept as a key set: each acts as an enqueue with request keys.
 
 Twin queues get the same jobs. One gets the requests by `enqueue`, the other by `enqueue_batch`, if the
-storage has the methods of `dibs.storage.key_sets`. Without them, both queues get requests with keys.
+storage has the methods of `dibs.storage.abilities`. Without them, both queues get requests with keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.model.results import EnqueueStatus
-from dibs.storage.key_sets import KeySets
+from dibs.storage.abilities import KeySets, ability
 from dibs.storage.protocol import Storage
 
 NOW: Final = 1_767_225_600_000
@@ -116,8 +116,8 @@ def _request(id: str) -> EnqueueRequest:
 async def _send(
     storage: Storage, queue: str, columns: RequestColumns, now: int
 ) -> list[EnqueueStatus] | None:
-    if isinstance(storage, KeySets):
-        statuses = await storage.enqueue_batch(queue, SET, 1, columns, now=now)
+    if (key_sets := ability(storage, KeySets)) is not None:
+        statuses = await key_sets.enqueue_batch(queue, SET, 1, columns, now=now)
         return None if statuses is None else list(statuses)
     return [answer.status for answer in await storage.enqueue(queue, columns.requests(SET), now=now)]
 
@@ -126,14 +126,14 @@ async def _check_members(
     storage: Storage, queue: str, columns: RequestColumns, statuses: Sequence[EnqueueStatus], now: int
 ) -> list[tuple[str, Any, Any]]:
     """Return what the key set should hold and holds: now, after a second batch of this number, and later."""
-    if not isinstance(storage, KeySets):
+    if (key_sets := ability(storage, KeySets)) is None:
         return []
     kept = dict(zip(columns.members, statuses, strict=True))
     jobs = await _read(storage, queue, now)
     other = RequestColumns(ids=["late"], payloads=[b"1"], members=[b"l" * 16])
-    taken = await storage.enqueue_batch(queue, SET, 1, other, now=now + 2)
-    before = await storage.read_key_set(queue, SET, now=now + KEY_AGE)
-    after = await storage.read_key_set(queue, SET, now=now + 1 + KEY_AGE)
+    taken = await key_sets.enqueue_batch(queue, SET, 1, other, now=now + 2)
+    before = await key_sets.read_key_set(queue, SET, now=now + KEY_AGE)
+    after = await key_sets.read_key_set(queue, SET, now=now + 1 + KEY_AGE)
     pruned = await storage.prune(queue, 100, now=now + 1 + KEY_AGE)
     again = await storage.prune(queue, 100, now=now + 1 + KEY_AGE)
     return [
@@ -141,7 +141,7 @@ async def _check_members(
         ("the jobs after a taken number", jobs, await _read(storage, queue, now)),
         ("the members", (kept, 1, False), tuple(before)),
         ("the expired members", {}, after.statuses),
-        ("the members of another set", {}, (await storage.read_key_set(queue, "write/1", now=now)).statuses),
+        ("the members of another set", {}, (await key_sets.read_key_set(queue, "write/1", now=now)).statuses),
         ("the pruned batches", (True, 0), (pruned.request_keys > 0, again.request_keys)),
     ]
 

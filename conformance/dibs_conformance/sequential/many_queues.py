@@ -11,7 +11,7 @@ from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ClaimResult
-from dibs.storage.many_queues import ManyQueues
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.target import Locations
 

@@ -16,7 +16,7 @@ from dibs.model.requests import (
     SettingsPatch,
     Settlement,
 )
-from dibs.storage.compaction import Compaction
+from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.lockstep.core import OFTEN
 from dibs_conformance.sequential.end_histories import keep_attributes, release_with_a_time
 from dibs_conformance.sequential.memo_histories import end_with_a_memo, keep_a_memo
@@ -67,7 +67,7 @@ INTERRUPTED = (
 async def offers_compaction(locations: Locations) -> bool:
     """Return whether the storage offers its rare work."""
     async with locations.open(locations.new(), "manual") as storage:
-        return isinstance(storage, Compaction)
+        return ability(storage, Compaction) is not None
 
 
 def walk_through_restarts(session: ExampleSession) -> None:

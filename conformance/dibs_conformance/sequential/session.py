@@ -29,7 +29,7 @@ class ExampleSession:
     checker: LawChecker
     runner: LoopRunner
     durable: bool = False
-    #: True if the storage offers its rare work (dibs.storage.compaction).
+    #: True if the storage offers its rare work (dibs.storage.abilities).
     compacts: bool = False
     cross_queue: bool = False
     #: True if claims of the storage obey `per_key`, `rate` and `key_rate`.

@@ -1,7 +1,7 @@
 """Probes of calls with one job under the system clock.
 
 A storage may have fast paths for such calls, and optional methods that send them without a task
-(`dibs.storage.direct_enqueue`). Under a manual clock, these are not used, so the
+(`dibs.storage.abilities`). Under a manual clock, these are not used, so the
 random examples and the other probes do not reach them. Each story runs once for each way to enqueue.
 """
 
@@ -18,7 +18,7 @@ from dibs.model.check_jobs import CheckedBatch, check_batch
 from dibs.model.job import Job, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, Reject, Release, SettingsPatch, Settlement
 from dibs.model.results import EnqueueResult
-from dibs.storage.direct_enqueue import BlockingEnqueue, with_blocking_enqueue, with_direct_enqueue
+from dibs.storage.abilities import BlockingEnqueue, DirectEnqueue, ability
 from dibs.storage.protocol import Storage
 
 TTL: Final = 60_000
@@ -98,16 +98,16 @@ def ways_to_enqueue(storage: Storage) -> dict[str, Enqueue]:
         return await _send_on_thread(storage, queue, check_batch([one])) or await by_verb(queue, one)
 
     ways: dict[str, Enqueue] = {"enqueue": by_verb}
-    if with_direct_enqueue(storage) is not None:
+    if ability(storage, DirectEnqueue) is not None:
         ways["start_enqueue"] = directly
-    if with_blocking_enqueue(storage) is not None:
+    if ability(storage, BlockingEnqueue) is not None:
         ways["enqueue_blocking"] = on_a_thread
     return ways
 
 
 async def _send_directly(storage: Storage, queue: str, batch: CheckedBatch) -> EnqueueResult | None:
     """Return the result of a direct enqueue; None if it was not sent, or surely did not run."""
-    direct = with_direct_enqueue(storage)
+    direct = ability(storage, DirectEnqueue)
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     if direct is None or not direct.start_enqueue(queue, batch, ended.set_result):
         return None
@@ -119,7 +119,7 @@ async def _send_directly(storage: Storage, queue: str, batch: CheckedBatch) -> E
 
 async def _send_on_thread(storage: Storage, queue: str, batch: CheckedBatch) -> EnqueueResult | None:
     """Return the result of an enqueue on a thread; None if no connection for it gets ready."""
-    blocking = cast("BlockingEnqueue", with_blocking_enqueue(storage))
+    blocking = cast("BlockingEnqueue", ability(storage, BlockingEnqueue))
     for _ in range(ATTEMPTS):
         if (results := await asyncio.to_thread(blocking.enqueue_blocking, queue, batch)) is not None:
             return results[0]

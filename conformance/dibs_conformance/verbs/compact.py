@@ -1,8 +1,8 @@
-"""The operation `compact`: the rare work of a storage, for example a checkpoint (dibs.storage.compaction)."""
+"""The operation `compact`: the rare work of a storage, for example a checkpoint (dibs.storage.abilities)."""
 
 from __future__ import annotations
 
-from dibs.storage.compaction import Compaction
+from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
 from dibs_conformance.verbs.actions import ClientAction
 from dibs_conformance.verbs.situations import WITH_SUCCESSOR
@@ -12,8 +12,8 @@ from dibs_conformance.verbs.verb import Scene, Verb
 async def compact(storage: Storage, _: str, *, now: int) -> None:
     """Call `compact` of the storage, if it has this method."""
     del now
-    if isinstance(storage, Compaction):
-        await storage.compact()
+    if (compaction := ability(storage, Compaction)) is not None:
+        await compaction.compact()
 
 
 VERB = Verb(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import QueueStep, Settlement
 from dibs.model.results import ClaimResult, SettleAndClaimResult
-from dibs.storage.many_queues import ManyQueues
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import wrong_answer

@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 from dibs.doctor.checks import check_clock, check_leases, check_queues, check_workers
 from dibs.doctor.facts import Facts, read_facts
 from dibs.model.findings import SEVERITIES, Finding, Rule
-from dibs.storage.diagnosis import Diagnosis
+from dibs.storage.abilities import Diagnosis, ability
 from dibs.storage.protocol import Storage
 
 T = TypeVar("T")
@@ -73,9 +73,8 @@ async def examine_open(storage: Storage, clock: Callable[[], float] = time.time)
 
 
 async def _diagnose(storage: Storage) -> list[Finding]:
-    if not isinstance(storage, Diagnosis):
-        return []
-    return [*await storage.diagnose()]
+    diagnosis = ability(storage, Diagnosis)
+    return [] if diagnosis is None else [*await diagnosis.diagnose()]
 
 
 async def _examine_content(storage: Storage, clock: Callable[[], float]) -> Report:

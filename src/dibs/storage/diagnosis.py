@@ -1,25 +1,10 @@
-"""The optional method with which a storage examines its server or folder, and the findings about layouts."""
+"""The findings about the layouts of storages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from dibs.model.findings import Finding, Rule
-
-
-@runtime_checkable
-class Diagnosis(Protocol):
-    """The method of a storage that knows which settings of its server or its folder endanger jobs."""
-
-    async def diagnose(self) -> Sequence[Finding]:
-        """Return findings about the server or the folder.
-
-        The storage need not be open. The method uses connections of its own, reads settings and sizes but no
-        jobs, and changes nothing. Raise StorageError if the server cannot be reached.
-        """
-        ...
-
 
 LAYOUT_NEWER: Final = Rule(
     "layout-newer",

@@ -23,9 +23,10 @@ Terms for one id of a queue, its slot:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from dibs.model.job import Slot
 from dibs.model.requests import End, EnqueueRequest, JobPatch, Settings, SettingsPatch, Settlement
@@ -60,6 +61,15 @@ Watch = Literal["work", "events", "ids", "progress"]
 
 #: The value of `after` with which `events` starts at the current end of the log.
 LATEST = "~"
+#: The verbs of a storage that change no stored state.
+READS: Final[set[str]] = set()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def reads(verb: F) -> F:
+    """Declare that a verb changes no stored state: without an answer, nothing was written."""
+    READS.add(verb.__name__)
+    return verb
 
 
 @runtime_checkable
@@ -260,10 +270,12 @@ class Storage(Protocol):
         """
         ...
 
+    @reads
     async def get(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[Slot]:
         """Return the slot of each id, without an expired outcome. The slot of an unknown id is empty."""
         ...
 
+    @reads
     async def list(
         self,
         queue: str,
@@ -282,6 +294,7 @@ class Storage(Protocol):
         """
         ...
 
+    @reads
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         """Return up to `parts` - 1 cursors that divide an export, or the listing of a state, into parts.
 
@@ -295,10 +308,12 @@ class Storage(Protocol):
 
     # -- queues --------------------------------------------------------------------------------------
 
+    @reads
     async def counts(self, queues: Sequence[str], *, now: int | None = None) -> dict[str, Counts]:
         """Return the number of ids in each state. Above 10,000 it may be inexact (`approximate`)."""
         ...
 
+    @reads
     async def queues(self) -> Sequence[QueueInfo]:
         """Return the queues that were used or configured, with their settings. The list may lag behind."""
         ...
@@ -317,6 +332,7 @@ class Storage(Protocol):
         """
         ...
 
+    @reads
     async def export(
         self, queue: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> ExportPage:
@@ -335,6 +351,7 @@ class Storage(Protocol):
 
     # -- log and wake-ups ----------------------------------------------------------------------------
 
+    @reads
     async def events(
         self, queue: str, *, after: str | None = None, limit: int = 100, now: int | None = None
     ) -> EventPage:
@@ -363,6 +380,12 @@ class Storage(Protocol):
         so callers also poll at a slow rate.
         """
         ...
+
+
+#: The verbs that answer without waiting for a change, so that a caller may give each a deadline.
+VERBS: Final = frozenset(
+    name for name, verb in vars(Storage).items() if iscoroutinefunction(verb) and name[0] != "_"
+) - {"wait"}
 
 
 class BlockingClaims(Protocol):

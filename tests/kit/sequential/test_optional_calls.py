@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.redis import RedisStorage
 from dibs.storage.registry import open_storage, with_option
 from dibs_conformance.sequential import end_watches

@@ -19,13 +19,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from attrs import define, field, frozen
 
 from dibs.client.options.arguments import Seconds, duration_seconds
 from dibs.errors import DibsError, OutcomeUnknown, Refused, StorageBusy
-from dibs.storage.protocol import Storage
+from dibs.storage.abilities import LockWaits, ability
+from dibs.storage.protocol import READS, VERBS, Storage
 from dibs.storage.unsent import mark_unsent, unsent_wait
 
 #: Seconds of the deadline of a call, if the app sets no other.
@@ -36,25 +37,6 @@ LOCK_WAIT: Final = 0.1
 MAX_ATTEMPTS: Final = 3
 #: The part of a deadline for which the server of a storage waits for a lock. The rest is for its answer.
 LOCK_SHARE: Final = 0.9
-
-_READS: Final = frozenset(("get", "list", "split", "counts", "queues", "events", "export"))
-_WRITES: Final = frozenset(
-    [
-        "enqueue",
-        "settle",
-        "finish",
-        "renew",
-        "drop",
-        "report",
-        "cancel",
-        "amend",
-        "retry_failed",
-        "forget",
-        "configure",
-        "prune",
-        "import_",
-    ]
-)
 
 
 def check_call_timeout(call_timeout: Seconds | None) -> float | None:
@@ -70,21 +52,10 @@ def check_call_timeout(call_timeout: Seconds | None) -> float | None:
     return seconds
 
 
-class LockWaits(Protocol):
-    """The optional method of a storage whose verbs can wait for a lock of an open transaction."""
-
-    def limit_lock_waits(self, seconds: float) -> Storage:
-        """Return the same storage with verbs that raise StorageBusy after `seconds` at a lock."""
-        ...
-
-
 def with_lock_waits(storage: Storage, seconds: float) -> Storage | None:
     """Return the storage with limited waits for locks; None if it has no such limit."""
-    # Looked up in the class. A wrapper with `__getattr__` would return the method of the storage inside it,
-    # and the calls would bypass the wrapper.
-    if not hasattr(type(storage), "limit_lock_waits"):
-        return None
-    return cast("LockWaits", storage).limit_lock_waits(seconds)
+    limited = ability(storage, LockWaits)
+    return None if limited is None else limited.limit_lock_waits(seconds)
 
 
 @frozen
@@ -137,7 +108,7 @@ class BoundedStorage:
         return storage if seconds is None else cast("Storage", cls(storage, seconds))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _READS or name in _WRITES:
+        if name in VERBS:
             return partial(self._call, name)
         return getattr(self._storage, name)
 
@@ -150,14 +121,14 @@ class BoundedStorage:
                     return await getattr(limited or self._storage, name)(*args, **kwargs)
                 except StorageBusy as error:
                     # A read waits for no lock of another transaction. Its server has ended the statement.
-                    if limited is None or name in _READS:
+                    if limited is None or name in READS:
                         raise
                     return await self._wait_for_lock(limit, error, name, *args, **kwargs)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             timeout = CallTimeout(self._seconds, name, self._storage.url)
-            raise timeout.cancelled_error(error.__cause__, read_only=name in _READS) from None
+            raise timeout.cancelled_error(error.__cause__, read_only=name in READS) from None
 
     async def _wait_for_lock(
         self, limit: asyncio.Timeout, busy: StorageBusy, name: str, *args: Any, **kwargs: Any

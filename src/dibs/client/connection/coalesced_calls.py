@@ -22,7 +22,7 @@ from dibs.model.job import NewJob, OutcomeRetention, Slot
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
-from dibs.storage.direct_enqueue import OnEnd, with_direct_enqueue
+from dibs.storage.abilities import DirectEnqueue, OnEnd, ability
 from dibs.storage.protocol import Storage
 
 #: Number of coalescers of one verb at which the idle ones are removed. Each takes about 800 bytes.
@@ -112,7 +112,7 @@ class CoalescedCalls:
     def _direct_enqueues(
         self, limited: Storage, queue: str, timeout: CallTimeout
     ) -> DirectCalls[CheckedRequest, EnqueueResult] | None:
-        if (storage := with_direct_enqueue(limited)) is None:
+        if (storage := ability(limited, DirectEnqueue)) is None:
             return None
         start, limits = storage.start_enqueue, self._limits
 

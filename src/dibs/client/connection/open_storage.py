@@ -20,7 +20,7 @@ from dibs.client.connection.pending_calls import copy_error
 from dibs.client.connection.shared_waits import SharedWaits
 from dibs.errors import NotRunning, OutcomeUnknown, Refused
 from dibs.model.limits import Limits
-from dibs.storage.end_watches import EndWatches, with_end_watches
+from dibs.storage.abilities import EndWatches, ability
 from dibs.storage.protocol import Storage
 
 
@@ -108,7 +108,7 @@ class OpenStorage:
         self.coalesced: CoalescedCalls = CoalescedCalls(storage, seconds, self.slots.is_starting)
         self.retentions: QueueRetentions = QueueRetentions(storage)
         self.waits: SharedWaits = SharedWaits(storage)
-        self.end_watches: EndWatches | None = with_end_watches(storage)
+        self.end_watches: EndWatches | None = ability(storage, EndWatches)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         #: True if `close` closes the storage, too. False if other event loops use the same object.
         self.is_owner = is_owner

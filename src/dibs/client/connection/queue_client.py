@@ -29,7 +29,7 @@ from dibs.model.limits import Limits
 from dibs.model.plain_values import to_plain_text
 from dibs.model.requests import EnqueueRequest, SettingsPatch, Settlement
 from dibs.model.results import EnqueueResult, SettleResult
-from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.protocol import Storage
 
 

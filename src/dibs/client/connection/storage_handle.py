@@ -38,8 +38,8 @@ from dibs.errors import ConfigurationError, NoStorage, NotRunning, StorageUnavai
 from dibs.model.check_jobs import CheckedBatch, check_request
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
+from dibs.storage.abilities import BlockingEnqueue, ability
 from dibs.storage.addresses import absolute_url, check_url, redact_url
-from dibs.storage.direct_enqueue import BlockingEnqueue, with_blocking_enqueue
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from dibs.storage.running_loop import current_loop, no_loop_error, running_loop
@@ -154,7 +154,7 @@ class ThreadEnqueues:
     async def _enqueue_on_loop(self, queue: str, request: EnqueueRequest) -> EnqueueResult:
         # Another loop than that of `_opened`, if that loop has ended.
         opened = await self._ensure_open()
-        if (storage := with_blocking_enqueue(opened.storage)) is not None:
+        if (storage := ability(opened.storage, BlockingEnqueue)) is not None:
             storage.prepare_blocking()
         turn = opened.slots.acquire(queue)
         try:
@@ -170,7 +170,7 @@ def thread_enqueues(
     """Return the target for enqueues on threads; None if the storage is not open or has no such enqueue."""
     if opened is None or not opened.loop.is_running():
         return None
-    storage = with_blocking_enqueue(opened.storage)
+    storage = ability(opened.storage, BlockingEnqueue)
     return None if storage is None else ThreadEnqueues(ensure_open, opened, storage)
 
 

@@ -30,7 +30,7 @@ from dibs.model.wakeup import FLOW_ATTRIBUTE, flow_of
 from dibs.spark.arrow_types import ARROW_TYPES
 from dibs.spark.source.pushdown import Predicate
 from dibs.spark.source.record_columns import NO_JSON, json_or_none, passing_mask, validate_json
-from dibs.storage.column_queries import NULL_NUMBER, NUMBERS_COLUMN, ColumnQuery
+from dibs.storage.abilities import NULL_NUMBER, NUMBERS_COLUMN, ColumnQuery
 
 if TYPE_CHECKING:
     from adbc_driver_manager import AdbcDatabase

@@ -27,7 +27,7 @@ from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.pages import id_ranges, log_pages, offset_ranges, record_pages
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.record_columns import ITEMS, Item, passing_items, to_record_batch
-from dibs.storage.column_queries import ColumnQueries, ColumnQuery, ColumnTable
+from dibs.storage.abilities import ColumnQueries, ColumnQuery, ColumnTable, ability
 
 logger: Final = logging.getLogger("dibs.spark")
 
@@ -120,13 +120,13 @@ class TableReader(Shipped, ds.DataSourceReader):
         until: str | None,
     ) -> ColumnQuery | None:
         """Return the query of a range of ids, which a task can run without opening the storage."""
-        storage, table = connection.storage, self._options.table
-        if not isinstance(storage, ColumnQueries) or table not in get_args(ColumnTable):
+        queries, table = ability(connection.storage, ColumnQueries), self._options.table
+        if queries is None or table not in get_args(ColumnTable):
             return None
         names = [*self._schema.names, *(predicate.column.name for predicate in self._predicates.predicates)]
         columns = storage_columns(names)
         return connection.run(
-            storage.column_query(
+            queries.column_query(
                 cast("ColumnTable", table), queue, columns, state=state, after=after, until=until
             )
         )

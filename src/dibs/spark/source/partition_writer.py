@@ -22,7 +22,7 @@ from dibs.spark.connection import StorageConnection, absolute_location
 from dibs.spark.source.options import WriteOptions
 from dibs.spark.source.row_requests import RequestBuilder
 from dibs.spark.write_report import PartitionReport
-from dibs.storage.key_sets import KeySets
+from dibs.storage.abilities import KeySets, ability
 
 #: Seconds before each retry of an enqueue whose reply was lost. Request keys make the retry safe.
 RETRY_DELAYS: Final = (0.1, 1.0)
@@ -48,9 +48,8 @@ class BatchSink(Protocol):
 
 def open_sink(connection: StorageConnection, queue: str, key_prefix: str) -> BatchSink:
     """Return the sink of a partition. Its request keys begin with `key_prefix` and "/"."""
-    storage = connection.storage
-    if isinstance(storage, KeySets):
-        return KeySetSink(connection, storage, queue, key_prefix)
+    if (key_sets := ability(connection.storage, KeySets)) is not None:
+        return KeySetSink(connection, key_sets, queue, key_prefix)
     return RequestSink(connection, queue, key_prefix)
 
 

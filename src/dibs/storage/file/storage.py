@@ -119,7 +119,7 @@ class FileStorage(IndexedStorage):
         self._last_catch_up = 0.0
 
     async def diagnose(self) -> list[Finding]:
-        """Examine the folder; see dibs.storage.diagnosis.Diagnosis."""
+        """Examine the folder; see dibs.storage.abilities.Diagnosis."""
         return await asyncio.to_thread(diagnosis.diagnose, self._directory, fsync=self._fsync)
 
     # -- open and close ------------------------------------------------------------------------------

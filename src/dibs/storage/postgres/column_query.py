@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dibs.model.results import State
-from dibs.storage.column_queries import NULL_NUMBER, NUMBERS_COLUMN, ColumnTable
+from dibs.storage.abilities import NULL_NUMBER, NUMBERS_COLUMN, ColumnTable
 from dibs.storage.postgres.codec.parameters import sendable_id
 
 _SAME: Final = ("id", "enqueues", "first", "revision")

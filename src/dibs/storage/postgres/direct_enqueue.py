@@ -1,4 +1,4 @@
-"""Enqueues of one job on Postgres that are sent without a task; see dibs.storage.direct_enqueue.
+"""Enqueues of one job on Postgres that are sent without a task; see dibs.storage.abilities.
 
 They are single requests that set only id and payload, on a connection that has their prepared statement.
 """
@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from dibs.errors import DibsError, OutcomeUnknown, StorageReadOnly
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.results import EnqueueResult
-from dibs.storage.direct_enqueue import OnEnd
+from dibs.storage.abilities import OnEnd
 from dibs.storage.postgres.codec.rows import decode_enqueued_one
 from dibs.storage.postgres.network.errors import CONFLICTS
 from dibs.storage.postgres.session import PostgresSession

@@ -9,7 +9,7 @@ from dibs.model.request_columns import MEMBER_BYTES, RequestColumns
 from dibs.model.requests import OnConflict, Reject
 from dibs.model.results import EnqueueStatus
 from dibs.storage import checks
-from dibs.storage.key_sets import StoredMembers
+from dibs.storage.abilities import StoredMembers
 from dibs.storage.postgres.codec.parameters import attributes_to_json, encode_on_conflict
 from dibs.storage.postgres.codec.rows import DECODE_ERRORS, UnreadableRow
 from dibs.storage.postgres.session import PostgresSession
@@ -21,7 +21,7 @@ _STATUSES: Final[dict[str, EnqueueStatus]] = {name: name for name in get_args(En
 
 
 class KeySetSession(PostgresSession):
-    """The methods of `dibs.storage.key_sets.KeySets`."""
+    """The methods of `dibs.storage.abilities.KeySets`."""
 
     async def read_key_set(
         self, queue: str, name: str, *, after: int = 0, now: int | None = None

@@ -18,7 +18,7 @@ from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
 from dibs.model.results import State
 from dibs.storage import checks, clock
-from dibs.storage.column_queries import ColumnQuery, ColumnTable
+from dibs.storage.abilities import ColumnQuery, ColumnTable
 from dibs.storage.postgres import diagnosis
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.parameters import sendable_id
@@ -75,7 +75,7 @@ class PostgresSession:
         await self._server.close()
 
     async def diagnose(self) -> list[Finding]:
-        """Examine the server; see dibs.storage.diagnosis.Diagnosis."""
+        """Examine the server; see dibs.storage.abilities.Diagnosis."""
         return await diagnosis.diagnose(self._address, self._server.queries)
 
     async def compact(self) -> None:

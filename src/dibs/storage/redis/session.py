@@ -139,7 +139,7 @@ class RedisSession:
         )
 
     async def diagnose(self) -> list[Finding]:
-        """Examine the servers; see dibs.storage.diagnosis.Diagnosis."""
+        """Examine the servers; see dibs.storage.abilities.Diagnosis."""
         return await diagnosis.diagnose(
             self._make_servers(), self.url, self._prefix, allow_eviction=self._allow_eviction
         )

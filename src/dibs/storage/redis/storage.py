@@ -49,9 +49,7 @@ from dibs.model.results import (
     WaitResult,
 )
 from dibs.storage import checks
-from dibs.storage.direct_enqueue import OnEnd
-from dibs.storage.end_watches import OnOutcome, StopWatching
-from dibs.storage.key_sets import StoredMembers
+from dibs.storage.abilities import OnEnd, OnOutcome, StopWatching, StoredMembers
 from dibs.storage.protocol import Clock, Watch
 from dibs.storage.redis import keys
 from dibs.storage.redis.codec import event_log, jobs
@@ -631,7 +629,7 @@ class RedisStorage(RedisSession):
         return await self._waits.wait(queues, for_, ids, since or {}, timeout)
 
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
-        """Call back when an id has ended; see dibs.storage.end_watches.EndWatches."""
+        """Call back when an id has ended; see dibs.storage.abilities.EndWatches."""
         return None if self._waits is None else self._waits.watch_end(queue, id, revision, on_outcome)
 
 

@@ -16,8 +16,8 @@ from uuid import uuid4
 from attrs import define, field
 
 from dibs.model.error_text import summarize_exception
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.checks import MOST_QUEUES
-from dibs.storage.many_queues import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.dispatch.fairness import Capacity, Fairness
 from dibs.worker.dispatch.in_flight import InFlightRuns

@@ -13,7 +13,7 @@ from dibs.errors import NotRunning, Refused, StorageBusy, StorageDamaged, Storag
 from dibs.model.error_text import summarize_exception
 from dibs.model.requests import QueueStep, Settlement
 from dibs.model.results import ClaimResult, SettleResult
-from dibs.storage.many_queues import ManyQueues
+from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs.worker.execution.invocation import Invocation
 

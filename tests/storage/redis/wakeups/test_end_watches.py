@@ -8,7 +8,7 @@ import pytest
 
 from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
-from dibs.storage.end_watches import StopWatching
+from dibs.storage.abilities import StopWatching
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.wakeups import listener
 from dibs_conformance.servers import RedisServer

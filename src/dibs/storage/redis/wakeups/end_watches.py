@@ -13,7 +13,7 @@ from functools import partial
 from attrs import define, field
 
 from dibs.model.job import Outcome
-from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.redis.codec.jobs import DECODE_ERRORS
 from dibs.storage.redis.codec.slots import decode_outcome
 

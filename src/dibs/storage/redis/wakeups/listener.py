@@ -27,7 +27,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dibs.errors import StorageError
 from dibs.model.error_text import summarize_exception
-from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.network.wire import WireConnection

@@ -16,7 +16,7 @@ from attrs import define, field
 from dibs.errors import NotRunning
 from dibs.model.job import Outcome
 from dibs.model.results import WaitResult
-from dibs.storage.end_watches import OnOutcome, StopWatching
+from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.protocol import Watch
 from dibs.storage.redis.codec.jobs import DECODE_ERRORS
 from dibs.storage.redis.codec.requests import work_changed, work_token
@@ -119,7 +119,7 @@ class RedisWaits:
         self.subscription.wake_all()
 
     def watch_end(self, queue: str, id: str, revision: int, on_outcome: OnOutcome) -> StopWatching | None:
-        """Call back when an id has ended; see dibs.storage.end_watches.EndWatches."""
+        """Call back when an id has ended; see dibs.storage.abilities.EndWatches."""
         if self.manual or self.closed:
             return None
         return self.subscription.watch_end(self.channel_prefix(queue) + "ended", id, revision, on_outcome)
