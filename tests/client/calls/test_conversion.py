@@ -58,6 +58,7 @@ import asyncio
 from dibs import BadHandler, Dibs, JsonSerde
 from tests.client.calls.type_runs import by_position, changed, declare, make_function
 from tests.client.calls.type_table import ROWS
+from tests.suites import require
 
 async def main():
     async with Dibs("memory:") as app:
@@ -170,6 +171,7 @@ async def test_data_and_result_of_a_queues_handler_are_converted() -> None:
 
 def test_the_tables_of_the_docs_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     """`python tools/print_types.py` writes them."""
+    require("numpy")
     monkeypatch.syspath_prepend(PROJECT / "tools")
     import print_types  # type: ignore[import-not-found]
 
