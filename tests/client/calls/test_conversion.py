@@ -20,6 +20,7 @@ from tests.client import handlers
 from tests.client.calls.pydantic_type_table import NUMPY_ROWS, PYDANTIC_ROWS, Login
 from tests.client.calls.type_runs import RECEIVED, by_position, changed, declare, make_function
 from tests.client.calls.type_table import ANY_ROWS, NOON, REFUSED, ROWS, Circle, Point
+from tests.suites import require
 
 PROJECT = Path(__file__).parents[3]
 SERDES: list[Serde] = [JsonSerde(), MessagePackSerde()]
@@ -58,7 +59,6 @@ import asyncio
 from dibs import BadHandler, Dibs, JsonSerde
 from tests.client.calls.type_runs import by_position, changed, declare, make_function
 from tests.client.calls.type_table import ROWS
-from tests.suites import require
 
 async def main():
     async with Dibs("memory:") as app:
