@@ -25,8 +25,9 @@ local function amend_attributes(attributes)
   return merged ~= '' and merged or nil
 end
 
--- Return the JSON of overrides with `lease`, in ms, as their lease. The other fields keep their bytes: cjson would write a
--- float without a fraction as a whole number. In a text, a quote is escaped, so that only the field matches.
+-- Return the JSON of overrides with `lease`, in ms, as their lease. The other fields keep their bytes: a JSON decoder
+-- of Lua would write a float without a fraction as a whole number. In a text, a quote is escaped, so that only the
+-- field matches.
 local function replace_lease(overrides, lease)
   local replaced, count = string.gsub(overrides, '"lease":%d+', '"lease":' .. lease)
   if count > 0 then return replaced end
