@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from dibs.model.job import JobData, NewJob
-from dibs.model.requests import EnqueueRequest, JobPatch, Release, RetryLater, SettingsPatch, Settlement
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import (
+    Complete,
+    EnqueueRequest,
+    Fail,
+    JobPatch,
+    Release,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+)
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, done, leased
 from tests.storage.postgres.migrations.test_plan import touched
@@ -112,6 +123,113 @@ async def test_a_job_that_its_key_held_back_is_claimed(storage: PostgresStorage)
     await storage.settle("q", [done(job) for job in first])
 
     assert ["b"] == [job.id for job in (await storage.claim("q", lease, 10)).jobs]
+
+
+#: The times of the storage: before the starts rise, after it, and when the lease has expired.
+EARLY, LATE, EXPIRED = 1_000, 3_000, 601_000
+
+
+class Change:
+    """The calls that make a job wait below the start of its line, at the time LATE."""
+
+    def __init__(self, storage: PostgresStorage, active: Settlement) -> None:
+        self.storage, self.active = storage, active
+
+    async def enqueue(self, *requests: EnqueueRequest) -> None:
+        await self.storage.enqueue("q", requests, now=LATE)
+
+    async def settle(self, action: SettleAction) -> None:
+        await self.storage.settle("q", [structs.replace(self.active, action=action)], now=LATE)
+
+    async def promote(self) -> None:
+        await self.enqueue(asked("active"))
+        await self.settle(Complete())
+
+    async def amend(self) -> None:
+        await self.storage.amend("q", "waits", JobPatch(run_at=7), now=LATE)
+
+    async def reap(self) -> None:
+        await self.storage.reap("q", 10, now=EXPIRED)
+
+    async def retry_failed(self) -> None:
+        await self.storage.retry_failed("q", ["failed"], now=LATE)
+
+    async def import_one(self) -> None:
+        await self.storage.import_("q", (await self.storage.export("other")).records, now=LATE)
+
+
+#: Each statement that makes a job wait, with the id of that job.
+WAITS: dict[str, tuple[str, Callable[[Change], Awaitable[None]]]] = {
+    "a plain request": ("new", lambda at: at.enqueue(asked("new"))),
+    "plain requests": ("new", lambda at: at.enqueue(asked("new"), asked("newer"))),
+    "requests with times": (
+        "new",
+        lambda at: at.enqueue(asked("later", run_at=9_000_000), asked("new", run_at=7)),
+    ),
+    "a request for a live job": ("waits", lambda at: at.enqueue(asked("waits", run_at=7))),
+    "a new job beside a live one": (
+        "new",
+        lambda at: at.enqueue(asked("waits", run_at=9_000_000), asked("new")),
+    ),
+    "an amend": ("waits", Change.amend),
+    "a successor": ("active", Change.promote),
+    "a release": ("active", lambda at: at.settle(Release())),
+    "a retry": ("active", lambda at: at.settle(RetryLater(run_at=LATE))),
+    "an expired lease": ("active", Change.reap),
+    "a retry of a failed job": ("failed", Change.retry_failed),
+    "an import": ("imported", Change.import_one),
+    "a free key": ("held back", lambda at: at.settle(Complete())),
+}
+
+
+@pytest.mark.parametrize("change", WAITS)
+async def test_each_statement_that_makes_a_job_wait_lowers_the_start(
+    opening: Callable[..., PostgresStorage], connect: Connect, change: str
+) -> None:
+    waits, statement = WAITS[change]
+    async with opening(clock="manual") as storage:
+        lease = (await storage.grant(["q"], 600_000, "test", now=EARLY)).lease
+        await storage.configure("q", SettingsPatch(per_key=1), now=EARLY)
+        await storage.enqueue("other", [asked("imported", run_at=7)], now=EARLY)
+        keyed = JobData(payload=b"1", key="k")
+        jobs = [NewJob(id=id, data=keyed) for id in ("active", "held back")][
+            : 2 if waits == "held back" else 1
+        ]
+        await storage.enqueue("q", [EnqueueRequest(job=job) for job in jobs] + [asked("failed")], now=EARLY)
+        await storage.enqueue("q", [asked("waits", run_at=8_000_000)], now=EARLY)
+        runs = {job.id: done(job) for job in (await storage.claim("q", lease, 10, now=EARLY)).jobs}
+        assert {"active", "failed"} == runs.keys()
+        fails = Fail(error=Error(type="Broken"))
+        await storage.settle("q", [structs.replace(runs["failed"], action=fails)], now=EARLY)
+        for now in (EARLY, LATE):
+            storage._starts._now = now
+            await storage._starts.run(["q"])
+        connection = await connect()
+        assert [(8_000_000,)] == await rows(connection, STARTS)
+
+        await statement(Change(storage, runs["active"]))
+
+        assert [] == await rows(connection, HIDDEN)
+        lease = (await storage.grant(["q"], 600_000, "test", now=EXPIRED)).lease
+        claim = await storage.claim("q", lease, 10, now=EXPIRED)
+        assert waits in {job.id for job in claim.jobs}
+
+
+async def test_a_transaction_with_an_old_snapshot_lowers_the_start_that_it_cannot_see(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    lease = await leased(storage)
+    await storage.enqueue("q", [asked("a")])
+    caller = await connect()
+    await caller.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    await caller.execute("SELECT count(*) FROM live")
+    await storage.claim("q", lease, 1)
+    await storage._starts.run(["q"])
+    await storage.in_transaction(caller).enqueue("q", [asked("late", run_at=5)])
+    await caller.commit()
+
+    assert [] == await rows(await connect(), HIDDEN)
+    assert ["late"] == [job.id for job in (await storage.claim("q", lease, 9)).jobs]
 
 
 async def test_the_priorities_that_are_not_used_any_more_are_closed(
