@@ -49,6 +49,16 @@ def long_files(root: Path) -> list[str]:
     return [f"{path.relative_to(root).as_posix()}: {n}" for path, n in lengths.items() if n > MAX_LINES]
 
 
+def repeated_classes(root: Path) -> list[str]:
+    """Return the public classes whose name another module has, too."""
+    names: dict[str, list[str]] = {}
+    for module in read(root / "src", root / "conformance").values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names.setdefault(node.name, []).append(module.name)
+    return [f"{name}: {', '.join(modules)}" for name, modules in names.items() if len(modules) > 1]
+
+
 def pickle_imports(root: Path) -> list[str]:
     modules = read(root / "src", root / "conformance").values()
     return [module.name for module in modules if PICKLE_MODULES & top_level_imports(module)]
@@ -145,6 +155,11 @@ RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
     "no pickle by literal name": (pickle_imports, "src/dibs/cli/main.py", "__import__('marshal')"),
     "no value in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "VERSION = 1"),
     "no function in dibs/__init__.py": (definitions, "src/dibs/__init__.py", "def f(): ..."),
+    "no class name twice": (
+        repeated_classes,
+        "src/dibs/worker/loop.py",
+        "class Call: ...\nclass Call: ...",
+    ),
     "no clock in the model": (impurities, "src/dibs/model/job.py", "import time"),
     "no current date in the model": (impurities, "src/dibs/model/job.py", "x = datetime.now(UTC)"),
     "no empty reason": (

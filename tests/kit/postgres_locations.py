@@ -18,7 +18,7 @@ import psycopg
 
 from dibs.storage.postgres.line_starts import LineStarts
 from dibs.storage.postgres.network.address import PostgresAddress, parse_url
-from dibs.storage.postgres.network.connections import ConnectionPool
+from dibs.storage.postgres.network.connections import PostgresConnections
 from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.postgres.network.server import PostgresDatabase
 from dibs.storage.postgres.storage import PostgresStorage
@@ -45,7 +45,7 @@ class PostgresLocations:
         self._closed: list[str] = []
         #: The number of storages that are open at each location.
         self._open: Counter[str] = Counter()
-        self._connections: ConnectionPool | None = None
+        self._connections: PostgresConnections | None = None
         #: True if another process has a copy, and may make schemas.
         self._is_shared = False
 
@@ -78,11 +78,11 @@ class PostgresLocations:
     def address(self, location: str) -> PostgresAddress:
         return parse_url(self._url, {"schema": self._schemas.get(location, location)})
 
-    async def take(self, location: str) -> ConnectionPool:
+    async def take(self, location: str) -> PostgresConnections:
         """Give the location an empty schema, or the one it has already."""
         if self._connections is None:
             address = self.address(location)
-            self._connections = ConnectionPool(address, DriverErrors(address.display_url, address.hosts))
+            self._connections = PostgresConnections(address, DriverErrors(address.display_url, address.hosts))
         self._open[location] += 1
         if self._open[location] > 1:
             pass
@@ -146,7 +146,7 @@ class EagerStarts(LineStarts):
 class WarmServer(PostgresDatabase):
     """A server with connections that are open already."""
 
-    def __init__(self, address: PostgresAddress, connections: ConnectionPool) -> None:
+    def __init__(self, address: PostgresAddress, connections: PostgresConnections) -> None:
         super().__init__(address)
         self._warm = connections
 

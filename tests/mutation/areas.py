@@ -127,7 +127,7 @@ _AREAS: Final = (
     Area(name="worker", files=("src/dibs/worker/**/*.py",), tests="tests/worker"),
     Area(
         name="client",
-        files=("src/dibs/client/**/*.py",),
+        files=("src/dibs/app.py", "src/dibs/client/**/*.py"),
         without=("src/dibs/client/sync/**/*.py",),
         tests="tests/client",
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs_conformance.crashes.cut_connections import REPLY_CUT, REQUEST_CUT, try_cut_connections
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import RedisServer
@@ -18,12 +18,12 @@ def test_a_silently_repeated_request_is_caught(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug silently repeats each request without a reply, as if it were a read."""
-    call = ConnectionPool.call
+    call = RedisConnections.call
 
-    async def insistent(self: ConnectionPool, *arguments: Any, **options: Any) -> Any:
+    async def insistent(self: RedisConnections, *arguments: Any, **options: Any) -> Any:
         return await call(self, *arguments, **{**options, "repeatable": True})
 
-    monkeypatch.setattr(ConnectionPool, "call", insistent)
+    monkeypatch.setattr(RedisConnections, "call", insistent)
     locations = Locations(redis_server.url)
     try:
         found = try_cut_connections(

@@ -11,7 +11,7 @@ from dibs.model.findings import Finding, Rule
 from dibs.storage.diagnosis import layout_findings
 from dibs.storage.postgres.migrate import find_stranger, read_layout
 from dibs.storage.postgres.network.address import PostgresAddress
-from dibs.storage.postgres.network.connections import ConnectionPool
+from dibs.storage.postgres.network.connections import PostgresConnections
 from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.postgres.network.server import run_read
 from dibs.storage.postgres.queries import Queries, migrations
@@ -73,7 +73,7 @@ RULES: Final = (NO_SCHEMA, OWNER, COMMITS, FSYNC, CONNECTIONS, TRANSACTION, AUTO
 async def diagnose(address: PostgresAddress, queries: Queries) -> list[Finding]:
     """Return the findings about the server of a storage. Raise StorageError."""
     errors = DriverErrors(address.display_url, address.hosts)
-    connections = ConnectionPool(address, errors)
+    connections = PostgresConnections(address, errors)
     try:
         async with connections.borrow() as connection:
             try:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from dibs.storage.postgres.network.address import parse_url
-from dibs.storage.postgres.network.connections import ConnectionPool
+from dibs.storage.postgres.network.connections import PostgresConnections
 from dibs.storage.postgres.network.errors import DriverErrors
 from dibs.storage.registry import with_option
 
@@ -40,7 +40,7 @@ async def remove_url(url: str) -> None:
     """Drop the schema of a URL with all its tables. Raise StorageError if the server refuses."""
     address = parse_url(url, {})
     errors = DriverErrors(address.display_url, address.hosts)
-    connections = ConnectionPool(address, errors)
+    connections = PostgresConnections(address, errors)
     try:
         async with connections.borrow() as connection:
             schema = sql.Identifier(address.schema)

@@ -57,7 +57,7 @@ class TooLongError(Exception):
     """The queue has more than MAX_UNSORTED ids, and the listing may not copy them."""
 
 
-class Listing:
+class SortedListing:
     """One listing of one queue: the cursors between which it reads, and the token of its sorted set."""
 
     def __init__(
@@ -307,7 +307,7 @@ class StateListing:
     async def _sort(
         self, after: str | None, until: str | None, limit: int, *, may_copy: bool
     ) -> tuple[list[tuple[str, Slot]], str | None]:
-        ordered = Listing(self.run_script, self.sources, after, until, may_copy=may_copy)
+        ordered = SortedListing(self.run_script, self.sources, after, until, may_copy=may_copy)
         return await ordered.page(limit, self.read_slots, self.includes)
 
     async def _scan(self, after: str | None, limit: int) -> tuple[list[tuple[str, Slot]], str | None]:

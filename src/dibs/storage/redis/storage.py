@@ -59,8 +59,8 @@ from dibs.storage.redis.codec.slots import decode_slots
 from dibs.storage.redis.listing import (
     ALL_SOURCES,
     SOURCES,
-    Listing,
     RunScript,
+    SortedListing,
     StateListing,
     exists,
     is_in_state,
@@ -534,7 +534,7 @@ class RedisStorage(RedisSession):
     async def split(self, queue: str, parts: int, *, state: State | None = None) -> Sequence[str]:
         checks.check_split(queue, parts, state, self.limits)
         sources = ALL_SOURCES if state is None else SOURCES[state]
-        return await Listing(self._script_runner(queue), sources).split(parts)
+        return await SortedListing(self._script_runner(queue), sources).split(parts)
 
     def _script_runner(self, queue: str) -> RunScript:
         return lambda name, arguments: self._run_script_untimed(name, queue, arguments)
@@ -585,7 +585,7 @@ class RedisStorage(RedisSession):
         checks.check_export(queue, after, until, limit, self.limits)
         reply = await self._run_script("configure", queue, None)
         settings = self._decode(queue, codec.decode_settings, reply)
-        listing = Listing(self._script_runner(queue), ALL_SOURCES, after, until)
+        listing = SortedListing(self._script_runner(queue), ALL_SOURCES, after, until)
         items, after_page = await listing.page(limit, partial(self._read_slots, queue, now=None), exists)
         records = tuple(ExportRecord(id=id, slot=slot) for id, slot in items)
         return ExportPage(records=records, settings=settings, after=after_page)

@@ -19,7 +19,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.network import connections
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.redis.wakeups import listener as wakeups
 from dibs_conformance.crashes.proxy import Proxy
@@ -47,7 +47,7 @@ async def test_a_cancelled_check_of_an_idle_connection_loses_no_connection(
         made.append(Connection(host="127.0.0.1", port=redis_server.port, password=redis_server.password))
         return made[-1]
 
-    pool = ConnectionPool(make, "here", 10)
+    pool = RedisConnections(make, "here", 10)
     await pool.call("ECHO", "first")
     looking = asyncio.ensure_future(pool.call("ECHO", "second"))
     await asyncio.sleep(0)
@@ -60,9 +60,9 @@ async def test_a_cancelled_check_of_an_idle_connection_loses_no_connection(
     assert 1 == len(made)
 
 
-def pool_of(redis_server: RedisServer, most: int) -> ConnectionPool:
+def pool_of(redis_server: RedisServer, most: int) -> RedisConnections:
     port, password = redis_server.port, redis_server.password
-    return ConnectionPool(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
+    return RedisConnections(lambda: Connection(host="127.0.0.1", port=port, password=password), "here", most)
 
 
 async def test_requests_beyond_the_limit_wait_in_their_order(redis_server: RedisServer) -> None:
@@ -100,7 +100,7 @@ async def test_a_cancelled_caller_gives_its_slot_to_the_next(redis_server: Redis
     await pool.close()
 
 
-async def cancelled(pool: ConnectionPool, redis_server: RedisServer, *keys: str) -> None:
+async def cancelled(pool: RedisConnections, redis_server: RedisServer, *keys: str) -> None:
     """Open a connection for each key, and leave a request in flight on it whose caller was cancelled."""
     await asyncio.gather(*(pool.call("ECHO", key) for key in keys))
     cancelled_request = [asyncio.ensure_future(pool.call("BLPOP", key, 0)) for key in keys]
@@ -147,7 +147,7 @@ async def test_a_reset_connection_frees_the_slot_of_a_cancelled_request(
 ) -> None:
     """A reset raises OSError in the task that reads the reply: asyncio would log it as never retrieved."""
     with Proxy.for_url(redis_server.url) as proxy:
-        pool = ConnectionPool(
+        pool = RedisConnections(
             lambda: Connection(host="127.0.0.1", port=proxy.port, password=redis_server.password), "here", 1
         )
         await cancelled(pool, redis_server, "reset")

@@ -37,7 +37,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "tcp_user_timeout": 30_000,
 }
 
-#: The most seconds that `ConnectionPool.close` waits for statements whose callers were cancelled.
+#: The most seconds that `PostgresConnections.close` waits for statements whose callers were cancelled.
 CLOSE_TIMEOUT: Final = 5.0
 #: Seconds between two checks for an interrupt while the driver waits; the driver's own default.
 INTERVAL: Final = 0.1
@@ -80,7 +80,7 @@ class PooledConnection(AsyncConnection[Any]):
             await waiting.wait_async(gen, self.pgconn.socket, interval=INTERVAL)
 
 
-class ConnectionPool:
+class PostgresConnections:
     """The connections of one storage, for one event loop."""
 
     def __init__(self, address: PostgresAddress, errors: DriverErrors) -> None:

@@ -17,7 +17,7 @@ from dibs.model.error_text import summarize_exception
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.callers_errors import raising_callers_errors, refuse_other_database
-from dibs.storage.postgres.network.connections import DEFAULTS, ConnectionPool, PooledConnection
+from dibs.storage.postgres.network.connections import DEFAULTS, PooledConnection, PostgresConnections
 from dibs.storage.postgres.network.errors import (
     CONFLICTS,
     OTHER_VERSION,
@@ -66,7 +66,7 @@ class PostgresDatabase:
         self._removed = False
         #: False behind PgBouncer in statement mode, where no transaction can pin the plan of a page.
         self._orders_pages = True
-        self._connections: ConnectionPool | None = None
+        self._connections: PostgresConnections | None = None
         #: The connections for threads; None if the storage is not open, or behind a pooler.
         self.for_threads: ThreadConnections | None = None
         #: Enqueues of start_enqueue() that are in flight.
@@ -83,7 +83,7 @@ class PostgresDatabase:
 
         Raise StorageError, or ConfigurationError for an encoding or an isolation level that dibs cannot use.
         """
-        connections = ConnectionPool(self._address, self._errors)
+        connections = PostgresConnections(self._address, self._errors)
         try:
             async with connections.borrow() as connection:
                 try:
@@ -109,7 +109,7 @@ class PostgresDatabase:
         self.identity = (await run_statement(connection, self.queries["identity"], {}))[0][0]
         self._removed = False
 
-    async def _check_server(self, connection: PooledConnection, connections: ConnectionPool) -> None:
+    async def _check_server(self, connection: PooledConnection, connections: PostgresConnections) -> None:
         row = await (await connection.execute(self.queries["server"], {})).fetchone()
         assert row is not None, "the query has one row"  # noqa: S101
         number, version, encoding, pid, commits, fsync, isolation, standby = row
@@ -157,7 +157,7 @@ class PostgresDatabase:
     def is_open(self) -> bool:
         return self._connections is not None
 
-    def check_open(self) -> ConnectionPool:
+    def check_open(self) -> PostgresConnections:
         """Return the pool of connections. Raise NotRunning if the storage is not open."""
         if self._connections is None:
             raise NotRunning(f"{self.url} is not open; open it with `async with`")
@@ -277,7 +277,7 @@ class PostgresDatabase:
         def answer(found: Sequence[bytes | None] | Exception) -> None:
             self._in_flight.discard(request)
             if isinstance(found, psycopg.errors.ReadOnlySqlTransaction):
-                connection.pgconn.finish()  # see ConnectionPool.borrow
+                connection.pgconn.finish()  # see PostgresConnections.borrow
             if isinstance(found, psycopg.errors.InvalidSqlStatementName):
                 connection.has_enqueue, connection.single_enqueues = False, 0
             connections.give_back(connection)

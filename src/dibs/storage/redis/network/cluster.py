@@ -24,7 +24,7 @@ from dibs.storage.redis.network.address import NodeAddress
 from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import (
     CONNECT_PAUSES,
-    ConnectionPool,
+    RedisConnections,
     first_that_answers,
 )
 from dibs.storage.redis.network.driver import AbstractConnection, key_slot
@@ -58,7 +58,7 @@ class Cluster:
     _max_in_flight: int
     #: Converts the address that a node has in the cluster to the address at which clients reach it.
     _remap: Callable[[NodeAddress], NodeAddress]
-    _nodes: dict[NodeAddress, ConnectionPool] = field(factory=dict, init=False)
+    _nodes: dict[NodeAddress, RedisConnections] = field(factory=dict, init=False)
     #: The primary of each slot.
     _slots: dict[int, NodeAddress] = field(factory=dict, init=False)
     #: The primaries and replicas in the latest map.
@@ -151,7 +151,7 @@ class Cluster:
             )
             self._map_number += 1
 
-    async def _load_slots_from(self, address: NodeAddress, pool: ConnectionPool) -> None:
+    async def _load_slots_from(self, address: NodeAddress, pool: RedisConnections) -> None:
         # A new connection, because an idle one of a lost node answers only after REPLY_TIMEOUT.
         slots = await pool.call_on_new_connection("CLUSTER", "SLOTS")
         if not slots:
@@ -189,17 +189,17 @@ class Cluster:
 
     # -- nodes ---------------------------------------------------------------------------------------
 
-    def _pool_of_node(self, address: NodeAddress) -> ConnectionPool:
+    def _pool_of_node(self, address: NodeAddress) -> RedisConnections:
         if address not in self._nodes:
             scheme = self.url.partition("://")[0]
-            self._nodes[address] = ConnectionPool(
+            self._nodes[address] = RedisConnections(
                 lambda: self._new_connection(address),
                 f"{scheme}://{address[0]}:{address[1]}",
                 self._max_in_flight,
             )
         return self._nodes[address]
 
-    async def _primaries(self) -> list[ConnectionPool]:
+    async def _primaries(self) -> list[RedisConnections]:
         if not self._slots:
             await self._load_slots(self._map_number, CONNECT_PAUSES)
         return [self._pool_of_node(address) for address in sorted(set(self._slots.values()))]
@@ -228,5 +228,7 @@ class Cluster:
             await node.close()
 
 
-async def _connect_to_node(address: NodeAddress, pool: ConnectionPool) -> tuple[NodeAddress, WireConnection]:
+async def _connect_to_node(
+    address: NodeAddress, pool: RedisConnections
+) -> tuple[NodeAddress, WireConnection]:
     return address, await pool.connect_once()

@@ -44,7 +44,7 @@ LOST: Final = (RedisConnectionError, RedisTimeoutError, OSError, TimeoutError)
 
 
 @define(eq=False)
-class ConnectionPool:
+class RedisConnections:
     """A pool of connections to one server. Error messages name the server by `url`, which has no password."""
 
     _new_connection: Callable[[], AbstractConnection]
@@ -332,8 +332,8 @@ class ConnectionPool:
 
 
 async def first_that_answers(
-    pools: Sequence[tuple[K, ConnectionPool]],
-    attempt: Callable[[K, ConnectionPool], Awaitable[T]],
+    pools: Sequence[tuple[K, RedisConnections]],
+    attempt: Callable[[K, RedisConnections], Awaitable[T]],
     url: str,
     pauses: tuple[float, ...],
 ) -> T:

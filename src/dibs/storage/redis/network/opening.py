@@ -22,7 +22,7 @@ from dibs.storage.redis.network.address import (
 )
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.cluster import Cluster
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.driver import AbstractConnection, connection_factory, factory_of_class
 from dibs.storage.redis.network.servers import OneServer, Servers
 from dibs.storage.registry import read_flag, read_max_connections
@@ -102,7 +102,7 @@ def servers_for(
     """
     if not is_cluster_url(url):
         make = _checked_factory(url, client)
-        return OneServer(ConnectionPool(make, redact_url(url), max_connections), int(make().db or 0))
+        return OneServer(RedisConnections(make, redact_url(url), max_connections), int(make().db or 0))
     seeds, single = parse_cluster_url(url)
     make = _checked_factory(single, client)
     return Cluster(

@@ -13,7 +13,7 @@ from attrs import define, field
 from redis.exceptions import AskError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from dibs.storage.redis.network.blocking import BlockingConnections
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.errors import TRANSIENT, translate_error
 from dibs.storage.redis.network.scripts import Script
 from dibs.storage.redis.network.wire import WireConnection
@@ -95,7 +95,7 @@ class Servers(Protocol):
 class OneServer:
     """A single Redis server, which holds all keys and needs no routing."""
 
-    _connections: ConnectionPool
+    _connections: RedisConnections
     database: int = 0
     for_threads: BlockingConnections | None = field(init=False)
 
@@ -140,7 +140,7 @@ class OneServer:
         await self._connections.close()
 
 
-async def scan_keys(connections: ConnectionPool, pattern: str) -> list[bytes]:
+async def scan_keys(connections: RedisConnections, pattern: str) -> list[bytes]:
     """Return the keys of one server that match a glob pattern."""
     cursor, found = b"0", set[bytes]()
     while True:

@@ -19,7 +19,7 @@ from dibs.storage.redis.codec.slots import decode_outcome
 
 
 @define(eq=False)
-class EndWatches:
+class StoredEndWatches:
     """The callbacks by channel and id. Each is called once at most."""
 
     _by_channel: defaultdict[str, dict[str, list[OnOutcome]]] = field(

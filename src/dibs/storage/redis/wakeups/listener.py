@@ -31,7 +31,7 @@ from dibs.storage.abilities import OnOutcome, StopWatching
 from dibs.storage.redis.codec.data import read_sized
 from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.network.wire import WireConnection
-from dibs.storage.redis.wakeups.end_watches import EndWatches
+from dibs.storage.redis.wakeups.end_watches import StoredEndWatches
 from dibs.storage.wait_loop import QueueWait
 
 log: Final = logging.getLogger("dibs.storage.redis")
@@ -124,7 +124,7 @@ class Subscription:
     #: dictionary. Everybody can send the number of a channel `work`; it only decides whether a wait reads.
     latest: dict[str, int] = field(factory=dict, init=False)
     #: The callbacks for the ends of ids, which need no wait.
-    end_watches: EndWatches = field(factory=EndWatches, init=False)
+    end_watches: StoredEndWatches = field(factory=StoredEndWatches, init=False)
 
     async def listen(self, channels: Iterable[str], wait: Wait) -> bool:
         """Subscribe to these channels, so that each message that concerns `wait` wakes it.
