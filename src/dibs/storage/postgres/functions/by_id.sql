@@ -76,8 +76,9 @@ END $$;
 
 -- amend(queue, id, patch, payload, now) -> amended, active or not_found. If the attributes would grow beyond `most`
 -- bytes, it returns their size as text and changes nothing. The keys of `patch` are the fields to change: attributes,
--- when, priority, retention, overrides (merged into those of the job), payload. The payload itself is a separate argument. Without a live job, it holds the id, and
--- changes attributes and retention of the outcome. A successor that makes no job has no data to change.
+-- when, priority, retention, overrides (merged into those of the job), payload. The payload itself is a separate
+-- argument. Without a live job, it holds the id, and changes attributes and retention of the outcome. A successor that
+-- makes no job has no data to change.
 CREATE OR REPLACE FUNCTION amend(queue text, wanted text, patch json, new_payload bytea, most bigint, manual bigint)
 RETURNS text LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -211,8 +212,8 @@ BEGIN
     RETURN statuses;
 END $$;
 
--- forget(queue, ids, now) -> for each id true if it existed. It holds each id before it removes the outcome. A marker of
--- the id stays in `ended` until prune(), because begin_live() needs its numbers. A forgotten run of a job with a key
+-- forget(queue, ids, now) -> for each id true if it existed. It holds each id before it removes the outcome. A marker
+-- of the id stays in `ended` until prune(), because begin_live() needs its numbers. A forgotten run of a job with a key
 -- frees the key.
 CREATE OR REPLACE FUNCTION forget(queue text, ids text[], manual bigint) RETURNS boolean[]
 LANGUAGE plpgsql {pinned} AS $$

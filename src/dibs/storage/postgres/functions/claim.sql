@@ -1,17 +1,16 @@
 -- The verb claim, in one or more queues, and the jobs of a lease.
 
--- claim(queues, limits, lease, now) -> for each queue: rows with arrays of claimed jobs in the order of claims, and then
--- a row without jobs. `step` is the position of the queue, from 1. The last row has the time of
--- the claim, the holder of the lease, and next_due (the time of the next scheduled job). Its `lost` is true if the lease
--- is unknown, expired or dropped; then no job is claimed. A queue with the limit 0 gets the time only.
--- One statement starts the jobs of all queues without limits. Queues with limits and paused queues are left to
--- claim_limited().
--- The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR UPDATE, run before
--- or after this claim.
--- `looked` is the time by which a job is due. The time of the runs is read again while their rows are locked: a claim that
--- read it before could give a job whose run ended since a `claimed_at` before that end. Each row of jobs has its claimed_at
--- as `now_ms`. drop_lease() and reap() read the time again in the same way.
--- The bounds in `claims` are a little too wide: a row that another transaction moved may come back out of order.
+-- claim(queues, limits, lease, now) -> for each queue: rows with arrays of claimed jobs in the order of claims, and
+-- then a row without jobs. `step` is the position of the queue, from 1. The last row has the time of the claim, the
+-- holder of the lease, and next_due (the time of the next scheduled job). Its `lost` is true if the lease is unknown,
+-- expired or dropped; then no job is claimed. A queue with the limit 0 gets the time only. One statement starts the
+-- jobs of all queues without limits. Queues with limits and paused queues are left to
+-- claim_limited(). The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR
+-- UPDATE, run before or after this claim. `looked` is the time by which a job is due. The time of the runs is read
+-- again while their rows are locked: a claim that read it before could give a job whose run ended since a `claimed_at`
+-- before that end. Each row of jobs has its claimed_at as `now_ms`. drop_lease() and reap() read the time again in the
+-- same way. The bounds in `claims` are a little too wide: a row that another transaction moved may come back out of
+-- order.
 CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, manual bigint) RETURNS TABLE (
     step integer, lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
     fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[],
@@ -54,8 +53,8 @@ BEGIN
         w := next_line(qs[place], 32767);
         WHILE w.priority IS NOT NULL LOOP
             IF room > 0 THEN
-                -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the locking
-                -- query twice.
+                -- Lock the rows in a separate statement. In one statement with the UPDATE, the planner may run the
+                -- locking query twice.
                 SELECT array_agg(x.spot) AS spots, count(*) AS jobs, sum(x.bytes) AS bytes, min(x.run_at) AS first_run_at,
                        min(x.seq) AS first_seq, max(x.run_at) AS last_run_at, max(x.seq) AS last_seq
                 INTO batch FROM (
@@ -196,8 +195,8 @@ BEGIN
     END IF;
 END $$;
 
--- line_ahead(queue, now) -> true if a job in the line is due, and the earliest run_at after now. Costs two index lookups
--- for each priority in use.
+-- line_ahead(queue, now) -> true if a job in the line is due, and the earliest run_at after now. Costs two index
+-- lookups for each priority in use.
 CREATE OR REPLACE FUNCTION line_ahead(qu queues, now_ms bigint, OUT due boolean, OUT next_due bigint)
 LANGUAGE sql AS $$
     SELECT coalesce(bool_or(EXISTS (

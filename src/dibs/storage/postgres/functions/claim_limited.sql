@@ -15,10 +15,10 @@
 -- A settle must not bring back jobs itself. It may run at the same time as a claim: the claim still counts its run, and
 -- holds back jobs that the settle does not see.
 
--- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by key or
--- rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower the counts of
--- runs. The time is read again under the lock, so that the starts of two claims have the order of their times. The last row
--- has the number of jobs that the claim held back, at most 10,000 a call.
+-- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by
+-- key or rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
+-- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
+-- times. The last row has the number of jobs that the claim held back, at most 10,000 a call.
 CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
@@ -138,7 +138,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- claim_room(queue, now) -> the number of runs that max_active and the rate of the queue allow now; NULL for any number.
+-- claim_room(queue, now) -> the number of runs that max_active and the rate of the queue allow now; NULL for any
+-- number.
 CREATE OR REPLACE FUNCTION claim_room(qu queues, now_ms bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT least(
         CASE WHEN qu.max_active IS NOT NULL THEN greatest(0, qu.max_active - (
@@ -162,10 +163,11 @@ RETURNS TABLE (key text, room bigint, is_full boolean) LANGUAGE sql STABLE AS $$
     LEFT JOIN clocks c ON c.q = qu.q AND c.key = k.key
 $$;
 
--- pick_admitted(queue, now, priority, at, after, room, most, shut) -> the jobs to claim and to hold back, among the next
--- `most` due jobs of a priority in the line behind the place (at, after), and the place of the last of them. `shut` has
--- keys to leave out. For each open key, the jobs held back up to that place are in turn, too. `picked` and `keys` have at
--- most `room` admitted jobs and their keys, in order. `passed` has the jobs of closed keys before the last of them.
+-- pick_admitted(queue, now, priority, at, after, room, most, shut) -> the jobs to claim and to hold back, among the
+-- next `most` due jobs of a priority in the line behind the place (at, after), and the place of the last of them.
+-- `shut` has keys to leave out. For each open key, the jobs held back up to that place are in turn, too. `picked` and
+-- `keys` have at most `room` admitted jobs and their keys, in order. `passed` has the jobs of closed keys before the
+-- last of them.
 CREATE OR REPLACE FUNCTION pick_admitted(
     qu queues, now_ms bigint, level smallint, room bigint, most integer, shut text[],
     INOUT at bigint, INOUT after bigint, OUT seen bigint, OUT picked tid[], OUT keys text[], OUT passed tid[],
@@ -206,8 +208,8 @@ BEGIN
     FROM placed p WHERE p.place <= pick_admitted.room;
 END $$;
 
--- lock_unchanged(picked, keys) -> those of the jobs that no other call has locked or changed, and their keys. A job that
--- was changed since it was read has another ctid.
+-- lock_unchanged(picked, keys) -> those of the jobs that no other call has locked or changed, and their keys. A job
+-- that was changed since it was read has another ctid.
 CREATE OR REPLACE FUNCTION lock_unchanged(INOUT picked tid[], INOUT keys text[]) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT coalesce(array_agg(x.spot), '{}'), coalesce(array_agg(x.key), '{}') INTO picked, keys
@@ -217,7 +219,8 @@ BEGIN
         INTERSECT SELECT * FROM unnest(picked, keys)) x;
 END $$;
 
--- hold_back(queue, passed) -> the number of jobs that it held_back. A job that another call has locked stays in the line.
+-- hold_back(queue, passed) -> the number of jobs that it held_back. A job that another call has locked stays in the
+-- line.
 CREATE OR REPLACE FUNCTION hold_back(qu queues, passed tid[]) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     held_back integer;
@@ -233,8 +236,8 @@ BEGIN
     RETURN held_back;
 END $$;
 
--- admits_in_line(queue, now) -> true if one of the first 100 due jobs of a priority in the line is admitted, or if there
--- are more than 100. Then a claim has not held back all of them yet.
+-- admits_in_line(queue, now) -> true if one of the first 100 due jobs of a priority in the line is admitted, or if
+-- there are more than 100. Then a claim has not held back all of them yet.
 CREATE OR REPLACE FUNCTION admits_in_line(qu queues, now_ms bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     w record;

@@ -40,9 +40,9 @@ BEGIN
     PERFORM note_start(j.q, s.priority, s.run_at, s.seq);
 END $$;
 
--- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. A kept outcome has the progress
--- of its run. An outcome without retention keeps its fence and revision range until prune(), so that a repeated settlement
--- gets the right answer.
+-- keep(job, kind, ...): write the outcome of a job that ends now, over any older outcome. A kept outcome has the
+-- progress of its run. An outcome without retention keeps its fence and revision range until prune(), so that a
+-- repeated settlement gets the right answer.
 CREATE OR REPLACE FUNCTION keep(
     qu queues, j live, kind text, now_ms bigint, result bytea, error json, given jsonb
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -107,9 +107,10 @@ BEGIN
     RETURN logged;
 END $$;
 
--- return_to_queue(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the enqueues
--- that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the
--- job, with 1 attempt less. A release without `back_at` keeps the place of the job, its run_at and seq. Never called for a run whose cancellation was requested.
+-- return_to_queue(queue, job, now, run_at, cause, error) -> the events to log. The active job waits again, and the
+-- enqueues that its successor has merged are applied to it. `cause` is error, timeout or stall; NULL releases the job,
+-- with 1 attempt less. A release without `back_at` keeps the place of the job, its run_at and seq. Never called for a
+-- run whose cancellation was requested.
 CREATE OR REPLACE FUNCTION return_to_queue(
     qu queues, j live, now_ms bigint, back_at bigint, cause text, why json
 ) RETURNS text[] LANGUAGE plpgsql AS $$

@@ -14,15 +14,15 @@ CREATE OR REPLACE FUNCTION start_time(said bigint, now_ms bigint) RETURNS bigint
     SELECT CASE WHEN said IS NULL THEN now_ms WHEN said >= 0 THEN said ELSE now_ms - 1 - said END
 $$;
 
--- enqueue(queue, now, one array per field) -> one row of arrays in the order of the requests, and one more row for
--- each existing outcome that a request wants. `statuses` NULL means: all queued as new jobs, with first = revision.
--- `plain` says of a single request that it is not update-only and has no Reject, request_key or want_outcome. A field that
--- is NULL in every request may be passed as a NULL array. `job_keys` has the keys of the jobs, and `once` the request
+-- enqueue(queue, now, one array per field) -> one row of arrays in the order of the requests, and one more row for each
+-- existing outcome that a request wants. `statuses` NULL means: all queued as new jobs, with first = revision. `plain`
+-- says of a single request that it is not update-only and has no Reject, request_key or want_outcome. A field that is
+-- NULL in every request may be passed as a NULL array. `job_keys` has the keys of the jobs, and `once` the request
 -- keys. `repeats` says which requests repeat a request_key, and `first_ids` has the id of the first request with that
--- key; NULL for an answer absent.
--- The set-based insert is tried for every batch of several requests that neither wants outcomes nor has update-only
--- requests. If some ids of a batch are live, each series of four or more new ids between them is still inserted as a set.
--- One set of all new ids would draw their numbers before those of the others, and seq has the order of the requests.
+-- key; NULL for an answer absent. The set-based insert is tried for every batch of several requests that neither wants
+-- outcomes nor has update-only requests. If some ids of a batch are live, each series of four or more new ids between
+-- them is still inserted as a set. One set of all new ids would draw their numbers before those of the others, and seq
+-- has the order of the requests.
 CREATE OR REPLACE FUNCTION enqueue(
     queue text, manual bigint, plain boolean, ids text[], payloads bytea[], priorities smallint[],
     whens bigint[], hows integer[], attributes text[], overrides text[], retentions text[],
@@ -132,13 +132,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- enqueue_new(...) -> the numbers of the new jobs in the order of `ids`, for a batch with the request keys `once` and with
--- Reject (`rejects`). It returns NULL and inserts nothing if an id is live or repeated, if a request key is known or
--- repeated, and under Reject if an id has a row in `ended`; the live ids are then locked, in sorted order. An expired key
--- is known, too; the caller then uses its row again.
--- The keys are inserted before the jobs, as the caller does it for each request. So of two equal batches that run at the
--- same time, the second one waits at its first key, and then finds all keys known. Why an exception instead of ON
--- CONFLICT for the jobs: for each row, ON CONFLICT looks into the index once more, and writes 48 bytes of WAL more.
+-- enqueue_new(...) -> the numbers of the new jobs in the order of `ids`, for a batch with the request keys `once` and
+-- with Reject (`rejects`). It returns NULL and inserts nothing if an id is live or repeated, if a request key is known
+-- or repeated, and under Reject if an id has a row in `ended`; the live ids are then locked, in sorted order. An
+-- expired key is known, too; the caller then uses its row again. The keys are inserted before the jobs, as the caller
+-- does it for each request. So of two equal batches that run at the same time, the second one waits at its first key,
+-- and then finds all keys known. Why an exception instead of ON CONFLICT for the jobs: for each row, ON CONFLICT looks
+-- into the index once more, and writes 48 bytes of WAL more.
 CREATE OR REPLACE FUNCTION enqueue_new(
     qu queues, now_ms bigint, ids text[], payloads bytea[], priorities smallint[], whens bigint[],
     attributes text[], overrides text[], retentions text[], keys text[], once text[], rejects boolean
@@ -157,8 +157,8 @@ BEGIN
             start_time(whens[1], now_ms), 0, keys[1])::request, now_ms, NULL);
         RETURN CASE WHEN drawn[1] IS NOT NULL THEN drawn END;
     END IF;
-    -- An index lookup for each id takes 1 to 2 us, so the INSERT finds the live ids. A batch often has only live ids, as in
-    -- a repeated import, and for such a batch its first ids are enough.
+    -- An index lookup for each id takes 1 to 2 us, so the INSERT finds the live ids. A batch often has only live ids,
+    -- as in a repeated import, and for such a batch its first ids are enough.
     PERFORM 1 FROM unnest(ids[1:10]) AS u (id), LATERAL (SELECT 1 FROM live j WHERE j.q = qu.q AND j.id = u.id OFFSET 0) one;
     IF FOUND THEN
         PERFORM lock_ids(qu, ids);
@@ -205,9 +205,9 @@ BEGIN
     RETURN drawn;
 END $$;
 
--- new_ids(queue, rejects, ids) -> for each request, whether its id is new: not live, and not requested before in the batch.
--- Under `rejects`, an id with an outcome is not new. Why not EXISTS: the planner may read the whole queue into a hash table for
--- it; a scalar subquery is an index lookup for each id.
+-- new_ids(queue, rejects, ids) -> for each request, whether its id is new: not live, and not requested before in the
+-- batch. Under `rejects`, an id with an outcome is not new. Why not EXISTS: the planner may read the whole queue into a
+-- hash table for it; a scalar subquery is an index lookup for each id.
 CREATE OR REPLACE FUNCTION new_ids(qu queues, rejects boolean, ids text[]) RETURNS boolean[] LANGUAGE sql STABLE AS $$
     SELECT array_agg(
         a.n = a.first
@@ -221,8 +221,8 @@ $$;
 
 -- enqueue_one(queue, now, id, payload) -> the answer to the request; `status` NULL means queued as a new job, with
 -- first = revision. A call takes two thirds of the time of enqueue() for one job, which has arrays and more functions.
--- The numbers are checked as in begin_live(). A live id is left to admit(). The settings of {pinned} are not needed here,
--- because each name has its schema, and no statement has a join that another setting changes.
+-- The numbers are checked as in begin_live(). A live id is left to admit(). The settings of {pinned} are not needed
+-- here, because each name has its schema, and no statement has a join that another setting changes.
 CREATE OR REPLACE FUNCTION enqueue_one(
     queue text, manual bigint, wanted text, bytes bytea,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint
@@ -254,8 +254,8 @@ BEGIN
     SELECT e.* INTO status, was, first, revision FROM {name}.enqueue_known(queue, manual, wanted, bytes) e;
 END $$;
 
--- enqueue_known(...): the rest of enqueue_one() for an id that is known, in a transaction with a snapshot, or if events of
--- new jobs are logged.
+-- enqueue_known(...): the rest of enqueue_one() for an id that is known, in a transaction with a snapshot, or if events
+-- of new jobs are logged.
 CREATE OR REPLACE FUNCTION enqueue_known(
     queue text, manual bigint, wanted text, bytes bytea,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint
@@ -271,10 +271,10 @@ BEGIN
     PERFORM notify_waits(qu, true, cardinality(logged) > 0, NULL);
 END $$;
 
--- enqueue_batch(queue, now, key set, batch number, keys, fields as for enqueue()) -> one row: whether the number is taken,
--- and the statuses, NULL if each is `queued`. If the number is taken, nothing was enqueued.
--- The row of the key set comes first. So of two writers with the same number, the second waits here until the first one's
--- jobs are committed, and then finds the number taken.
+-- enqueue_batch(queue, now, key set, batch number, keys, fields as for enqueue()) -> one row: whether the number is
+-- taken, and the statuses, NULL if each is `queued`. If the number is taken, nothing was enqueued. The row of the key
+-- set comes first. So of two writers with the same number, the second waits here until the first one's jobs are
+-- committed, and then finds the number taken.
 CREATE OR REPLACE FUNCTION enqueue_batch(
     queue text, manual bigint, set_name text, number integer, keys bytea, plain boolean, ids text[], payloads bytea[],
     priorities smallint[], whens bigint[], hows integer[], attributes text[], job_keys text[],
@@ -302,11 +302,11 @@ CREATE OR REPLACE FUNCTION has_bit(hows integer[], wanted integer) RETURNS boole
     SELECT EXISTS (SELECT 1 FROM unnest(hows) AS h (how) WHERE h.how & wanted <> 0)
 $$;
 
--- begin_live(queue, request, now, origin) -> the number of the new waiting job, or NULL if the id is live already.
--- The number is drawn before the insert, and so before the unique index reserves the id. A transaction that ended or
--- removed the id in between left a row in `ended` or in `traces` with a higher number. So the function checks both after
--- the insert, and starts over if it finds such a row. Why not number the row after the insert: that would write every
--- job twice.
+-- begin_live(queue, request, now, origin) -> the number of the new waiting job, or NULL if the id is live already. The
+-- number is drawn before the insert, and so before the unique index reserves the id. A transaction that ended or
+-- removed the id in between left a row in `ended` or in `traces` with a higher number. So the function checks both
+-- after the insert, and starts over if it finds such a row. Why not number the row after the insert: that would write
+-- every job twice.
 CREATE OR REPLACE FUNCTION begin_live(qu queues, r request, now_ms bigint, origin json) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -451,7 +451,8 @@ BEGIN
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
 END $$;
 
--- is_free(queue, id, number) -> true if no run of the id can have ended under `number` or a higher one, see begin_live().
+-- is_free(queue, id, number) -> true if no run of the id can have ended under `number` or a higher one, see
+-- begin_live().
 CREATE OR REPLACE FUNCTION is_free(qu queues, wanted text, number bigint) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     RETURN NOT ended_since(qu, ARRAY[wanted], number);
@@ -486,8 +487,9 @@ BEGIN
     END IF;
 END $$;
 
--- joined(identity, queue) -> the queue if this schema is the one that the app has opened, else no row. The statements in a
--- transaction of the caller begin with it. `identity` is the result of the query `identity` in sql/place.sql. A queue that was made after the snapshot of the transaction raises a serialization failure.
+-- joined(identity, queue) -> the queue if this schema is the one that the app has opened, else no row. The statements
+-- in a transaction of the caller begin with it. `identity` is the result of the query `identity` in sql/place.sql. A
+-- queue that was made after the snapshot of the transaction raises a serialization failure.
 CREATE OR REPLACE FUNCTION joined(wanted text, queue text) RETURNS SETOF text LANGUAGE plpgsql {pinned} AS $$
 BEGIN
     IF wanted <> (

@@ -50,8 +50,8 @@ BEGIN
     RETURN s;
 END $$;
 
--- join_range(job) -> the job as it ends. A successor that makes no job adds its revisions and its number of requests to the
--- job, and is removed.
+-- join_range(job) -> the job as it ends. A successor that makes no job adds its revisions and its number of requests to
+-- the job, and is removed.
 CREATE OR REPLACE FUNCTION join_range(j live) RETURNS live LANGUAGE plpgsql AS $$
 BEGIN
     IF (j.next).creates IS FALSE THEN

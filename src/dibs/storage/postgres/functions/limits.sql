@@ -28,11 +28,11 @@ CREATE OR REPLACE FUNCTION charge(queue integer, r start_rate, now_ms bigint, ke
         opens = opening(excluded.clock + greatest(0, old.clock - now_ms * 1000), r)
 $$;
 
--- free_key(job): append the key of a job to `freed`, for a run that leaves its lease (it ends, returns, is handed off or
--- forgotten), and for a job that leaves its place in the line. It is called with the row as it was before this step, and
--- does so under any settings, since those that this call sees may be older than a configure() that a claim obeys already.
--- A place in the line matters only while keys hold jobs back: the first such job of an open key may be behind this job,
--- which a claim has brought back.
+-- free_key(job): append the key of a job to `freed`, for a run that leaves its lease (it ends, returns, is handed off
+-- or forgotten), and for a job that leaves its place in the line. It is called with the row as it was before this step,
+-- and does so under any settings, since those that this call sees may be older than a configure() that a claim obeys
+-- already. A place in the line matters only while keys hold jobs back: the first such job of an open key may be behind
+-- this job, which a claim has brought back.
 CREATE OR REPLACE FUNCTION free_key(j live) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF j.lease IS NOT NULL OR j.state = 'w' AND (SELECT has_held_back FROM queues WHERE q = j.q) THEN
@@ -40,8 +40,8 @@ BEGIN
     END IF;
 END $$;
 
--- bring_heads(queue, keys): bring the first job that it holds back of each key back into the line. A job that another call has
--- locked stays held_back. If a key has no other job, the key is left for the next claim.
+-- bring_heads(queue, keys): bring the first job that it holds back of each key back into the line. A job that another
+-- call has locked stays held_back. If a key has no other job, the key is left for the next claim.
 CREATE OR REPLACE FUNCTION bring_heads(qu queues, keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     picked tid[];
@@ -84,8 +84,8 @@ BEGIN
     END IF;
 END $$;
 
--- reopen(queue, now, keys): bring back the first job that it holds back of each key that is open, and note which clocks the held_back
--- jobs of the others wait for. A full key is looked at again when a run of it leaves its lease.
+-- reopen(queue, now, keys): bring back the first job that it holds back of each key that is open, and note which clocks
+-- the held_back jobs of the others wait for. A full key is looked at again when a run of it leaves its lease.
 CREATE OR REPLACE FUNCTION reopen(qu queues, now_ms bigint, keys text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     open_keys text[];
@@ -122,8 +122,8 @@ BEGIN
     END IF;
 END $$;
 
--- prune_limits(queue, most, now): remove the freed keys of a queue without limits by key, and clocks that have no effect
--- any more. The lock keeps configure() from setting such a limit until the freed keys are removed.
+-- prune_limits(queue, most, now): remove the freed keys of a queue without limits by key, and clocks that have no
+-- effect any more. The lock keeps configure() from setting such a limit until the freed keys are removed.
 CREATE OR REPLACE FUNCTION prune_limits(qu queues, most integer, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM freed WHERE q = qu.q) THEN

@@ -1,8 +1,10 @@
 -- The start of each line, from which claims read it. A *line* has the waiting and active jobs of a queue and priority.
 --
--- The start is exact: no waiting job that a claim can see is below it. A start that is too high would hide a job for ever.
+-- The start is exact: no waiting job that a claim can see is below it. A start that is too high would hide a job for
+-- ever.
 --
--- - Who makes a job wait writes its row, and then compares its place with the newest c or p in `marks`, see note_start().
+-- - Who makes a job wait writes its row, and then compares its place with the newest c or p in `marks`, see
+--   note_start().
 --   If the job is below, the writer locks `marks` for writing until its transaction ends, and adds an l.
 -- - Who raises the start (a worker, after many claims) needs three steps. propose_starts() adds a p and commits. Then
 --   raise_starts() reads from pg_locks which transactions have `live` open for writing: only these may have compared with
@@ -50,8 +52,8 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- next_line(queue, below) -> the highest priority in use below a priority, and where claims of it begin; NULL if there is
--- none. It leaves out the closed lines, in which no job waits. As a rule, it reads one row.
+-- next_line(queue, below) -> the highest priority in use below a priority, and where claims of it begin; NULL if there
+-- is none. It leaves out the closed lines, in which no job waits. As a rule, it reads one row.
 CREATE OR REPLACE FUNCTION next_line(
     wanted integer, below integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint
 ) LANGUAGE plpgsql AS $$
@@ -106,7 +108,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- first_waiting(queue, priority, start) -> the place of the first waiting job of a line; the highest place if none waits.
+-- first_waiting(queue, priority, start) -> the place of the first waiting job of a line; the highest place if none
+-- waits.
 CREATE OR REPLACE FUNCTION first_waiting(
     wanted integer, level smallint, since bigint, after bigint, OUT run_at bigint, OUT seq bigint
 ) LANGUAGE plpgsql AS $$
@@ -120,9 +123,10 @@ BEGIN
     END IF;
 END $$;
 
--- propose_starts(queues, now) -> the numbers of all proposals for these queues; NULL if `marks` is locked. A line without due jobs is first proposed
--- to begin at the present time, because its next job is due then. If it has none a second later, it begins at its next
--- job, or is closed. A line has one proposal at most, because writers compare with the newest one only.
+-- propose_starts(queues, now) -> the numbers of all proposals for these queues; NULL if `marks` is locked. A line
+-- without due jobs is first proposed to begin at the present time, because its next job is due then. If it has none a
+-- second later, it begins at its next job, or is closed. A line has one proposal at most, because writers compare with
+-- the newest one only.
 CREATE OR REPLACE FUNCTION propose_starts(names text[], manual bigint) RETURNS bigint[] LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_column
 DECLARE
@@ -156,11 +160,11 @@ BEGIN
     RETURN proposals;
 END $$;
 
--- raise_starts(queues, proposals, seen) -> the transactions that the proposals still wait for; if there are none, the starts
--- have risen. NULL if `marks` is locked. `proposals` is the answer of propose_starts(), after its commit. `seen` NULL reads the open transactions, else
--- it is the answer of the last call. Postgres does not use the virtual id of a transaction twice.
--- Another call may have raised a line, and made a new proposal, in between. So only the given proposals count, whose
--- writers this caller has waited for, if they still exist.
+-- raise_starts(queues, proposals, seen) -> the transactions that the proposals still wait for; if there are none, the
+-- starts have risen. NULL if `marks` is locked. `proposals` is the answer of propose_starts(), after its commit. `seen`
+-- NULL reads the open transactions, else it is the answer of the last call. Postgres does not use the virtual id of a
+-- transaction twice. Another call may have raised a line, and made a new proposal, in between. So only the given
+-- proposals count, whose writers this caller has waited for, if they still exist.
 CREATE OR REPLACE FUNCTION raise_starts(names text[], proposals bigint[], seen text[]) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 #variable_conflict use_variable

@@ -19,12 +19,12 @@ BEGIN
     END IF;
 END $$;
 
--- shown_until() -> the number up to which readers may see log entries. Open transactions that append entries, and
--- those that start later, use numbers above it, so an entry never appears behind a reader. Only transactions that
--- append entries lower the result. A transaction that appends also has the table `events` open for writing, which needs
--- a right on it, so the advisory lock of any other session does not count. A writer that has not opened the table yet draws
--- its numbers after this look. Call it in an earlier statement than the one that reads the entries, because under READ
--- COMMITTED each statement has another snapshot.
+-- shown_until() -> the number up to which readers may see log entries. Open transactions that append entries, and those
+-- that start later, use numbers above it, so an entry never appears behind a reader. Only transactions that append
+-- entries lower the result. A transaction that appends also has the table `events` open for writing, which needs a
+-- right on it, so the advisory lock of any other session does not count. A writer that has not opened the table yet
+-- draws its numbers after this look. Call it in an earlier statement than the one that reads the entries, because under
+-- READ COMMITTED each statement has another snapshot.
 CREATE OR REPLACE FUNCTION shown_until() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     -- Read this before pg_locks: a transaction that opens `events` after the query of pg_locks uses higher numbers.
@@ -96,9 +96,10 @@ CREATE OR REPLACE FUNCTION with_result(event text, qu queues, result bytea) RETU
         THEN left(event, -1) || ',"' || translate(encode(result, 'base64'), E'\n', '') || '"]' ELSE event END
 $$;
 
--- read_events(queue, from, most, now) -> log entries from a number on, oldest first, each with the number up to which the
--- log was trimmed: the first ones that have up to `most` events together, besides the entry `since` itself, which a reader
--- may have read before. Without entries it returns one row with that number. `since` NULL selects only the last entry.
+-- read_events(queue, from, most, now) -> log entries from a number on, oldest first, each with the number up to which
+-- the log was trimmed: the first ones that have up to `most` events together, besides the entry `since` itself, which a
+-- reader may have read before. Without entries it returns one row with that number. `since` NULL selects only the last
+-- entry.
 CREATE OR REPLACE FUNCTION read_events(queue text, since bigint, most integer, manual bigint)
 RETURNS TABLE (trimmed bigint, n bigint, count integer, packed text)
 LANGUAGE plpgsql {pinned} AS $$

@@ -1,8 +1,8 @@
 -- Notifications of waits, and the state of queues for a client that waits.
 
--- notify_waits(queue, work, logged, ids): notify listeners of new work, of log entries (`logged`) and of ended ids. Postgres sends
--- the notification at commit, and equal notifications once. Without a listening client it sends none, because NOTIFY
--- takes a lock at commit for which all writers of the database wait.
+-- notify_waits(queue, work, logged, ids): notify listeners of new work, of log entries (`logged`) and of ended ids.
+-- Postgres sends the notification at commit, and equal notifications once. Without a listening client it sends none,
+-- because NOTIFY takes a lock at commit for which all writers of the database wait.
 CREATE OR REPLACE FUNCTION notify_waits(qu queues, work boolean, logged boolean, ids text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,8 +32,8 @@ END $$;
 
 -- watch(queues, kind, now) -> a row for each existing queue, for a client that waits for work, events, ids or progress.
 -- Afterwards, changes of these queues send notifications for at least 30 s, at most a minute. `due` is true if a claim
--- would find a job. `unheard` is true if no client was known to listen before, so that a change may have happened without
--- a notification. A wait for progress also ends with a run, so it needs the notifications of both.
+-- would find a job. `unheard` is true if no client was known to listen before, so that a change may have happened
+-- without a notification. A wait for progress also ends with a run, so it needs the notifications of both.
 CREATE OR REPLACE FUNCTION watch(names text[], kind text, manual bigint)
 RETURNS TABLE (
     name text, q integer, now_ms bigint, due boolean, next_due bigint, ends_at bigint, hidden boolean,

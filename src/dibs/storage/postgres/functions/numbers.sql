@@ -1,9 +1,9 @@
 -- The clock of the storage, and the numbers of jobs.
 
--- incarnation_now(oid of the sequence `numbers`) -> a number for this run of the server and this copy of the schema. The
--- start of the server is another one on a standby and after a restore, and the oid is another one in a schema that was
--- restored from a dump. A crash of a server process resets the statistics and not the time of the start; before Postgres
--- 15, the function for their reset is slow, and such a crash is not noticed.
+-- incarnation_now(oid of the sequence `numbers`) -> a number for this run of the server and this copy of the schema.
+-- The start of the server is another one on a standby and after a restore, and the oid is another one in a schema that
+-- was restored from a dump. A crash of a server process resets the statistics and not the time of the start; before
+-- Postgres 15, the function for their reset is slow, and such a crash is not noticed.
 DO $do$
 DECLARE
     body text := $$SELECT sequence::bigint << 20 # (date_part('epoch', pg_postmaster_start_time()) * 1000000)::bigint$$;
@@ -15,11 +15,11 @@ BEGIN
         || quote_literal(body);
 END $do$;
 
--- begin_incarnation(here, now): raise the numbers, once for each incarnation. They begin an hour further ahead of the time
--- than those of the incarnation before. So the lost numbers are below, unless the clock of the lost server was almost an
--- hour ahead of this one. Two servers that are promoted from the same state are ordered by their clocks. `incarnation` is
--- set last, so that a call that reads it draws above the jump. The error gives the lock back at once, and the values of the
--- sequences stay: the transaction may belong to the caller and last long.
+-- begin_incarnation(here, now): raise the numbers, once for each incarnation. They begin an hour further ahead of the
+-- time than those of the incarnation before. So the lost numbers are below, unless the clock of the lost server was
+-- almost an hour ahead of this one. Two servers that are promoted from the same state are ordered by their clocks.
+-- `incarnation` is set last, so that a call that reads it draws above the jump. The error gives the lock back at once,
+-- and the values of the sequences stay: the transaction may belong to the caller and last long.
 CREATE OR REPLACE FUNCTION begin_incarnation(here bigint, now_ms bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     clock_us bigint := floor(extract(epoch FROM clock_timestamp()) * 1000000);
@@ -37,11 +37,11 @@ EXCEPTION WHEN SQLSTATE 'DIBS0' THEN
 END $$;
 
 -- tick(manual) -> the current time in ms, never before an earlier result. Afterwards nextval('numbers') is at least
--- this time in us. `manual` NULL selects the server's clock, plus the lead of the storage; a step back of that clock can
--- show for up to 50 ms, because `seen` is only written every 50 ms. A manual clock never steps back. The numbers run up to
--- a second ahead of the clock, so that they are raised about once a second instead of at each call. Before the first number
--- of a new incarnation, it calls begin_incarnation(). Plain SQL calls this function, too, so it names its schema. On a
--- standby it writes nothing. Every verb starts here, so one SELECT reads all sequences.
+-- this time in us. `manual` NULL selects the server's clock, plus the lead of the storage; a step back of that clock
+-- can show for up to 50 ms, because `seen` is only written every 50 ms. A manual clock never steps back. The numbers
+-- run up to a second ahead of the clock, so that they are raised about once a second instead of at each call. Before
+-- the first number of a new incarnation, it calls begin_incarnation(). Plain SQL calls this function, too, so it names
+-- its schema. On a standby it writes nothing. Every verb starts here, so one SELECT reads all sequences.
 CREATE OR REPLACE FUNCTION tick(manual bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     latest bigint;
@@ -73,10 +73,10 @@ BEGIN
     RETURN now_ms;
 END $$;
 
--- raise_numbers(floor): raise the sequence, so that the next number is above `floor`.
--- The lock prevents two calls from setting the sequence back. The lock of a table lasts until the end of its transaction,
--- which may belong to the caller and last long. So the function raises an error in a subtransaction: that gives the lock
--- back at once, and the value of a sequence stays.
+-- raise_numbers(floor): raise the sequence, so that the next number is above `floor`. The lock prevents two calls from
+-- setting the sequence back. The lock of a table lasts until the end of its transaction, which may belong to the caller
+-- and last long. So the function raises an error in a subtransaction: that gives the lock back at once, and the value
+-- of a sequence stays.
 CREATE OR REPLACE FUNCTION raise_numbers(floor bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     LOCK TABLE {name}.number_lock IN EXCLUSIVE MODE;
@@ -87,9 +87,9 @@ BEGIN
 EXCEPTION WHEN SQLSTATE 'DIBS0' THEN
 END $$;
 
--- change_lead() -> the lead that tick() adds to the server's clock from now on. The lock prevents two calls from setting it
--- twice. Under the lock the clock is read after `seen`: a call that was suspended between the two would take the time of
--- other calls for a step of the clock. The lock is given back like that of raise_numbers().
+-- change_lead() -> the lead that tick() adds to the server's clock from now on. The lock prevents two calls from
+-- setting it twice. Under the lock the clock is read after `seen`: a call that was suspended between the two would take
+-- the time of other calls for a step of the clock. The lock is given back like that of raise_numbers().
 CREATE OR REPLACE FUNCTION change_lead() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     latest bigint;

@@ -1,9 +1,10 @@
 -- The verb prune.
 
--- prune(queue, most, now) -> the numbers of removed outcomes, request keys and events. Outcomes, request keys and batches
--- of key sets together are at most `most`. Also removes traces. Keeps rows that a running transaction may still need, see
--- begin_live(). prune_limits() is the last step: a claim has locked the row of the queue, which trim_events() may write,
--- when it writes clocks.
+-- prune(queue, most, now) -> the numbers of removed outcomes, request keys and events. Outcomes, request keys and
+-- batches of key sets together are at most `most`. Also removes traces. Keeps rows that a running transaction may still
+-- need, see
+-- begin_live(). prune_limits() is the last step: a claim has locked the row of the queue, which trim_events() may
+-- write, when it writes clocks.
 CREATE OR REPLACE FUNCTION prune(
     queue text, most integer, manual bigint, OUT outcomes bigint, OUT keys bigint, OUT logged bigint
 ) LANGUAGE plpgsql {pinned} AS $$

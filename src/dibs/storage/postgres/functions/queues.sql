@@ -77,8 +77,8 @@ BEGIN
 END $$;
 
 -- limits_changed(before, after): called by configure(), which has locked the row of the queue. The clocks of a changed
--- rate begin again. After a change of a limit by key, the first job that it holds back of each key returns to the line, where the
--- next claim meets it; this costs the number of keys.
+-- rate begin again. After a change of a limit by key, the first job that it holds back of each key returns to the line,
+-- where the next claim meets it; this costs the number of keys.
 CREATE OR REPLACE FUNCTION limits_changed(before queues, after queues) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     keys text[];

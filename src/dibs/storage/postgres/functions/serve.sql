@@ -1,10 +1,10 @@
 -- The verb serve: the settlements and claims of several queues in one statement for each part.
 
--- serve(names, lease, now, one array per step, owners, one array per field of the settlements) -> the answers of several
--- queues. `firsts` and `lasts` are the positions of the settlements of a step in the arrays of settlements, and `owners`
--- the step of each settlement. All settlements come before all claims. The rows of a step are in this order: one with
--- statuses and revisions, if its settlements are not all done; and the rows of claim(). The last row of a step that claims
--- nothing has only the time.
+-- serve(names, lease, now, one array per step, owners, one array per field of the settlements) -> the answers of
+-- several queues. `firsts` and `lasts` are the positions of the settlements of a step in the arrays of settlements, and
+-- `owners` the step of each settlement. All settlements come before all claims. The rows of a step are in this order:
+-- one with statuses and revisions, if its settlements are not all done; and the rows of claim(). The last row of a step
+-- that claims nothing has only the time.
 CREATE OR REPLACE FUNCTION serve(
     names text[], under uuid, manual bigint, limits integer[], firsts integer[], lasts integer[], plains boolean[],
     owners integer[], given_ids text[], given_fences bigint[], kinds text[], results bytea[], details text[],

@@ -2,8 +2,8 @@
 
 -- settle(queue, now, plain, one array per field, spots) -> statuses and revisions in the order of the settlements;
 -- `statuses` NULL means that all are done. `plain` says that each settlement is a Complete without follow-ups and
--- retention, and that no id is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does not
--- know them. Also under per_key, an end makes room for work.
+-- retention, and that no id is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does
+-- not know them. Also under per_key, an end makes room for work.
 CREATE OR REPLACE FUNCTION settle(
     queue text, manual bigint, plain boolean, ids text[], fences bigint[], kinds text[],
     results bytea[], details text[], spots tid[] DEFAULT NULL, OUT statuses text[], OUT revisions bigint[]
@@ -81,8 +81,8 @@ BEGIN
     END IF;
 END $$;
 
--- settle_rest(queue, now, plain, one array per field, settled): the rest of settle(), after complete_runs(). `settled` are
--- the positions of the settlements that are done.
+-- settle_rest(queue, now, plain, one array per field, settled): the rest of settle(), after complete_runs(). `settled`
+-- are the positions of the settlements that are done.
 CREATE OR REPLACE FUNCTION settle_rest(
     qu queues, now_ms bigint, plain boolean, ids text[], fences bigint[], kinds text[], results bytea[], details text[],
     settled bigint[], OUT statuses text[], OUT revisions bigint[]
@@ -122,12 +122,12 @@ BEGIN
     PERFORM notify_waits(qu, true, cardinality(logged) > 0 OR cardinality(settled) > 0, ends);
 END $$;
 
--- complete_runs(queue numbers, owners, now, ids, fences, spots) -> the positions, from 1, of the settlements that are done:
--- completions of first runs with nothing to keep, in several queues. A run is left out if it has a key, a retention of
--- its own, a successor, an earlier outcome, or values that a short event does not have. `owners` has for each settlement
--- the position of its queue in `qs`; a settlement whose queue is NULL there is left out. The caller has checked that the
--- queues keep no outcome and no result. An entry of the log has the runs of one queue and one holder: an object with the
--- values that are common to its events, and an array for each other field, see
+-- complete_runs(queue numbers, owners, now, ids, fences, spots) -> the positions, from 1, of the settlements that are
+-- done: completions of first runs with nothing to keep, in several queues. A run is left out if it has a key, a
+-- retention of its own, a successor, an earlier outcome, or values that a short event does not have. `owners` has for
+-- each settlement the position of its queue in `qs`; a settlement whose queue is NULL there is left out. The caller has
+-- checked that the queues keep no outcome and no result. An entry of the log has the runs of one queue and one holder:
+-- an object with the values that are common to its events, and an array for each other field, see
 -- dibs/storage/postgres/codec/event_log.py. Numbers are relative, to be short.
 CREATE OR REPLACE FUNCTION complete_runs(
     qs integer[], owners integer[], now_ms bigint, ids text[], fences bigint[], spots tid[]
@@ -330,9 +330,9 @@ BEGIN
 END $$;
 
 -- end_with(queue, job, kind, now, result, details) -> the events to log. Ends a run. `details` has the error, then
--- (follow-ups) and retention of a Complete, Fail or Cancelled; NULL if all have their defaults. The setting fail_handler
--- decides about the fail job. A transaction of the caller with an older snapshot does not see the latest setting, so
--- dibs/storage/postgres/transactions.py reads it outside and sends it as `handled`.
+-- (follow-ups) and retention of a Complete, Fail or Cancelled; NULL if all have their defaults. The setting
+-- fail_handler decides about the fail job. A transaction of the caller with an older snapshot does not see the latest
+-- setting, so dibs/storage/postgres/transactions.py reads it outside and sends it as `handled`.
 CREATE OR REPLACE FUNCTION end_with(qu queues, j live, kind text, now_ms bigint, result bytea, details json)
 RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -388,8 +388,8 @@ BEGIN
     PERFORM notify_waits(into_queue, true, cardinality(logged) > 0, NULL);
 END $$;
 
--- ends_short(queue, now) -> true if the queue keeps neither completed outcomes nor results in its log, as complete_runs()
--- needs it.
+-- ends_short(queue, now) -> true if the queue keeps neither completed outcomes nor results in its log, as
+-- complete_runs() needs it.
 CREATE OR REPLACE FUNCTION ends_short(qu queues, now_ms bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT qu.log_results = 0 AND expiry('completed', now_ms, NULL, NULL, qu.retention) <= now_ms
 $$;

@@ -26,8 +26,8 @@ BEGIN
     END IF;
 END $$;
 
--- check_call(queue): refuse a bad name of a queue, and every isolation level but READ COMMITTED. Under a higher one, the
--- functions of the verbs would read rows as they were before the transaction.
+-- check_call(queue): refuse a bad name of a queue, and every isolation level but READ COMMITTED. Under a higher one,
+-- the functions of the verbs would read rows as they were before the transaction.
 CREATE OR REPLACE FUNCTION check_call(queue text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -124,8 +124,8 @@ CREATE OR REPLACE FUNCTION new_id() RETURNS text LANGUAGE sql AS $$
     SELECT base32(tick(NULL), 10) || base32(nextval('numbers'), 11) || base32((random() * 33554431)::bigint, 5)
 $$;
 
--- enqueue_job(queue, id, payload, ...) -> the id, the status of the verb enqueue (contract 3), whether the request_key was
--- known, and the revision. `on_conflict` is update, reject or reject_failed.
+-- enqueue_job(queue, id, payload, ...) -> the id, the status of the verb enqueue (contract 3), whether the request_key
+-- was known, and the revision. `on_conflict` is update, reject or reject_failed.
 CREATE OR REPLACE FUNCTION enqueue_job(
     queue text, INOUT id text DEFAULT NULL, payload jsonb DEFAULT 'null', priority integer DEFAULT 0,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, attributes jsonb DEFAULT NULL,
@@ -174,9 +174,9 @@ BEGIN
     id := coalesce(answer.first_ids[1], id);
 END $$;
 
--- claim_jobs(queue, max_jobs, ttl, holder) -> the claimed jobs, in the order of claims, with the lease that holds all of
--- them for `ttl`, or for the longest lease that one of the jobs sets. First returns jobs of expired leases to the queue.
--- A `payload` that is no JSON is NULL; `payload_bytes` always has it.
+-- claim_jobs(queue, max_jobs, ttl, holder) -> the claimed jobs, in the order of claims, with the lease that holds all
+-- of them for `ttl`, or for the longest lease that one of the jobs sets. First returns jobs of expired leases to the
+-- queue. A `payload` that is no JSON is NULL; `payload_bytes` always has it.
 CREATE OR REPLACE FUNCTION claim_jobs(
     queue text, max_jobs integer DEFAULT 1, ttl interval DEFAULT '30 seconds', holder text DEFAULT NULL
 ) RETURNS TABLE (
@@ -267,16 +267,16 @@ CREATE OR REPLACE FUNCTION retry_job(
         'error', CASE WHEN error IS NOT NULL THEN failure(error, error_type) -> 'error' END)))).status
 $$;
 
--- release_job(queue, id, fence, delay) -> the answers of retry_job(). The job waits as before its claim, or with `delay`
--- until then.
+-- release_job(queue, id, fence, delay) -> the answers of retry_job(). The job waits as before its claim, or with
+-- `delay` until then.
 CREATE OR REPLACE FUNCTION release_job(queue text, id text, fence bigint, delay interval DEFAULT NULL) RETURNS text
 LANGUAGE sql SECURITY DEFINER {pinned} AS $$
     SELECT (settle_job(queue, id, fence, 'release', NULL, CASE WHEN delay IS NOT NULL THEN
         json_build_object('when', start_of(NULL, delay)) END)).status
 $$;
 
--- hand_off_job(queue, id, fence) -> handed_off with the revision for finish_job(), cancelled, or lost. The run leaves its
--- lease, and never comes back by itself.
+-- hand_off_job(queue, id, fence) -> handed_off with the revision for finish_job(), cancelled, or lost. The run leaves
+-- its lease, and never comes back by itself.
 CREATE OR REPLACE FUNCTION hand_off_job(queue text, id text, fence bigint, OUT status text, OUT revision bigint)
 LANGUAGE sql SECURITY DEFINER {pinned} AS $$
     SELECT * FROM settle_job(queue, id, fence, 'hand_off', NULL, NULL)
@@ -308,8 +308,8 @@ BEGIN
     RETURN (cancel(queue, ARRAY[id], coalesce(running, false), NULL))[1];
 END $$;
 
--- amend_job(queue, id, attributes, payload, priority, run_at, delay, lease) -> amended, active or not_found. Changes the
--- fields that are not NULL; attributes are merged at the top level.
+-- amend_job(queue, id, attributes, payload, priority, run_at, delay, lease) -> amended, active or not_found. Changes
+-- the fields that are not NULL; attributes are merged at the top level.
 CREATE OR REPLACE FUNCTION amend_job(
     queue text, id text, attributes jsonb DEFAULT NULL, payload jsonb DEFAULT NULL, priority integer DEFAULT NULL,
     run_at timestamptz DEFAULT NULL, delay interval DEFAULT NULL, lease interval DEFAULT NULL

@@ -92,8 +92,8 @@ CREATE TYPE successor AS (
     creates boolean
 );
 
--- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later,
--- 3 earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept, and 64 marks
+-- A requested job. `how` encodes its on_conflict in bits: 3 is the rule for run_at (0 always, 1 never, 2 later, 3
+-- earlier), 4 keeps the data, 8 keeps the counts, 16 rejects, 32 also rejects if a failed outcome is kept, and 64 marks
 -- an update-only request, which leaves an id without a live job unchanged.
 CREATE TYPE request AS (
     id text,
@@ -108,9 +108,9 @@ CREATE TYPE request AS (
 );
 
 -- A claim leaves its jobs in the line (the index live_line), so that it changes no index entry: Postgres updates a row
--- without new index entries (HOT) if no indexed column changes and the page has room. The fill factor leaves that room. No
--- index and no condition of one may name a column that a claim changes (fence, claimed_at, lease, holder, attempts). Later
--- claims begin behind the active jobs, see `marks`.
+-- without new index entries (HOT) if no indexed column changes and the page has room. The fill factor leaves that room.
+-- No index and no condition of one may name a column that a claim changes (fence, claimed_at, lease, holder, attempts).
+-- Later claims begin behind the active jobs, see `marks`.
 CREATE TABLE live (
     q integer NOT NULL,
     id text COLLATE "C" NOT NULL,
@@ -163,9 +163,9 @@ CREATE INDEX live_held_back_line ON live (q, priority DESC, run_at, seq) WHERE s
 -- The runs under leases of each key.
 CREATE INDEX live_keyed ON live ((q + 0), busy_key) WHERE busy_key IS NOT NULL;
 
--- The claims under a lease, one row for each call and priority: the jobs of the lease are found by them. A claim took jobs
--- from (first_run_at, first_seq) to (last_run_at, last_seq), and other claims may have jobs there, too. renew() deletes a
--- row whose jobs are no longer active.
+-- The claims under a lease, one row for each call and priority: the jobs of the lease are found by them. A claim took
+-- jobs from (first_run_at, first_seq) to (last_run_at, last_seq), and other claims may have jobs there, too. renew()
+-- deletes a row whose jobs are no longer active.
 CREATE TABLE claims (
     q integer NOT NULL,
     lease uuid NOT NULL,
@@ -178,11 +178,11 @@ CREATE TABLE claims (
     PRIMARY KEY (q, lease, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- The place (run_at, seq) where claims of a priority begin to read the line: no waiting job is below it. Without it, each
--- claim steps over the index entries of all jobs that were claimed since the oldest snapshot of the database: 120,000 of
--- them take 19 ms. Rows are only added and deleted, and read from the highest `n`, so a reader meets no dead row. Kinds:
--- c: claims begin here; l: a job came to wait below that place, and claims begin here if it is lower; p: the proposal of
--- a higher place, which only writers of waiting jobs read. See functions/lines.sql.
+-- The place (run_at, seq) where claims of a priority begin to read the line: no waiting job is below it. Without it,
+-- each claim steps over the index entries of all jobs that were claimed since the oldest snapshot of the database:
+-- 120,000 of them take 19 ms. Rows are only added and deleted, and read from the highest `n`, so a reader meets no dead
+-- row. Kinds: c: claims begin here; l: a job came to wait below that place, and claims begin here if it is lower; p:
+-- the proposal of a higher place, which only writers of waiting jobs read. See functions/lines.sql.
 CREATE TABLE marks (
     q integer NOT NULL,
     priority smallint NOT NULL,
