@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,11 @@ def collected() -> dict[str, set[str]]:
     """Return the storages on which each test is collected, by test."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     folder, without_this = str(Path(__file__).parent), f"--ignore={__file__}"
-    pytest_run = subprocess.run([*command, folder, without_this], capture_output=True, text=True, check=True)
+    # A worker of xdist runs no long tests of its own accord, see tests/conftest.py.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    pytest_run = subprocess.run(
+        [*command, folder, without_this], env=environment, capture_output=True, text=True, check=True
+    )
     found: dict[str, set[str]] = {}
     for item in filter(None, map(ITEM.search, pytest_run.stdout.splitlines())):
         found.setdefault(item["name"], set()).add(item["params"].partition("-")[0])

@@ -1,6 +1,6 @@
 -- The columns of a job (j) and its run, a successor (j.next) and an outcome (o). Queries insert them as {job}, {run},
--- {successor}, {outcome} and {settings}, and those of claimed jobs as {started}, {arrays} and {claimed};
--- postgres/codec/rows.py reads them in this order.
+-- {successor}, {outcome} and {settings}, and those of claimed jobs as {started}, {arrays} and {claimed}; postgres/codec/rows.py reads them in
+-- this order.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
@@ -14,14 +14,15 @@ l.priority, l.ctid AS spot, l.fence, l.id, l.payload, l.run_at, l.enqueued_at, l
 rest_of(l.seq, l.attributes, l.overrides, l.retention, l.first, l.revision, l.enqueues, l.retries, l.stalls, l.timeouts,
         l.error, l.origin, l.key) AS rest
 
--- name: arrays The same columns as arrays. `spots` are the positions of the rows, with which a settlement finds them.
--- `memos` and `rests` are NULL if each element is.
+-- name: arrays
+-- The same columns as arrays. `spots` are the positions of the rows, with which a settlement finds them. `memos` and `rests`
+-- are NULL if each element is.
 t.priority, array_agg(t.fence), array_agg(t.spot::text), array_agg(t.id), array_agg(t.payload), array_agg(t.run_at),
 array_agg(t.enqueued_at), array_agg(t.seq), array_agg(t.attempts),
 CASE WHEN count(t.memo) > 0 THEN array_agg(t.memo) END, CASE WHEN count(t.rest) > 0 THEN array_agg(t.rest) END
 
--- name: claimed The arrays of claimed jobs. An element of `rests` has the other columns of a job, see rest_of() in
--- functions/claim.sql.
+-- name: claimed
+-- The arrays of claimed jobs. An element of `rests` has the other columns of a job, see rest_of() in functions/claim.sql.
 c.lost, c.now_ms, c.next_due, c.holder, c.held_back, c.priority, c.fences, c.spots, c.ids, c.payloads, c.starts, c.enqueues,
 c.seqs, c.tries, c.memos, c.rests
 

@@ -17,16 +17,18 @@ SELECT current_setting('fsync'), current_setting('full_page_writes'), current_se
         WHERE starts_with(state, 'idle in transaction')),
        current_setting('autovacuum')
 
--- name: known Returns whether the schema %(schema)s exists, and whether the table `migrations` exists in it. Why not
--- to_regclass: it caches a negative answer from before this session waited for another one.
+-- name: known
+-- Returns whether the schema %(schema)s exists, and whether the table `migrations` exists in it. Why not to_regclass: it
+-- caches a negative answer from before this session waited for another one.
 SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s), EXISTS (
     SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = 'migrations')
 
--- name: strangers Returns a row for each role that may put code into the schema %(schema)s and that this session need
--- not trust: how, and the name of the role. A session trusts itself, the roles that it is a member of, the roles that
--- may act as it (superusers too), and the owner of the database, who may replace any schema in it. The memberships are
--- read from their table, because for a superuser pg_has_role() says that it is a member of each role.
+-- name: strangers
+-- Returns a row for each role that may put code into the schema %(schema)s and that this session need not trust: how, and
+-- the name of the role. A session trusts itself, the roles that it is a member of, the roles that may act as it (superusers
+-- too), and the owner of the database, who may replace any schema in it. The memberships are read from their table,
+-- because for a superuser pg_has_role() says that it is a member of each role.
 WITH RECURSIVE place AS (
     SELECT oid, nspowner, nspacl FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s
 ), mine (role) AS (
@@ -54,13 +56,14 @@ SELECT number, functions FROM {schema}.migrations ORDER BY number DESC LIMIT 1
 -- was made from this one as a template has another name. joined() in functions/enqueue.sql compares it.
 SELECT current_database() || ' ' || (extract(epoch FROM min(applied_at)) * 1000000)::bigint FROM {schema}.migrations
 
--- name: unlimited Ends the time limits of the role for this transaction: a migration takes longer than a statement of
--- an application may.
+-- name: unlimited
+-- Ends the time limits of the role for this transaction: a migration takes longer than a statement of an application may.
 SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings
 WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')
 
--- name: lock Takes the lock under which one process at a time migrates, until the end of the transaction. Readers do
--- not wait for it. Why not an advisory lock: any role that may connect can hold one.
+-- name: lock
+-- Takes the lock under which one process at a time migrates, until the end of the transaction. Readers do not wait for it.
+-- Why not an advisory lock: any role that may connect can hold one.
 LOCK TABLE {schema}.migrations IN EXCLUSIVE MODE
 
 -- name: create_schema
@@ -81,8 +84,9 @@ INSERT INTO {schema}.migrations (number, name) VALUES (%(number)s, %(name)s)
 -- Writes the hash of the functions that the schema has now.
 UPDATE {schema}.migrations SET functions = %(hash)s WHERE number = (SELECT max(number) FROM {schema}.migrations)
 
--- name: grants Returns a row for each right on a function that its owner granted to others: the name of the function,
--- and a statement that grants it again.
+-- name: grants
+-- Returns a row for each right on a function that its owner granted to others: the name of the function, and a statement
+-- that grants it again.
 SELECT p.proname::text, format('GRANT EXECUTE ON FUNCTION %%I.%%I TO %%s%%s', n.nspname, p.proname,
               CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
               CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
@@ -94,9 +98,9 @@ WHERE n.nspname = %(schema)s AND a.grantee <> p.proowner
 SELECT proname::text FROM pg_catalog.pg_proc WHERE pronamespace = (
     SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s)
 
--- name: lock_holders Returns sessions of open transactions with locks on rows of `live`, the oldest first: pid,
--- application_name, state, and its seconds. A session that waits for a lock itself is left out. Other columns, as the
--- query, may hold secrets.
+-- name: lock_holders
+-- Returns sessions of open transactions with locks on rows of `live`, the oldest first: pid, application_name, state, and
+-- its seconds. A session that waits for a lock itself is left out. Other columns, as the query, may hold secrets.
 SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, 'state unknown'),
        coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.state_change, a.xact_start)), 0)::float8
 FROM pg_catalog.pg_stat_activity a

@@ -33,9 +33,10 @@ LEFT JOIN LATERAL (SELECT * FROM {schema}.live l WHERE l.q = k.q AND l.id = ids.
 LEFT JOIN LATERAL (SELECT * FROM {schema}.ended e WHERE e.q = k.q AND e.id = ids.id) o ON true
 ORDER BY ids.id
 
--- name: split Splits the ids that pass the filters into %(parts)s equal parts, and returns the last id of each part
--- except the last, in ascending order. An id that is in both tables counts twice. Of a table with more than 50,000
--- rows, only a sample of its pages with about so many rows is read: sorting all ids takes longer than reading all jobs.
+-- name: split
+-- Splits the ids that pass the filters into %(parts)s equal parts, and returns the last id of each part except the
+-- last, in ascending order. An id that is in both tables counts twice. Of a table with more than 50,000 rows, only a sample
+-- of its pages with about so many rows is read: sorting all ids takes longer than reading all jobs.
 WITH clock AS MATERIALIZED (SELECT {schema}.tick(%(now)s::bigint) AS now_ms),
      k AS MATERIALIZED (SELECT q FROM {schema}.queues WHERE name = %(queue)s),
      -- `reltuples` is -1 before the first vacuum, and then all rows are read.

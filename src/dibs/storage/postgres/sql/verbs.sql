@@ -9,8 +9,9 @@ FROM {schema}.enqueue(
     %(priorities)b::smallint[], %(whens)b::bigint[], %(hows)b::integer[], %(attributes)b::text[],
     %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[], NULL) e
 
--- name: enqueue_one Does the same for one request that sets only id and payload. Returns one row; NULL in `status`
--- means that it was queued as a new job.
+-- name: enqueue_one
+-- Does the same for one request that sets only id and payload. Returns one row; NULL in `status` means that it was queued
+-- as a new job.
 SELECT e.status, e.was, e.first, e.revision
 FROM {schema}.enqueue_one(
     %(queue)s::text, %(now)s::bigint, %(id)s::text, %(payload)b::bytea) e
@@ -25,8 +26,9 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[],
     %(wants)b::boolean[]) e
 
--- name: enqueue_batch Returns one row: whether the key set has a batch of this number, and the statuses of the requests
--- in their order. NULL in `statuses` means that every request was queued as a new job.
+-- name: enqueue_batch
+-- Returns one row: whether the key set has a batch of this number, and the statuses of the requests in their order. NULL
+-- in `statuses` means that every request was queued as a new job.
 SELECT e.taken, e.statuses
 FROM {schema}.enqueue_batch(
     %(queue)s::text, %(now)s::bigint, %(name)s::text, %(number)s::integer, %(keys)b::bytea, %(plain)s::boolean,
@@ -129,8 +131,9 @@ FROM {schema}.counts(%(queues)b::text[], %(now)s::bigint) c
 SELECT w.name, w.q, w.now_ms, w.due, w.next_due, w.ends_at, w.hidden, w.unheard
 FROM {schema}.watch(%(queues)b::text[], %(kind)s::text, %(now)s::bigint) w
 
--- name: register_fail_queue Returns the setting fail_handler of a queue. If it is true, inserts the row of the fail
--- queue. Sent on a connection of the storage, before a settle with a failure on the caller's.
+-- name: register_fail_queue
+-- Returns the setting fail_handler of a queue. If it is true, inserts the row of the fail queue. Sent on a connection of
+-- the storage, before a settle with a failure on the caller's.
 SELECT {schema}.know_fail_queue(%(queue)s::text)
 
 -- name: propose_starts
