@@ -104,9 +104,12 @@ async def test_a_timeout_belongs_to_the_job_and_stops_it(
 async def test_a_run_that_was_given_up_has_no_say(
     app: Dibs, queue: Queue, record: scripted_handlers.HandlerRecord
 ) -> None:
-    """A `def` handler cannot be stopped. Its fence and its capacity end, and its result is ignored."""
+    """A `def` handler cannot be stopped. Its fence and its capacity end, and its result is ignored.
+
+    The timeout leaves a busy machine the time to start the thread of the handler.
+    """
     record.loop = asyncio.get_running_loop()
-    set_handler(queue, scripted_handlers.scripted_blocking, timeout=0.02, max_timeouts=0, size=100)
+    set_handler(queue, scripted_handlers.scripted_blocking, timeout=0.5, max_timeouts=0, size=100)
     ticket = await queue.enqueue({"hold": True}, id="a")
     await queue.enqueue(1, id="b")
     async with running_worker(app):
