@@ -11,7 +11,7 @@ import pytest
 from dibs import Dibs, OutcomeUnknown, StorageBusy
 from dibs.client.connection.call_limits import CallTimeout
 from dibs.client.connection.coalescing import Coalescer, DirectCalls
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs_conformance.servers import RedisServer
 
 Result = Sequence[int] | Exception | None
@@ -169,17 +169,21 @@ async def test_awaited_enqueues_on_redis_take_no_request_of_a_task(
 ) -> None:
     sent: list[str] = []
 
-    def note(name: str, pool: ConnectionPool, *args: Any, **named: Any) -> Any:
+    def note(name: str, pool: RedisConnections, *args: Any, **named: Any) -> Any:
         sent.append(name)
         return plain[name](pool, *args, **named)
 
-    plain: dict[str, Callable[..., Any]] = {name: getattr(ConnectionPool, name) for name in ("start", "call")}
+    plain: dict[str, Callable[..., Any]] = {
+        name: getattr(RedisConnections, name) for name in ("start", "call")
+    }
     async with Dibs(f"{redis_server.url}?prefix=direct") as app:
         queue = app.queue("q")
         await queue.enqueue(0)
         for name in plain:
             monkeypatch.setattr(
-                ConnectionPool, name, lambda pool, *args, name=name, **named: note(name, pool, *args, **named)
+                RedisConnections,
+                name,
+                lambda pool, *args, name=name, **named: note(name, pool, *args, **named),
             )
         tickets = [await queue.enqueue(n) for n in range(10)]
 

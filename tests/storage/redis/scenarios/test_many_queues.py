@@ -13,7 +13,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest, QueueStep
 from dibs.model.results import ClaimResult
 from dibs.storage.redis import RedisStorage, open_url
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer
@@ -69,7 +69,7 @@ async def test_all_queues_take_one_request(storage: RedisStorage, monkeypatch: p
         return [len(step.claim.jobs) for step in served]
 
     await call_all(QUEUES[:1])  # loads the scripts
-    with counted(monkeypatch, ConnectionPool, "call") as calls:
+    with counted(monkeypatch, RedisConnections, "call") as calls:
         claimed = await call_all(QUEUES[1:])
 
     assert [0] * 9 + [1, *[0] * 9] * 9 == claimed

@@ -14,7 +14,7 @@ from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.codec import requests
-from dibs.storage.redis.network.connections import ConnectionPool
+from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.scripts import script
 from dibs_conformance.servers import RedisServer
 from tests.storage.exchange import begun, counted, exchange
@@ -26,7 +26,7 @@ async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
     async with opened(poll=60.0) as storage:
         lease, token = await begun(storage)
         token = await exchange(storage, lease, token, "warm")
-        with counted(monkeypatch, ConnectionPool, "call") as calls:
+        with counted(monkeypatch, RedisConnections, "call") as calls:
             for number in range(5):
                 token = await exchange(storage, lease, token, f"job-{number}")
 
@@ -44,7 +44,7 @@ async def test_a_batch_costs_as_many_requests_as_a_single_job(
     await storage.settle(
         "q", [Settlement(id="warm", fence=warm.run.fence if warm.run else 0, action=Complete())]
     )
-    with counted(monkeypatch, ConnectionPool, "call") as calls:
+    with counted(monkeypatch, RedisConnections, "call") as calls:
         await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=f"{n}")) for n in range(1000)])
         jobs = (await storage.claim("q", lease, 1000)).jobs
         ends = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
