@@ -118,6 +118,8 @@ class TestSignals:
         assert await second.completed()
 
     async def test_sighup_waits_for_running_jobs(self, app: Dibs) -> None:
+        # Under nohup, the tests would ignore it.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         job = HeldJob(app, "q")
         async with job.running() as task:
             await send(signal.SIGHUP)
