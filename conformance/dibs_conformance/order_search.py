@@ -1,6 +1,6 @@
 """The linearizability check: a search for an order of overlapping calls that explains all results.
 
-The results are the answers of the calls, and what was read after each round of calls. All answered calls of a
+The results are the answers of the calls, and the reads after each round of calls. All answered calls of a
 round return before the next round begins, so the search only reorders calls of one round. A call without an
 answer may take effect now, later or never.
 

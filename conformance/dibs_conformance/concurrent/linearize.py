@@ -96,7 +96,7 @@ def split_round(calls: Sequence[ClientCall], pending: Sequence[CallPart] = ()) -
         parts += (
             evolve(
                 part,
-                # Those of a reading may take effect in any order.
+                # The parts of a reading may take effect in any order.
                 index=0 if verb.reads else part.index,
                 times=tuple(times),
                 concurrent_ids=ids,

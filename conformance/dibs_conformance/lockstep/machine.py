@@ -1,4 +1,4 @@
-"""What the random rules of the verbs share: the session, the numbers that the storage issued, and choices.
+"""The base class of the random rules: the session, the numbers that the storage issued, and choices.
 
 The class `...Rules` of each verb builds on `MachineBase`. The state machine of L0
 (sequential/state_machine.py) inherits all of them.

@@ -41,6 +41,7 @@ from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
 from dibs_conformance.strategies import full_overrides
+from dibs_conformance.verbs import VERBS
 
 #: The most wrong results in a report. A storage without checks would fail every row.
 MOST_FINDINGS: Final = 20
@@ -298,20 +299,11 @@ def valid_arguments(lease: str, fence: int, revision: int, held: ExportRecord) -
             attributes={"a": b"1"}, payload=b"1", run_at=NOW, priority=1, retention=retention, lease=5
         ),
     }  # fmt: skip
-    settings = SettingsPatch(
-        paused=False, max_active=1, retention=retention, log_level="all", log_age=5, log_bytes=50_000,
-        request_key_age=5, fail_handler=True, log_results=4,
-    )  # fmt: skip
-    cursors = {**common, "after": None, "until": None}
     return {
         "": common,
-        "configure": {**common, "patch": settings},
-        "report": {**common, "id": "held"},
         "claim_blocking_any": {**common, "queues": ["q", "r"]},
         "serve": {**common, "steps": [QueueStep("new"), QueueStep("q", common["settlements"], 1)]},
-        "list": cursors,
-        "export": cursors,
-        "events": {**common, "after": None},
+        **{name: {**common, **verb.valid} for name, verb in VERBS.items() if verb.valid},
     }
 
 

@@ -1,4 +1,4 @@
-"""What `dibs worker` shows of its workers in a terminal, and the exit code of a worker."""
+"""The display of `dibs worker` in a terminal, and the exit code of a worker."""
 
 from __future__ import annotations
 

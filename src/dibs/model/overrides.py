@@ -1,4 +1,4 @@
-"""What one job sets for itself and no storage reads: the fields of Overrides, each declared once.
+"""The settings of one job that no storage reads: the fields of Overrides, each declared once.
 
 A storage keeps all of them as one part, packed by `pack_overrides`, so that it carries a new field unchanged.
 The kind of a field says how to check its values and how to show them. The checks of requests, the settings of

@@ -1,4 +1,4 @@
-"""What dibs needs on Spark's executors: code that is sent there, their memory, and their free slots.
+"""Spark's executors: sending code to them, and reading their memory and their free slots.
 
 Spark pickles a function or an object of a module as a name, and the executor imports the module. If the
 module is missing there, Spark reports an error of unpickling. A nested function is pickled as code.

@@ -1,4 +1,4 @@
-"""What an increment reads from the storage: a plan of its logs, the events, and the live jobs.
+"""The reads of an increment from the storage: a plan of its logs, the events, and the live jobs.
 
 The live jobs are read first, and the ends of the logs are fixed afterwards. A job that ends
 between these two steps is then in both results, and its revision range and fence (the number of its claim)

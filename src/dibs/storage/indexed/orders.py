@@ -1,4 +1,4 @@
-"""What one queue keeps in order: due jobs, ids, the expiries of outcomes, and the clocks of rates."""
+"""The ordered collections of one queue: due jobs, ids, the expiries of outcomes, and the clocks of rates."""
 
 from __future__ import annotations
 

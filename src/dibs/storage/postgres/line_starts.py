@@ -74,7 +74,7 @@ class LineStarts:
                 return
             if proposals is not None:
                 params = {"queues": names, "proposals": proposals, "seen": seen}
-                # An empty list in `seen` waits for nobody more; only the table was locked.
+                # If `seen` is empty, all writers have ended, and only the lock of the table was missing.
                 left = await self._fetch("raise_starts", params)
                 if left == []:
                     return
