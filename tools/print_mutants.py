@@ -25,7 +25,6 @@ PROJECT = Path(__file__).parent.parent
 TARGET = PROJECT / "docs" / "appendix" / "mutants.md"
 sys.path.insert(0, str(PROJECT))
 
-from dibs_conformance.laws import LAWS  # noqa: E402
 from dibs_conformance.servers import start_postgres, start_redis  # noqa: E402
 from dibs_conformance.target import OpenStorage  # noqa: E402
 from tests.kit.concurrent.test_levels import ALONE, SHARED  # noqa: E402
@@ -53,7 +52,6 @@ GROUPS: dict[Where, BugGroup] = {
     "postgres": BugGroup("In the SQL", {}),
 }
 LEVELS = ("L0", "L1", "L2", "L3")
-ORACLE = "the oracle"
 NOT_FOUND, NOT_TRIED = "–", ""  # noqa: RUF001 - a dash
 
 HEADER = """# Planted bugs
@@ -62,7 +60,7 @@ The tests of the conformance kit plant bugs in the storages of dibs, one at a ti
 each of them. There are {all} bugs:
 {places}.
 {by_contract} of them, marked *, were written from [the contract](../explanation/contract.md), sentence by
-sentence, by an author who had not read the laws of the kit. {survivors} cannot be found with one call at a
+sentence, by an author who had not read the code of the kit. {survivors} cannot be found with one call at a
 time; the last section names the reason.
 
 ## Found by level
@@ -74,10 +72,6 @@ where all code runs in the process with the bug, and L1 also on the commit log.
 
 The bug that L0 needed longest to find: {slowest}.
 The higher levels use fewer verbs than L0. They find [other bugs](#bugs-that-random-calls-do-not-show).
-
-On L0, the comparison with the oracle was the first to find {by_oracle} bugs, and a law was the first to
-find {by_law}. The laws are checked before the comparison.
-{idle}
 
 The columns L0 to L3 hold the number of histories until the bug was found; on L0 the fixed histories of the
 walkthrough come first. A – means that the bug was not found, an empty field that it was not tried.
@@ -119,11 +113,11 @@ Every single call is correct with these bugs. Each has a test of its own, and mu
 | a missing fsync of a commit, a checkpoint or their folder | L3 | power loss | `crashes` |
 | a write that a full server refused is reported as done | L4 | a full server | `faults` |
 """
-_ROW = re.compile(r"^\| (?P<name>[\w *]+?)\*? \| [^|]* \| (?P<figures>[^|]*(\|[^|\n]*){4}) \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (?P<name>[\w *]+?)\*? \| [^|]* \| (?P<figures>[^|]*(\|[^|\n]*){3}) \|$", re.MULTILINE)
 
-#: The law that found the bug on L0, and the number of histories until then on each level.
+#: The number of histories until the bug was found, on each level.
 Figures = tuple[str, ...]
-UNKNOWN: Figures = ("?",) * (1 + len(LEVELS))
+UNKNOWN: Figures = ("?",) * len(LEVELS)
 
 
 def page(known: dict[str, Figures]) -> str:
@@ -132,8 +126,8 @@ def page(known: dict[str, Figures]) -> str:
     survivors = [mutant for mutant in mutants if mutant.survives]
     parts = [header(mutants, survivors, known)]
     for where, group in GROUPS.items():
-        parts += ["", f"## {group.title}", "", f"| bug | breaks | found first by | {' | '.join(LEVELS)} |"]
-        parts += ["|---|---|---|" + "---|" * len(LEVELS)]
+        parts += ["", f"## {group.title}", "", f"| bug | breaks | {' | '.join(LEVELS)} |"]
+        parts += ["|---|---|" + "---|" * len(LEVELS)]
         parts += [row(mutant, known) for mutant in mutants if mutant.where == where]
     parts += [CONCURRENT.format(races=race_rows()), "## Bugs that L0 cannot find", ""]
     parts += [f"- {display_name(one)}: {one.survives}." for one in survivors]
@@ -154,8 +148,6 @@ def race_name(race: Race) -> str:
 
 
 def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[str, Figures]) -> str:
-    first = [known.get(display_name(one), UNKNOWN)[0] for one in mutants if not one.survives]
-    by_oracle = sum(name == ORACLE for name in first)
     return HEADER.format(
         all=len(mutants),
         places=", ".join(
@@ -166,9 +158,6 @@ def header(mutants: Sequence[Mutant], survivors: Sequence[Mutant], known: dict[s
         survivors=len(survivors),
         by_level=by_level(mutants, known),
         slowest=slowest(known),
-        by_oracle=by_oracle,
-        by_law=len(first) - by_oracle,
-        idle=laws_never_first(first),
     )
 
 
@@ -178,7 +167,7 @@ def by_level(mutants: Sequence[Mutant], known: dict[str, Figures]) -> str:
         f"| level | {' | '.join(group.title for group in GROUPS.values())} |",
         "|---" * (1 + len(GROUPS)) + "|",
     ]
-    for at, level in enumerate(LEVELS, 1):
+    for at, level in enumerate(LEVELS):
         cells = []
         for where in GROUPS:
             tried = [known.get(display_name(one), UNKNOWN)[at] for one in mutants if one.where == where]
@@ -190,20 +179,8 @@ def by_level(mutants: Sequence[Mutant], known: dict[str, Figures]) -> str:
 
 
 def slowest(known: dict[str, Figures]) -> str:
-    after, name = max(((int(f[1]), name) for name, f in known.items() if f[1].isdigit()), default=(0, "?"))
+    after, name = max(((int(f[0]), name) for name, f in known.items() if f[0].isdigit()), default=(0, "?"))
     return f"*{name}*, after {after} histories"
-
-
-def laws_never_first(first: Sequence[str]) -> str:
-    """Return a sentence that names the laws that were never the first to find a bug."""
-    names = [law.name for law in LAWS if law.name not in first]
-    if not names:
-        return "Every law was the first to find at least one bug."
-    quoted = ", ".join(f"*{name}*" for name in names)
-    return (
-        f"These laws were never the first to find a bug: {quoted}.\n"
-        "They stay, because they would find a bug that the oracle has too."
-    )
 
 
 def row(mutant: Mutant, known: dict[str, Figures]) -> str:
@@ -244,18 +221,16 @@ def measured(known: Container[str]) -> Iterator[tuple[str, Figures]]:
             with pytest.MonkeyPatch.context() as patch, PostgresLocations(postgres) as locations:
                 mutant.plant(patch)
                 target = targets.get(mutant.where, locations)
-                found = (*on_l0(mutant, target), *on_the_others(mutant, target))
+                found = (on_l0(mutant, target), *on_the_others(mutant, target))
             print(mutant.name, *found, flush=True)
             yield display_name(mutant), found
 
 
-def on_l0(mutant: Mutant, target: str | OpenStorage) -> tuple[str, str]:
+def on_l0(mutant: Mutant, target: str | OpenStorage) -> str:
     failure, session = play(
         mutant.examples, target=target, durable=mutant.where != "memory", walkthrough=True
     )
-    if failure is None:
-        return NOT_FOUND, NOT_FOUND
-    return (failure.law if failure.law in {law.name for law in LAWS} else ORACLE), str(session.examples)
+    return NOT_FOUND if failure is None else str(session.examples)
 
 
 def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:

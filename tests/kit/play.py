@@ -6,9 +6,7 @@ import pytest
 
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.concurrent import examples as concert
-from dibs_conformance.laws import LAWS
 from dibs_conformance.levels import LEVELS
-from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.call_text import CallRecorder
@@ -31,11 +29,10 @@ def play(
     `session.examples` is their number.
     """
     runner = LoopRunner()
-    checker = LawChecker([law() for law in LAWS], CallRecorder())
     locations = Locations(target)
     session = ExampleSession(
         locations=locations,
-        checker=checker,
+        story=CallRecorder(),
         runner=runner,
         durable=durable,
         compacts=durable,

@@ -18,7 +18,6 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import CertificationReport, certify
 from dibs_conformance.command import certify as verb
-from dibs_conformance.lockstep.core import LawChecker
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential import levels as sequential_levels
@@ -108,8 +107,8 @@ def test_the_command_exits_with_1_if_not_certified_and_2_for_invalid_arguments(
     assert run("nowhere:")[0] == 2
 
 
-def test_one_example_checks_every_law() -> None:
-    """The walkthrough checks every law, so a short run does not depend on chance."""
+def test_one_example_checks_every_verb() -> None:
+    """The walkthrough calls every verb, so a short run does not depend on chance."""
     report = certify("memory:", examples=1, seed=1)
 
     assert ("L0", ()) == (report.reached, report.levels[0].unmet), report.text()
@@ -156,7 +155,7 @@ def test_a_budget_ends_between_two_examples(monkeypatch: pytest.MonkeyPatch) -> 
             f"dibs_conformance.{module}.time", SimpleNamespace(monotonic=lambda: next(moments))
         )
     runner = LoopRunner()
-    session = ExampleSession(Locations("memory:"), LawChecker((), CallRecorder()), runner, cross_queue=True)
+    session = ExampleSession(Locations("memory:"), CallRecorder(), runner, cross_queue=True)
     try:
         assert run_examples(session, first_seed=1, examples=None, budget=5, steps=3) is None
     finally:

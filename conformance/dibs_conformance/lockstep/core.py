@@ -1,7 +1,7 @@
-"""The core of the lockstep: it calls a storage, checks the laws, and compares slots with the oracle.
+"""The core of the lockstep: it calls a storage and the oracle, and compares results and slots.
 
-After a call, the laws check its result. Then the result is compared with that of the oracle, and then every
-slot of the queue. A slot holds everything about one id.
+After a call, its result is compared with that of the oracle, and then every slot of the queue. A slot holds
+everything about one id.
 
 After a claim that left no admitted job, its caller waits with the token of the claim until its `next_due`. If
 a job is admitted before that time, a wait with this token must return at once. `check_token` makes such a
@@ -11,7 +11,7 @@ wait, through the handle of the claim.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,7 +23,6 @@ from dibs.model.results import ClaimResult, ExportRecord, State
 from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
 from dibs_conformance.answer_types import VERBS, check_result
-from dibs_conformance.laws import Law, ObservedCall, ObservedHistory
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.admission import admitted_jobs, has_headroom
@@ -36,8 +35,6 @@ from dibs_conformance.target import OpenedStorage
 T = TypeVar("T")
 #: The cursors between which a part of a read lies. None is the start or the end of the whole.
 CursorRange = tuple[str | None, str | None]
-#: A method of a law that checks one call.
-Check = Callable[[ObservedCall, ObservedHistory], None]
 PAGE = 100
 #: The arguments of each verb that have a default, with the default.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -90,33 +87,6 @@ def compact_handle(opened: OpenedStorage, runner: LoopRunner, handle: int) -> No
         runner.run(compaction.compact())
 
 
-@define
-class LawChecker:
-    """Checks all laws after each call, and records the calls for the report of a failure."""
-
-    laws: Sequence[Law]
-    story: CallRecorder
-    _before: list[Check] = field(init=False)
-    _after: list[Check] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        # Most laws define only one of `before` and `after`. Calling the empty ones would cost time.
-        self._before = [law.before for law in self.laws if type(law).before is not Law.before]
-        self._after = [law.after for law in self.laws if type(law).after is not Law.after]
-
-    def begin(self) -> None:
-        self.story.begin()
-        for law in self.laws:
-            law.begin()
-
-    def check(self, observed: ObservedCall, history: ObservedHistory) -> None:
-        for check in self._before:
-            check(observed, history)
-        history.add(observed)
-        for check in self._after:
-            check(observed, history)
-
-
 @frozen
 class StandingToken:
     """The token of the newest claim in a queue, if that claim left no admitted job."""
@@ -142,7 +112,7 @@ class LockstepCore:
         self,
         opened: OpenedStorage,
         runner: LoopRunner,
-        checker: LawChecker,
+        story: CallRecorder,
         *,
         now: int,
         compare_each: bool,
@@ -151,17 +121,14 @@ class LockstepCore:
         self.opened = opened
         self.oracle = Oracle()
         self.numbering = NumberMap()
-        self.history = ObservedHistory()
         self.now = now
         self.compare_each = compare_each
         self._runner = runner
-        self._checker = checker
+        self._story = story
         # The same sequence of calls uses the same handles, so that a replay repeats a failure.
         self._turns = Random(0)
         self._handle = 0
         self._interruptions = interruptions or Interruptions()
-        #: The queue, the number of the call and the slots of the newest read.
-        self._newest: tuple[str, int, dict[str, Slot]] = ("", 0, {})
         #: The id whose numbers the result of a request_key carries, by queue and key.
         self.key_owners: dict[tuple[str, str], str] = {}
         #: By queue: the token of the newest claim, if its caller would wait with it.
@@ -208,9 +175,9 @@ class LockstepCore:
         try:
             answer = self._runner.run(work)
         except Exception:
-            self._checker.story.add(verb, self.now, args, "raised")
+            self._story.add(verb, self.now, args, "raised")
             raise
-        self._checker.story.add(verb, self.now, args, answer)
+        self._story.add(verb, self.now, args, answer)
         check_result(verb, answer)
         return answer
 
@@ -224,20 +191,7 @@ class LockstepCore:
 
     def record(self, verb: str, args: Mapping[str, Any], answer: Any) -> None:
         """Add a line to the recorded calls, for an operation that is not a single call of a verb."""
-        self._checker.story.add(verb, self.now, args, answer)
-
-    def check_laws(
-        self,
-        verb: str,
-        queue: str,
-        args: Mapping[str, Any],
-        answer: Any,
-        slots: Mapping[str, Slot] | None = None,
-    ) -> None:
-        """Check all laws on a call. `slots` are those after the call; without them, they may be read here."""
-        read = slots if slots is not None else self.slots(queue) if self.compare_each else {}
-        observed = ObservedCall(verb=verb, queue=queue, now=self.now, args=args, answer=answer, slots=read)
-        self._checker.check(observed, self.history)
+        self._story.add(verb, self.now, args, answer)
 
     def compare(self, queue: str, id: str, expected: Any, actual: Any) -> None:
         match(self.numbering, (queue, id), expected, actual)
@@ -247,31 +201,18 @@ class LockstepCore:
     def slots(self, queue: str) -> dict[str, Slot]:
         """Read from the storage the slots of all ids that an example may use in this queue."""
         ids = self._known_ids(queue)
-        slots = dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
-        self._newest = (queue, self.oracle.numbers.call, slots)
-        return slots
+        self._story.counts["get"] += 1
+        return dict(zip(ids, self._runner.run(self.storage.get(queue, ids, now=self.now)), strict=True))
 
     def _known_ids(self, queue: str) -> list[str]:
         known = [id for id in self.oracle.queue(queue).ids if not id.startswith("?")]
         return list(dict.fromkeys([*known, *(IDS if not queue.endswith(FAIL_SUFFIX) else ())]))
 
-    def _slots_after_call(self, queue: str) -> dict[str, Slot]:
-        """Return the slots of a queue after the newest call. Slots that the laws read need no second read.
-
-        With several handles, read them again, probably through the other handle.
-        """
-        name, call, slots = self._newest
-        same = (name, call) == (queue, self.oracle.numbers.call) and len(self.opened.handles) == 1
-        return slots if same and slots.keys() >= set(self._known_ids(queue)) else self.slots(queue)
-
     def compare_slots(self, *queues: str) -> None:
         """Raise Mismatch unless every slot of these queues is equal to that of the oracle."""
         for queue in queues:
-            self._compare_with_oracle(queue, self.slots(queue))
-
-    def _compare_with_oracle(self, queue: str, slots: Mapping[str, Slot]) -> None:
-        for id, slot in slots.items():
-            self.compare_slot(queue, id, slot)
+            for id, slot in self.slots(queue).items():
+                self.compare_slot(queue, id, slot)
 
     def compare_slot(self, queue: str, id: str, slot: Slot) -> None:
         try:
@@ -281,8 +222,8 @@ class LockstepCore:
 
     def after_write(self, *queues: str) -> None:
         """Compare the slots of the changed queues, and check that the change ends the waits it must end."""
-        for queue in queues if self.compare_each else ():
-            self._compare_with_oracle(queue, self._slots_after_call(queue))
+        if self.compare_each:
+            self.compare_slots(*queues)
         for queue in queues:
             self.check_token(queue)
 
@@ -343,7 +284,6 @@ class LockstepCore:
         if not expected:
             return
         listed = self.read_listing(queue, "waiting")
-        self.check_laws("list", queue, {"state": "waiting"}, listed, {})
         fresh = [(id, slot) for id, slot in listed if id not in known]
         if len(fresh) != len(expected):
             raise Mismatch(f"{queue!r} has {len(fresh)} new fail jobs; expected {len(expected)}")
@@ -393,4 +333,6 @@ class LockstepCore:
             since = {queue: standing.token}
             work = standing.storage.wait([queue], since=since, timeout=TOKEN_PATIENCE)
             answer = self.call("wait", {"queues": [queue], "since": since, "timeout": TOKEN_PATIENCE}, work)
-            self.check_laws("wait", queue, {"next_due": standing.next_due}, answer, self.slots(queue))
+            if not answer.woken:
+                ids = [job.id for job in admitted_jobs(known, self.now)]
+                raise Mismatch(f"{ids} became admitted after a claim, whose token and next_due still stand")

@@ -6,6 +6,7 @@ In the timeline of several clients, the times of the call and of its answer stan
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
@@ -21,17 +22,25 @@ class CallRecorder:
     """The calls of the current example, in order. It formats them as text only when `lines` is called."""
 
     def __init__(self) -> None:
+        #: Number of calls of each verb, over all examples.
+        self.counts: Counter[str] = Counter()
         self._calls: list[tuple[str, int, Mapping[str, Any], Any]] = []
 
     def begin(self) -> None:
-        """Forget the calls of the previous example."""
+        """Forget the calls of the previous example. Their numbers, `counts`, are kept."""
         self._calls = []
 
     def add(self, verb: str, now: int, args: Mapping[str, Any], answer: Any = UNSET) -> None:
         """Add a call. First remove the previous call if it only read: it did not lead to a failure."""
         if self._calls and self._calls[-1][0] in READING_VERBS:
             self._calls.pop()
+        self.counts[verb] += 1
         self._calls.append((verb, now, args, answer))
+
+    @property
+    def newest(self) -> str:
+        """The verb of the newest call, or "" before the first call."""
+        return self._calls[-1][0] if self._calls else ""
 
     def lines(self) -> list[str]:
         """Return one line of text for each call."""

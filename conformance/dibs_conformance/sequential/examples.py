@@ -13,16 +13,12 @@ from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dibs_conformance.answer_types import missing_verb_failure
-from dibs_conformance.laws import LawBroken
-from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.report import LawFailure
-from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.sequential import end_histories, memo_histories, update_histories
 from dibs_conformance.sequential.limit_machine import LimitMachine
 from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
 from dibs_conformance.sequential.restarts import walk_through_restarts
-from dibs_conformance.sequential.session import BudgetSpent, ExampleSession
+from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, to_failure
 from dibs_conformance.sequential.walkthrough import play_history, walk_through
 from dibs_conformance.target import Progress
 
@@ -59,7 +55,7 @@ def run_examples(
 
 
 def run_walkthrough(session: ExampleSession) -> LawFailure | None:
-    """Run the fixed histories that check every law once. Return the first failure, or None."""
+    """Run the fixed histories that call every verb. Return the first failure, or None."""
     return run_until_failure(session, lambda: walk_through_all(session))
 
 
@@ -91,20 +87,11 @@ def run_until_failure(session: ExampleSession, play: Callable[[], None]) -> LawF
     session.broken = None
     try:
         play()
-    except BudgetSpent:
-        return None if session.broken is None else to_failure(*session.broken)
-    except Flaky:
-        return None if session.broken is None else to_failure(*session.broken)
+    except (BudgetSpent, Flaky):
+        return session.broken
     except Exception as error:  # noqa: BLE001 - any exception of the storage is a failure
-        return to_failure(error, tuple(session.checker.story.lines()))
+        return to_failure(error, session.story)
     return None
-
-
-def to_failure(error: Exception, story: tuple[str, ...]) -> LawFailure:
-    """Return the failure for an error, with the calls that lead to it."""
-    if isinstance(error, LawBroken | Mismatch):
-        return LawFailure(law=law_name(error), why=str(error), story=story)
-    return missing_verb_failure(error, story) or exception_failure(error, story)
 
 
 def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
@@ -120,7 +107,3 @@ def hypothesis_settings(size: int, steps: int, *, shrink: bool) -> settings:
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-
-
-def law_name(error: LawBroken | Mismatch) -> str:
-    return error.law if isinstance(error, LawBroken) else "same result as the oracle"

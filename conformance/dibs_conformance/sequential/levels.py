@@ -6,11 +6,10 @@ The walkthrough comes first, then the probes, then random examples.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dibs_conformance.laws import Law, laws_for
-from dibs_conformance.lockstep.core import LawChecker
+from dibs_conformance.answer_types import VERBS as PROTOCOL
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.call_text import CallRecorder
@@ -22,7 +21,10 @@ from dibs_conformance.sequential.probes import PROBES, Probe
 from dibs_conformance.sequential.restarts import offers_compaction
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import LevelPlan, Locations
+from dibs_conformance.verbs import VERBS
 
+#: What the row of each verb says.
+SENTENCE: Final = "Each call answers as the oracle does, and leaves the same state."
 #: The laws of probes whose checks the report counts together, by the name of what they tried.
 COUNTED_PROBES: Final = {
     "bad calls": ("invalid input is refused completely", "every verb refuses bad arguments"),
@@ -53,7 +55,7 @@ class SequentialRun:
     def __init__(self, plan: LevelPlan, runner: LoopRunner) -> None:
         self._plan, self._runner = plan, runner
         self._ends = time.monotonic() + plan.budget
-        self._laws: tuple[Law, ...] = tuple(law() for law in laws_for(plan.claims))
+        self._story = CallRecorder()
         self._failures: list[LawFailure] = []
         self._spared: list[SkippedTest] = []
 
@@ -76,7 +78,7 @@ class SequentialRun:
             histories=session.examples,
             events=session.calls,
             tried=tried_by_probes(probed),
-            laws=(*map(self._report_law, self._laws), *probed),
+            laws=(*self._verb_reports(), *probed),
             failures=tuple(self._failures),
             untested=(*self._plan.untested, *(() if ran_examples else (no_example_gap(self._plan.budget),))),
             spared=tuple(self._spared),
@@ -88,13 +90,12 @@ class SequentialRun:
 
     def _create_session(self) -> ExampleSession:
         claims = self._plan.claims
-        checker = LawChecker(self._laws, CallRecorder())
         skipped = self._runner.run(find_reason_to_skip(self._plan.locations, claims))
         if skipped is not None:
             self._spared.append(skipped)
         return ExampleSession(
             locations=self._plan.locations,
-            checker=checker,
+            story=self._story,
             runner=self._runner,
             durable=claims.durable,
             compacts=self._offers_compaction(),
@@ -147,9 +148,13 @@ class SequentialRun:
         law = (jumped_clock.NAME, jumped_clock.SECTION, jumped_clock.SENTENCE)
         return [law_report(*law, met, broken=bool(wrong))]
 
-    def _report_law(self, law: Law) -> LawReport:
-        broken = any(failure.law == law.name for failure in self._failures)
-        return law_report(law.name, law.section, law.sentence, law.met, broken=broken)
+    def _verb_reports(self) -> Iterator[LawReport]:
+        """Yield a row for each verb: how often its result and the state after it were compared."""
+        broken = {failure.law for failure in self._failures}
+        for verb in VERBS.values():
+            if verb.name in PROTOCOL or (verb.name == "serve" and self._plan.claims.many_queues):
+                met = self._story.counts[verb.name]
+                yield law_report(verb.name, verb.section, SENTENCE, met, broken=verb.name in broken)
 
 
 def tried_by_probes(laws: Sequence[LawReport]) -> dict[str, int]:

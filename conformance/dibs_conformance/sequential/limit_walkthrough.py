@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dibs.model.requests import Complete, HandOff, StartRate
-from dibs_conformance.lockstep.core import OFTEN, LawChecker
-from dibs_conformance.report.call_text import CallRecorder
+from dibs_conformance.lockstep.core import OFTEN
 from dibs_conformance.sequential import per_key_histories, rate_histories
 from dibs_conformance.sequential.keyed_calls import QUEUE, KeyedCalls
 from dibs_conformance.sequential.moving import copy_and_compare
@@ -12,7 +11,6 @@ from dibs_conformance.sequential.per_key_histories import PER_KEY_HISTORIES
 from dibs_conformance.sequential.rate_histories import RATE_HISTORIES
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.walkthrough import play_history
-from dibs_conformance.target import OpenedStorage
 from dibs_conformance.verbs import Lockstep
 
 #: The histories that run again, with restarts and compactions.
@@ -59,11 +57,4 @@ def move_with_limits(lockstep: Lockstep, session: ExampleSession) -> None:
     calls.enqueue("a:m")
     calls.settle({"b": runs["b"]}, HandOff())
     calls.settle({"d": runs["d"]}, Complete())
-    opened = OpenedStorage(session.locations, session.runner, session.locations.new())
-    witness = LawChecker(laws=(), story=CallRecorder())
-    other = Lockstep(opened, session.runner, witness, now=lockstep.now, compare_each=True)
-    other.oracle.numbers = lockstep.oracle.numbers
-    try:
-        copy_and_compare(lockstep, other, QUEUE, 2)
-    finally:
-        opened.close()
+    copy_and_compare(session, lockstep, QUEUE, 2)

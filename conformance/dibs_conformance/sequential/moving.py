@@ -11,6 +11,8 @@ from dibs.model.job import Slot
 from dibs.model.requests import Settings, SettingsPatch
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
+from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.target import OpenedStorage
 from dibs_conformance.verbs import Lockstep, import_
 from dibs_conformance.verbs.list import hide_expired
 
@@ -49,11 +51,21 @@ def check_ids(pair: Lockstep, queue: str, ids: list[str]) -> None:
         raise Mismatch(f"export has {sorted(ids)}; expected {sorted(must)}")
 
 
-def copy_and_compare(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
-    """Copy a queue to `target`. Compare the slots, the counts and the order of claims there with the oracle.
+def copy_and_compare(session: ExampleSession, source: Lockstep, queue: str, limit: int) -> None:
+    """Copy a queue to a new location. Compare its slots, counts and order of claims there with the oracle.
 
-    `target` must be empty. The records are imported twice; the second import must change no id.
+    The records are imported twice; the second import must change no id.
     """
+    opened = OpenedStorage(session.locations, session.runner, session.locations.new())
+    target = Lockstep(opened, session.runner, session.story, now=source.now, compare_each=True)
+    target.oracle.numbers = source.oracle.numbers
+    try:
+        copy_queue(source, target, queue, limit)
+    finally:
+        opened.close()
+
+
+def copy_queue(source: Lockstep, target: Lockstep, queue: str, limit: int) -> None:
     records, settings = read_export(source, queue, limit)
     export_in_parts(source, queue, limit, limit)
     target.configure(queue, SettingsPatch(**structs.asdict(settings)))

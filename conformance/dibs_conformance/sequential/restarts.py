@@ -71,7 +71,7 @@ async def offers_compaction(locations: Locations) -> bool:
 
 
 def walk_through_restarts(session: ExampleSession) -> None:
-    """Run every history that applies. Raise LawBroken or Mismatch for the first wrong result."""
+    """Run every history that applies. Raise Mismatch for the first wrong result."""
     if session.durable or session.compacts:
         for play in INTERRUPTED:
             play_history(session, play, interruptions=session.interruptions(OFTEN))

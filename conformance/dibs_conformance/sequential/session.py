@@ -8,9 +8,13 @@ import time
 from attrs import define
 from hypothesis.errors import HypothesisException
 
-from dibs_conformance.lockstep.core import Interruptions, LawChecker, interruption_kinds
+from dibs_conformance.answer_types import missing_verb_failure
+from dibs_conformance.lockstep.core import Interruptions, interruption_kinds
 from dibs_conformance.loop_runner import LoopRunner
-from dibs_conformance.report.exceptions import StorageFailed
+from dibs_conformance.oracle.numbering import Mismatch
+from dibs_conformance.report.call_text import CallRecorder
+from dibs_conformance.report.exceptions import StorageFailed, exception_failure
+from dibs_conformance.report.values import LawFailure
 from dibs_conformance.target import Locations
 
 
@@ -26,7 +30,8 @@ class ExampleSession:
     """State that all examples of one certification share."""
 
     locations: Locations
-    checker: LawChecker
+    #: The calls of the current example.
+    story: CallRecorder
     runner: LoopRunner
     durable: bool = False
     #: True if the storage offers its rare work (dibs.storage.abilities).
@@ -42,8 +47,8 @@ class ExampleSession:
     hangs: bool = False
     #: Time (`time.monotonic()`) after which no other example starts.
     until: float = math.inf
-    #: The first error, with the shortest sequence of calls that led to it.
-    broken: tuple[Exception, tuple[str, ...]] | None = None
+    #: The first failure, with the shortest sequence of calls that led to it.
+    broken: LawFailure | None = None
 
     def interruptions(self, every: int) -> Interruptions:
         """Return a plan of restarts and compactions, as far as the storage claims to survive them."""
@@ -54,7 +59,7 @@ class ExampleSession:
         if self.hangs or (self.broken is None and time.monotonic() > self.until):
             raise BudgetSpent
         self.examples += 1
-        self.checker.begin()
+        self.story.begin()
 
     def remember(self, error: BaseException | None) -> None:
         """Keep the error of a failed example, if its sequence of calls is the shortest so far.
@@ -64,6 +69,14 @@ class ExampleSession:
         if not isinstance(error, Exception) or isinstance(error, HypothesisException):
             return
         self.hangs = isinstance(error, StorageFailed)
-        story = tuple(self.checker.story.lines())
-        if self.broken is None or len(story) <= len(self.broken[1]):
-            self.broken = error, story
+        failure = to_failure(error, self.story)
+        if self.broken is None or len(failure.story) <= len(self.broken.story):
+            self.broken = failure
+
+
+def to_failure(error: Exception, calls: CallRecorder) -> LawFailure:
+    """Return the failure for an error, with the calls that lead to it. A wrong result names its verb."""
+    story = tuple(calls.lines())
+    if isinstance(error, Mismatch):
+        return LawFailure(law=calls.newest, why=str(error), story=story)
+    return missing_verb_failure(error, story) or exception_failure(error, story)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dibs.model.requests import LogLevel, SettingsPatch
 from dibs_conformance import strategies as some
-from dibs_conformance.lockstep.core import RARELY, LawChecker
+from dibs_conformance.lockstep.core import RARELY
 from dibs_conformance.lockstep.machine import has_runs
 from dibs_conformance.sequential.moving import copy_and_compare
 from dibs_conformance.sequential.session import ExampleSession
@@ -60,7 +60,7 @@ class LockstepMachine(VerbRules, RuleBasedStateMachine):
         self._lockstep = Lockstep(
             opened,
             session.runner,
-            session.checker,
+            session.story,
             now=START,
             compare_each=compare_each,
             interruptions=session.interruptions(RARELY) if interrupted else None,
@@ -129,14 +129,7 @@ class LockstepMachine(VerbRules, RuleBasedStateMachine):
     @rule(queue=some.every_queue, limit=some.limits)
     def move(self, queue: str, limit: int) -> None:
         """Export a queue into a second location, which must then hold the same jobs."""
-        opened = OpenedStorage(self.session.locations, self.session.runner, self.session.locations.new())
-        witness = LawChecker(laws=(), story=self.session.checker.story)
-        other = Lockstep(opened, self.session.runner, witness, now=self.lockstep.now, compare_each=True)
-        other.oracle.numbers = self.lockstep.oracle.numbers
-        try:
-            copy_and_compare(self.lockstep, other, queue, limit)
-        finally:
-            opened.close()
+        copy_and_compare(self.session, self.lockstep, queue, limit)
 
     @precondition(lambda self: self.session.durable)
     @rule()

@@ -1,7 +1,7 @@
-"""The walkthrough: short fixed histories that check every law once, before the random examples.
+"""The walkthrough: short fixed histories that call every verb, before the random examples.
 
-A level is reached only if each of its laws was checked. With the walkthrough, even a run of one example
-checks every law, and a simple bug is reported with few calls. Each history runs in a new location.
+A level is reached only if the results of each verb were compared. With the walkthrough, even a run of one
+example does that, and a simple bug is reported with few calls. Each history runs in a new location.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def play_history(
 ) -> None:
     """Run one history at a new location, with several handles if the storage allows them."""
     session.examples += 1
-    session.checker.begin()
+    session.story.begin()
     location = session.locations.new()
     handles = handles if session.handles else 1
     opened = OpenedStorage(session.locations, session.runner, location, handles=handles)
     lockstep = Lockstep(
         opened,
         session.runner,
-        session.checker,
+        session.story,
         now=START,
         compare_each=compare_each,
         interruptions=interruptions,
@@ -74,7 +74,7 @@ def play_history(
 
 
 def walk_through(session: ExampleSession) -> None:
-    """Run every history. Raise LawBroken or Mismatch for the first wrong result."""
+    """Run every history. Raise Mismatch for the first wrong result."""
     for play in HISTORIES:
         play_history(session, play, handles=2 if play is use_two_handles else 1)
 
@@ -121,7 +121,7 @@ def return_in_order(lockstep: Lockstep) -> None:
 
 
 def pause_and_limit(lockstep: Lockstep) -> None:
-    """Claim from a paused queue, and from one with max_active 0, 1 and 2."""
+    """Claim from a paused queue, and from one with max_active 0, 1 and 2. Count and list its jobs."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
     enqueue(lockstep, "a", "b", "c")
     lockstep.configure(QUEUE, SettingsPatch(paused=True))
@@ -130,6 +130,7 @@ def pause_and_limit(lockstep: Lockstep) -> None:
         lockstep.configure(QUEUE, SettingsPatch(paused=False, max_active=most))
         claim(lockstep, lease)
     lockstep.counts([QUEUE])
+    lockstep.list(QUEUE, "waiting", 1)
 
 
 def cancel_active_runs(lockstep: Lockstep) -> None:

@@ -74,7 +74,6 @@ class DropCalls(LockstepCore):
         left = self.call("drop", {"queues": queues, **args}, work)
         for queue in queues:
             slots = self.slots(queue)
-            self.check_laws("drop", queue, args, left[queue], slots)
             gone = [id for id in before[queue] if not is_held(slots[id], lease)]
             self.compare(queue, "", step(self.oracle, queue, lease, limit, gone, self.now), left[queue])
             self.compare_slots(queue)
@@ -102,6 +101,7 @@ def recorded_request(queues: Sequence[str], lease: str, *_: Any, **__: Any) -> S
 
 VERB = Verb(
     name="drop",
+    section="3, Leases",
     weight=2,
     arguments=lambda action, _, state: {"lease": state.lease(action), "limit": 100},
     apply=apply,

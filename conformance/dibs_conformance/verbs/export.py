@@ -57,6 +57,7 @@ def recorded_split(queue: str, *_: Any, state: str | None = None, **__: Any) -> 
 
 VERB = Verb(
     name="export",
+    section="3, Queues as a whole",
     weight=1,
     arguments=lambda action, _, __: {"limit": action.limit},
     split=split_reading,
@@ -70,6 +71,7 @@ VERB = Verb(
 )
 SPLIT = Verb(
     name="split",
+    section="3, Queues as a whole",
     weight=1,
     arguments=lambda action, _, __: {"limit": action.limit},
     split=split_reading,

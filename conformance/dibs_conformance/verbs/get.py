@@ -47,6 +47,7 @@ def recorded_slot(slot: Slot) -> RecordedSlot:
 
 VERB = Verb(
     name="get",
+    section="1, Queues, ids and their parts",
     weight=2,
     arguments=by_ids,
     split=split,

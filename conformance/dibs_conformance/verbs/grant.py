@@ -43,9 +43,10 @@ class GrantCalls(LockstepCore):
     def grant(self, queues: Sequence[str], ttl: int, holder: str) -> str:
         args = {"queues": list(queues), "ttl": ttl, "holder": holder}
         answer = self.call("grant", args, self.storage.grant(queues, ttl, holder, now=self.now))
-        self.check_laws("grant", queues[0], args, answer)
         if (answer.now, answer.expires_at) != (self.now, self.now + ttl):
             raise Mismatch(f"grant answered now {answer.now}, expires_at {answer.expires_at}")
+        if any(answer.lease in self.oracle.queue(queue).leases for queue in queues):
+            raise Mismatch(f"grant answered {answer.lease!r}, a lease that was granted before")
         step(self.oracle, queues, answer.lease, ttl, holder, self.now)
         return answer.lease
 
@@ -67,6 +68,7 @@ def recorded_reply(requested: StepFields, answer: GrantResult) -> StepFields:
 
 VERB = Verb(
     name="grant",
+    section="3, Leases",
     weight=1,
     arguments=lambda action, _, __: {"ttl": SHORT_TTL if action.lease else LONG_TTL, "holder": "ann"},
     apply=apply,

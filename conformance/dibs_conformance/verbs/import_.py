@@ -103,6 +103,7 @@ IMPORT = ClientAction(operation="import_")
 
 VERB = Verb(
     name="import_",
+    section="3, Queues as a whole",
     weight=2,
     arguments=build_arguments,
     batch="records",

@@ -136,6 +136,7 @@ def recorded_reply(requested: StepFields, answer: ListPage) -> StepFields:
 
 VERB = Verb(
     name="list",
+    section="3, Queues as a whole",
     weight=1,
     arguments=lambda action, _, __: {"state": action.state, "limit": action.limit},
     split=split_reading,

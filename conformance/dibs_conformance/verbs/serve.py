@@ -60,7 +60,6 @@ class ServeCalls(settle_and_claim.SettleAndClaimCalls):
         if not storage.capabilities.many_queues:
             return [self._serve_alone(step, lease) for step in steps]
         work = cast("ManyQueues", storage).serve(steps, lease, now=self.now)
-        compare_each, self.compare_each = self.compare_each, False
         answers = self.call("serve", {"steps": steps, "lease": lease}, work)
         for step, answer in zip(steps, answers, strict=True):
             self.compare_settlements(step.queue, step.settlements, answer.settled)
@@ -69,7 +68,6 @@ class ServeCalls(settle_and_claim.SettleAndClaimCalls):
                 self.compare_claim(step.queue, args, answer.claim, storage)
             else:
                 self.compare(step.queue, "", ClaimResult(now=self.now), answer.claim)
-        self.compare_each = compare_each
         changed = [queue for step in steps for queue in changed_queues(step.queue, step.settlements)]
         self.after_write(*dict.fromkeys(changed))
         return [answer.claim for answer in answers]
@@ -117,6 +115,7 @@ SERVE = ClientAction(operation="serve")
 
 VERB = Verb(
     name="serve",
+    section="3, Many queues",
     weight=2,
     arguments=settle_and_claim.build_arguments,
     split=settle_and_claim.split,

@@ -61,12 +61,9 @@ class SettleAndClaimCalls(settle.SettleCalls, claim.ClaimCalls):
     ) -> ClaimResult:
         args = {"settlements": settlements, "lease": lease, "limit": limit}
         work = self.storage.settle_and_claim(queue, settlements, lease, limit, now=self.now)
-        # A read would show the slots after the claim. The laws on the settlements need the slots before it.
-        compare_each, self.compare_each = self.compare_each, False
         answer, storage = self.call("settle_and_claim", {"queue": queue, **args}, work), self.newest_handle
         self.compare_settlements(queue, settlements, answer.settled)
         self.compare_claim(queue, {"lease": lease, "limit": limit}, answer.claim, storage)
-        self.compare_each = compare_each
         self.after_write(*settle.changed_queues(queue, settlements))
         return answer.claim
 
@@ -93,6 +90,7 @@ def recorded_reply(requested: StepFields, answer: SettleAndClaimResult) -> StepF
 
 VERB = Verb(
     name="settle_and_claim",
+    section="3, settle",
     weight=2,
     arguments=build_arguments,
     split=split,

@@ -136,6 +136,8 @@ class Verb:
     """What the engines know about one verb, or about one operation of several calls, such as `serve`."""
 
     name: str
+    #: The sections of the contract that define its answers and effects.
+    section: str = ""
     #: Relative frequency among the random calls of concurrent clients. 0: only races and scenes make it.
     weight: int = 0
     arguments: ArgumentBuilder = lambda *_: {}

@@ -3,9 +3,7 @@ that it breaks.
 
 `engine.py` and `by_contract.py` plant bugs in the code that memory and file share, `commit_log.py` in the
 file storage, `lua.py` in the scripts of Redis and `sql.py` in the functions of Postgres. All except those in
-`engine.py` were written from the contract by an author who knew the names of the kit's laws, but not their
-code. The bugs of `update_only.py`, `memos.py` and `ends.py` were named together with their sentences of the
-contract, before the laws.
+`engine.py` were written from the contract by an author who had not read the code of the kit.
 """
 
 from tests.kit.mutants import by_contract as by_contract
