@@ -312,8 +312,8 @@ class Dibs:
         - `max_stalls`: number of retries after the worker process died; None is no limit. Default 3.
         - `backoff`: delay before a retry: Immediate(), Fixed(seconds) or Exponential(first, cap).
           Default Exponential(2, 300).
-        - `size`: capacity units one run takes, 1 to 100; a worker process has 100. Default 10, so a process
-          runs 10 jobs of this task at a time.
+        - `size`: capacity units one run takes, 1 to 100; a worker process has 100. Default 1 for an
+          `async def` on the event loop, so a process runs 100 of its jobs at a time, else 10.
         - `queue_priority`: a worker serves queues with a higher number first. Default 100.
         - `executor`: "auto" runs `async def` on the event loop and `def` on a thread; "process" runs each
           job in a process that runs only this job at the time, on its main thread. Default "auto".

@@ -88,7 +88,7 @@ def test_without_json_it_prints_lines(service: Shell) -> None:
 
     assert f"dibs worker at {service.url}; " in lines[0]
     assert "jobs run in this process" in lines[1]
-    assert "other                my_app.other" in lines[2]
+    assert "other                my_app.other, up to 10 at a time in a process" in lines[2]
     assert out.startswith("stopped: 1 completed")
     assert "double" in err
 

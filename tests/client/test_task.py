@@ -59,6 +59,15 @@ def test_a_declaration_says_what_a_worker_needs(app: Dibs) -> None:
 
 
 @pytest.mark.parametrize(
+    ("function", "executor", "runs"),
+    [(handlers.refresh, "auto", 100), (handlers.refresh, "process", 10), (handlers.thumbnail, "auto", 10)],
+)
+def test_runs_on_the_event_loop_are_small(app: Dibs, function: Any, executor: Any, runs: int) -> None:
+    app.task(queue="q", executor=executor)(function)
+    assert app.handlers["q"].runs_per_process == runs
+
+
+@pytest.mark.parametrize(
     "wrong",
     [{"timeout": 0}, {"size": 0}, {"size": 101}, {"executor": "gpu"}, {"retries": 5}, {"max_retries": -1}],
     ids=str,

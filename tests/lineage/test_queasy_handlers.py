@@ -15,10 +15,9 @@ from dibs import (
     Queue,
     Refused,
 )
-from dibs.client.calls.handler import HandlerLimits
+from dibs.client.calls.handler import PROCESS_UNITS, HandlerLimits
 from dibs.errors import UnknownTask
 from dibs.model.requests import RetryLater, Settlement
-from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from tests.lineage import scripted_handlers
 from tests.lineage.scripted_handlers import run_until_empty, running_worker, set_handler, wait_for_event
 
@@ -37,11 +36,12 @@ async def stalled(app: Dibs, queue: str, times: int) -> None:
 
 
 def test_the_defaults_of_a_handler(queue: Queue, app: Dibs) -> None:
-    """Timeout 60 s, 10 retries, 3 timeouts, 3 stalls, backoff from 2 s to 5 min, size 10 of 100, priority
-    100.
+    """Timeout 60 s, 10 retries, 3 timeouts, 3 stalls, backoff from 2 s to 5 min, priority 100, and for a
+    `def` size 10 of 100. For an `async def` it is 1.
     """
-    queue.handler(scripted_handlers.scripted)
+    queue.handler(scripted_handlers.scripted_blocking)
     handler = app.handlers["q"]
+    app.queue("async").handler(scripted_handlers.scripted)
 
     assert (60_000, 10, 3, 3) == (
         handler.limits.timeout,
@@ -51,6 +51,7 @@ def test_the_defaults_of_a_handler(queue: Queue, app: Dibs) -> None:
     )
     assert (Exponential(2, 300), False) == (handler.limits.backoff, Exponential().jitter)
     assert (10, 100, 100) == (handler.size, handler.queue_priority, PROCESS_UNITS)
+    assert 1 == app.handlers["async"].size
 
 
 def test_a_failure_handler_has_limits_of_its_own(queue: Queue, app: Dibs) -> None:

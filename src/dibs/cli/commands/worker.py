@@ -285,7 +285,14 @@ async def _collect_start_info(app: Dibs, settings: dict[str, Any]) -> dict[str, 
         "processes": settings["processes"],
         "grace": settings["grace"],
         "health": listener and _format_address(listener),
-        "handlers": [{"queue": handler.queue, "function": _function_name(handler)} for handler in served],
+        "handlers": [
+            {
+                "queue": handler.queue,
+                "function": _function_name(handler),
+                "runs_per_process": handler.runs_per_process,
+            }
+            for handler in served
+        ],
         "unserved": sorted(existing - {handler.queue for handler in served}),
     }
 
@@ -307,5 +314,8 @@ def _format_start_lines(started: dict[str, Any]) -> list[str]:
     ]
     if started["health"]:
         lines.append(f"  health     /healthz and /readyz at {started['health']}")
-    lines += [f"  {each['queue']:<20} {each['function']}" for each in started["handlers"]]
+    lines += [
+        f"  {each['queue']:<20} {each['function']}, up to {each['runs_per_process']} at a time in a process"
+        for each in started["handlers"]
+    ]
     return lines

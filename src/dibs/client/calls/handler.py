@@ -98,6 +98,14 @@ class HandlerLimits(Struct, frozen=True, kw_only=True):
         )
 
 
+#: Capacity units of a worker process.
+PROCESS_UNITS: Final = 100
+#: Default `size` of a handler: a process runs 10 jobs on threads, or in processes of their own, at a time.
+SIZE: Final = 10
+#: Default `size` of an `async def` on the event loop: 100 at a time, because most of these functions wait for
+#: a server, and a waiting one holds no thread.
+ASYNC_SIZE: Final = 1
+
 DEFAULT_LIMITS: Final = HandlerLimits()
 #: The limits of failure handlers. Their delays add up to 26 hours, for errors and for timeouts alike, so a
 #: failure handler survives a day on which a system that it calls is down.
@@ -166,8 +174,8 @@ class Handler:
     #: gets current_job() as its second argument.
     decode_arguments: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]]
     limits: HandlerLimits = DEFAULT_LIMITS
-    #: Capacity units one run takes; a worker process has 100.
-    size: int = 10
+    #: Capacity units one run takes, of the PROCESS_UNITS of a worker process.
+    size: int = SIZE
     #: A worker serves queues with a higher number first.
     queue_priority: int = 100
     executor: Executor = "auto"
@@ -191,3 +199,8 @@ class Handler:
     schedule: Schedule | None = None
     #: The settings that the code declares for the queue. A worker writes them to the storage when it starts.
     queue_settings: SettingsPatch | None = None
+
+    @property
+    def runs_per_process(self) -> int:
+        """The number of runs of this handler that fit into a worker process at a time."""
+        return PROCESS_UNITS // self.size

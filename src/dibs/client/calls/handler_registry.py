@@ -18,8 +18,10 @@ from dibs.client.calls.bound_job import KeyFunction, TaskKey
 from dibs.client.calls.current_job import CURRENT_JOB
 from dibs.client.calls.failure import build_failure
 from dibs.client.calls.handler import (
+    ASYNC_SIZE,
     DEFAULT_LIMITS,
     FAILURE_LIMITS,
+    SIZE,
     Executor,
     Handler,
     HandlerLimits,
@@ -134,7 +136,9 @@ class HandlerSettings(TypedDict, total=False):
 
     Default: Exponential(2, 300)."""
     size: int
-    """Capacity units one run takes, 1 to 100; a worker process has 100. Default: 10."""
+    """Capacity units one run takes, 1 to 100; a worker process has 100.
+
+    Default: 1 for an `async def` on the event loop, so a process runs 100 at a time, else 10."""
     queue_priority: int
     """A worker serves queues with a higher number first. Default: 100."""
     executor: Executor
@@ -234,15 +238,16 @@ def build_handler(
     check_function(function)
     check_setting_names(settings, HANDLER_SETTINGS)
     defaults = FAILURE_LIMITS if queue.endswith(FAIL_SUFFIX) else DEFAULT_LIMITS
+    is_async = inspect.iscoroutinefunction(function)
     return Handler(
         queue=queue,
         function=function,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=is_async,
         serde=serde,
         decode_arguments=decode_arguments,
         limits=build_limits(settings, defaults),
         queue_settings=_build_queue_settings(settings),
-        **_scheduling_options(settings),
+        **_scheduling_options(settings, is_async=is_async),
     )
 
 
@@ -276,7 +281,7 @@ def _build_queue_settings(settings: HandlerSettings) -> SettingsPatch | None:
     return build_patch(cast("QueueSettings", declared)) if declared else None
 
 
-def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
+def _scheduling_options(settings: HandlerSettings, *, is_async: bool) -> dict[str, Any]:
     check_optional_number("size", settings.get("size"), 1, 100)
     check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
     executor = settings.get("executor", "auto")
@@ -285,7 +290,8 @@ def _scheduling_options(settings: HandlerSettings) -> dict[str, Any]:
     strict = settings.get("strict_results", False)
     if not isinstance(strict, bool):
         raise Refused(f"strict_results is {strict!r:.60}; it must be True or False", field="strict_results")
-    return {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
+    size = ASYNC_SIZE if is_async and executor == "auto" else SIZE
+    return {"size": size} | {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
 
 
 def task_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:

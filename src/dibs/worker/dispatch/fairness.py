@@ -11,19 +11,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from attrs import define, field
 
+from dibs.client.calls.handler import PROCESS_UNITS
 from dibs.model.error_text import summarize_exception
 from dibs.storage.protocol import Storage
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.execution.invocation import Invocation
 
 logger = logging.getLogger("dibs.worker")
-
-#: The capacity units of one worker process.
-PROCESS_UNITS: Final = 100
 
 
 class Capacity:

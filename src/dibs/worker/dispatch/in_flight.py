@@ -17,11 +17,11 @@ from typing import Final
 
 from attrs import define, field
 
-from dibs.client.calls.handler import Handler
+from dibs.client.calls.handler import PROCESS_UNITS, Handler
 from dibs.model.job import Job
 from dibs.model.requests import Complete, Fail
 from dibs.worker import messages
-from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity
+from dibs.worker.dispatch.fairness import Capacity
 from dibs.worker.dispatch.flow_wakeups import FlowWakeups
 from dibs.worker.dispatch.queue_state import QueueState
 from dibs.worker.dispatch.round_trip import Reply

@@ -14,14 +14,14 @@ from collections.abc import Callable, Coroutine, Iterable, MutableSequence, Sequ
 from typing import Any
 
 from dibs.client.calls.current_job import CurrentJob, RunEnvironment
-from dibs.client.calls.handler import Handler
+from dibs.client.calls.handler import PROCESS_UNITS, Handler
 from dibs.client.connection.transactions import StepTransactions
 from dibs.model.requests import Cancelled, Release, SettleAction
 from dibs.model.results import ClaimResult
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
 from dibs.worker.dispatch.blocking_claim import IdleClaim
-from dibs.worker.dispatch.fairness import PROCESS_UNITS, Capacity, Fairness, OversizedQueues, run_size
+from dibs.worker.dispatch.fairness import Capacity, Fairness, OversizedQueues, run_size
 from dibs.worker.dispatch.flow_wakeups import EvaluationClaims, FlowWakeups
 from dibs.worker.dispatch.in_flight import InFlightRuns, Recycling, WaitingRuns, to_claimed_run
 from dibs.worker.dispatch.listener import Listener

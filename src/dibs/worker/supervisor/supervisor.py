@@ -15,13 +15,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from dibs.app import Dibs
+from dibs.client.calls.handler import PROCESS_UNITS
 from dibs.client.work_report import WorkReport
 from dibs.errors import ConfigurationError
 from dibs.model.results import RenewResult
 from dibs.model.worker_record import WorkerState
 from dibs.storage.protocol import Storage
 from dibs.worker import messages
-from dibs.worker.dispatch.fairness import PROCESS_UNITS
 from dibs.worker.execution import exception_info
 from dibs.worker.processes.fork_server import ForkServer
 from dibs.worker.supervisor.crash_recovery import Crash, CrashRecovery
