@@ -23,7 +23,7 @@ def app(redis_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[D
 
 def warm(app: Dibs) -> None:
     """Enqueue until the storage has a connection for threads."""
-    servers = app.storage._servers  # type: ignore[attr-defined]
+    servers = app.storage._calls.servers  # type: ignore[attr-defined]
     end = time.monotonic() + 30
     while not servers.for_threads._idle:
         app.sync.queue("q").enqueue("warm")
@@ -144,7 +144,7 @@ def test_after_close_an_enqueue_is_refused_and_no_socket_is_left(redis_server: R
     app = Dibs(f"{redis_server.url}?prefix=closed")
     app.sync.open()
     warm(app)
-    servers = app.storage._servers  # type: ignore[attr-defined]
+    servers = app.storage._calls.servers  # type: ignore[attr-defined]
     app.sync.close()
 
     assert ([], set()) == (servers.for_threads._idle, servers.for_threads._all)

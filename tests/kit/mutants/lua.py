@@ -14,10 +14,9 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         original = scripts._read_lua
         texts = rewritten({file: original(file)}, file, old, new)
         patch.setattr(scripts, "_read_lua", lambda name: texts.get(name) or original(name))
-        # The cached scripts without the bug must not be used, and those with it must not stay.
+        # The cached code without the bug must not be used, and that with it must not stay.
         patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
-        patch.setattr("dibs.storage.redis.session.script", scripts.script)
-        patch.setattr("dibs.storage.redis.wakeups.blocking_claim.script", scripts.script)
+        patch.setattr(scripts, "library", cache(scripts.library.__wrapped__))
 
     return plant
 

@@ -13,7 +13,7 @@ from dibs.storage.diagnosis import layout_findings
 from dibs.storage.redis import keys
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.opening import LAYOUT, read_infos
-from dibs.storage.redis.network.rights import missing_rights, needed_rights
+from dibs.storage.redis.network.rights import FUNCTION_RIGHTS, find_rights, needed_rights
 from dibs.storage.redis.network.servers import Servers
 
 #: The parts of the memory and of the connections from which on a server counts as nearly full.
@@ -69,6 +69,12 @@ RIGHTS: Final = Rule(
     "",
     blocks=True,
 )
+NO_FUNCTIONS: Final = Rule(
+    "redis-functions",
+    "note",
+    "Each call defines the functions of its Lua script again, which takes 40 µs of the server.",
+    f"Let the account load and call functions: ACL SETUSER with its name and {FUNCTION_RIGHTS}.",
+)
 UNEXAMINED: Final = Rule(
     "redis-unexamined",
     "note",
@@ -84,6 +90,7 @@ RULES: Final = (
     CONNECTIONS,
     REPLICA,
     RIGHTS,
+    NO_FUNCTIONS,
     UNEXAMINED,
 )
 
@@ -91,10 +98,13 @@ RULES: Final = (
 async def diagnose(servers: Servers, url: str, prefix: str, *, allow_eviction: bool) -> list[Finding]:
     """Return the findings about the servers of a storage, and close their connections. Raise StorageError."""
     try:
-        if missing := await missing_rights(servers, prefix):
+        rights = await find_rights(servers, prefix)
+        if rights.missing:
             rule = replace(RIGHTS, advice=f"Run ACL SETUSER with its name and: {needed_rights(prefix)}")
-            return [rule.finding(f"the account lacks {' '.join(missing)}")]
+            return [rule.finding(f"the account lacks {' '.join(rights.missing)}")]
         found = await _examine_servers(servers, allow_eviction=allow_eviction)
+        if rights.functions == "forbidden":
+            found.append(NO_FUNCTIONS.finding(f"the account lacks {FUNCTION_RIGHTS}"))
         key = keys.version_key(prefix)
         layout = int(await servers.call(key, "GET", key, repeatable=True) or LAYOUT)
     except RedisError as error:

@@ -27,8 +27,8 @@ from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import damaged_error, translate_error
 from dibs.storage.redis.network.opening import LAYOUT, check_servers, is_current_layout, servers_for
 from dibs.storage.redis.network.rights import check_rights
-from dibs.storage.redis.network.scripts import Script, script
-from dibs.storage.redis.network.servers import Servers, run_script
+from dibs.storage.redis.network.script_calls import ScriptCalls
+from dibs.storage.redis.network.servers import Servers
 from dibs.storage.redis.wakeups.blocking_claim import QueueGroups
 from dibs.storage.redis.wakeups.listener import Subscription
 from dibs.storage.redis.wakeups.wait import RedisWaits, WatchedQueue, decode_state
@@ -93,7 +93,7 @@ class RedisSession:
             # All keys of one script must be on one server.
             many_queues=not self._cluster,
         )
-        self._servers: Servers | None = None
+        self._calls: ScriptCalls | None = None
         self._waits: RedisWaits | None = None
         #: True once the server has the version of this layout. Opening only reads; the first use of a queue
         #: writes it.
@@ -123,7 +123,7 @@ class RedisSession:
         """Connect, and check that the servers can keep jobs. Raise StorageError if not."""
         servers = self._make_servers()
         try:
-            await check_rights(servers, self.url, self._prefix)
+            has_functions = await check_rights(servers, self.url, self._prefix)
             self.durability = await check_servers(servers, self.url, allow_eviction=self._allow_eviction)
             self._has_layout = await is_current_layout(servers, self.url, self._prefix)
         except RedisError as error:
@@ -132,7 +132,7 @@ class RedisSession:
         except BaseException:
             await servers.close()
             raise
-        self._servers = servers
+        self._calls = ScriptCalls(servers, self.url, has_functions)
         subscription = Subscription(servers)
         self._waits = RedisWaits(
             subscription, self._read_states, self._channel_prefix, self._poll, self._manual
@@ -146,21 +146,18 @@ class RedisSession:
 
     async def close(self) -> None:
         """Close the connections. Pending waits raise NotRunning."""
-        servers, waits = self._servers, self._waits
-        self._servers = self._waits = None
+        calls, waits = self._calls, self._waits
+        self._calls = self._waits = None
         if waits is not None:
             await waits.close()
-        if servers is not None:
-            await servers.close()
+        if calls is not None:
+            await calls.servers.close()
 
     def _queue_prefix(self, queue: str) -> str:
         return keys.queue_prefix(self._prefix, queue)
 
     def _channel_prefix(self, queue: str) -> str:
         return keys.channel_prefix(self._queue_prefix(queue), self._database)
-
-    def _script(self, name: str) -> Script:
-        return script(name, self._database)
 
     def _time_argument(self, now: int | None) -> str:
         """Return the time argument of a script: a manual time in ms, or "" for the server's clock."""
@@ -202,27 +199,17 @@ class RedisSession:
         self, name: str, declared: list[str], now: int | None, *arguments: Any, repeatable: bool = False
     ) -> Any:
         """Run a script with these keys on the server of the first one, and return its reply."""
-        servers, at = self._servers, self._time_argument(now)
-        if servers is None:
-            raise self._not_open_error()
-        return await run_script(
-            servers, self.url, self._script(name), declared, [at, *arguments], repeatable=repeatable
-        )
+        at = self._time_argument(now)
+        return await self._open_calls().run(name, declared, [at, *arguments], repeatable=repeatable)
 
     async def _run_plain_script(self, name: str, key: str, *arguments: Any) -> None:
         """Run a script of one key that belongs to no queue. It must be safe to run twice."""
-        if self._servers is None:
-            raise self._not_open_error()
-        await run_script(self._servers, self.url, self._script(name), [key], [*arguments], repeatable=True)
+        await self._open_calls().run(name, [key], [*arguments], repeatable=True)
 
     async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
-        if self._servers is None:
-            raise self._not_open_error()
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        return await run_script(
-            self._servers, self.url, self._script(name), declared, [*arguments], repeatable=True
-        )
+        return await self._open_calls().run(name, declared, [*arguments], repeatable=True)
 
     async def _run_on_each(
         self, name: str, queues: Sequence[str], now: int | None, *arguments: Any, repeatable: bool = False
@@ -265,12 +252,17 @@ class RedisSession:
 
     async def _run_command(self, key: str, *command: Any) -> Any:
         """Send a repeatable Redis command, not a script, to the server of `key`, and return its reply."""
-        if self._servers is None:
-            raise self._not_open_error()
+        servers = self._open_calls().servers
         try:
-            return await self._servers.call(key, *command, repeatable=True)
+            return await servers.call(key, *command, repeatable=True)
         except RedisError as error:
             raise translate_error(error, self.url) from None
+
+    def _open_calls(self) -> ScriptCalls:
+        """Return the calls of the open servers. Raise NotRunning."""
+        if self._calls is None:
+            raise self._not_open_error()
+        return self._calls
 
     def _not_open_error(self) -> NotRunning:
         return NotRunning(f"{self.url} is not open; use the storage inside `async with`")

@@ -68,7 +68,7 @@ from dibs.storage.redis.listing import (
 from dibs.storage.redis.network.client_settings import ClientSettings
 from dibs.storage.redis.network.errors import translate_error
 from dibs.storage.redis.network.opening import split_options
-from dibs.storage.redis.network.servers import Servers, did_not_run
+from dibs.storage.redis.network.script_calls import ScriptCalls, did_not_run
 from dibs.storage.redis.network.wire import pack
 from dibs.storage.redis.session import SMALL_STEP, STEP, RedisSession
 from dibs.storage.redis.wakeups.blocking_claim import (
@@ -115,36 +115,35 @@ class RedisStorage(RedisSession):
         return self._decode(queue, codec.decode_enqueued, requests, reply)
 
     def start_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd) -> bool:
-        if self._servers is None or not self._is_plain_step(queue):
+        if self._calls is None or not self._is_plain_step(queue):
             return False
-        key, packed = self._packed_enqueue(queue, requests)
-        return self._servers.start(key, packed, partial(self._end_enqueue, queue, requests, on_end))
+        key, packed = self._packed_enqueue(self._calls, queue, requests)
+        return self._calls.servers.start(key, packed, partial(self._end_enqueue, queue, requests, on_end))
 
     def enqueue_blocking(
         self, queue: str, requests: CheckedBatch, seconds: float | None = None
     ) -> Sequence[EnqueueResult] | None:
-        servers = self._servers
-        if servers is None or servers.for_threads is None or not self._is_plain_step(queue):
+        calls = self._calls
+        if calls is None or calls.servers.for_threads is None or not self._is_plain_step(queue):
             return None
-        reply = servers.for_threads.call(self._packed_enqueue(queue, requests)[1], seconds)
+        reply = calls.servers.for_threads.call(self._packed_enqueue(calls, queue, requests)[1], seconds)
         result = None if reply is None else self._read_enqueue_reply(queue, requests, reply)
         if isinstance(result, Exception):
             raise result
         return result
 
     def prepare_blocking(self) -> None:
-        if self._servers is not None and self._servers.for_threads is not None:
-            self._servers.for_threads.open_one()
+        if self._calls is not None and self._calls.servers.for_threads is not None:
+            self._calls.servers.for_threads.open_one()
 
     def _is_plain_step(self, queue: str) -> bool:
         """Return False for a manual clock, whose times are compared, and for the first use of a queue."""
         return not self._manual and queue in self._registered
 
-    def _packed_enqueue(self, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
+    def _packed_enqueue(self, calls: ScriptCalls, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
         """Return a key of the queue, and the packed command of an enqueue."""
         declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
-        sha, arguments = self._script("enqueue").sha, codec.encode_requests(requests)
-        return declared[0], pack(("EVALSHA", sha, len(declared), *declared, "", *arguments))
+        return declared[0], pack(calls.command("enqueue", declared, ["", *codec.encode_requests(requests)]))
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
         on_end(self._read_enqueue_reply(queue, requests, reply))
@@ -210,7 +209,7 @@ class RedisStorage(RedisSession):
         self, queue: str, lease: str, limit: int, *, claim_id: str, timeout: float
     ) -> ClaimResult:
         checks.check_claim_blocking(queue, limit, claim_id, timeout, self.limits, lease=lease)
-        if self._servers is None or not self.capabilities.blocking_claim:
+        if self._calls is None or not self.capabilities.blocking_claim:
             return await self.claim(queue, lease, limit)
         prefix = self._queue_prefix(queue)
         request = BlockingRequest(
@@ -218,14 +217,14 @@ class RedisStorage(RedisSession):
             keys.declared_keys([prefix], cluster=self._cluster),
             ["", codec.encode_lease(lease), min(limit, STEP)],
         )  # fmt: skip
-        reply = await self._send_blocking(self._servers, request)
+        reply = await self._send_blocking(self._calls, request)
         if reply is None:
             return await self.claim(queue, lease, limit)
         return await self._finish_claim(queue, lease, limit, None, reply)
 
-    async def _send_blocking(self, servers: Servers, request: BlockingRequest) -> list[Any] | None:
+    async def _send_blocking(self, calls: ScriptCalls, request: BlockingRequest) -> list[Any] | None:
         """Send a blocking claim and return its reply; None if the server refused it."""
-        reply, pause = await blocking_claim(servers, self.url, request)
+        reply, pause = await blocking_claim(calls, request)
         if pause:
             self._allow_blocking_claims(allowed=False)
         if 0 < pause < math.inf:
@@ -340,13 +339,13 @@ class RedisStorage(RedisSession):
         self._check_single_server()
         by_prefix = {self._queue_prefix(queue): queue for queue in queues}
         group = self._groups.key_of(by_prefix)
-        if self._servers is not None and self.capabilities.blocking_claim:
+        if self._calls is not None and self.capabilities.blocking_claim:
             await self._join(group, queues)
             request = BlockingRequest(
                 (released_list(group), keys.claim_key(self._prefix, claim_id)), timeout, "claim_any",
                 [group], ["", codec.encode_lease(lease), min(limit, STEP)],
             )  # fmt: skip
-            reply = await self._send_blocking(self._servers, request)
+            reply = await self._send_blocking(self._calls, request)
             if reply is not None and reply[0]:
                 return await self._finish_claims(by_prefix, lease, limit, reply[1:])
         return await self._claim_in_all(group, by_prefix, lease, limit)

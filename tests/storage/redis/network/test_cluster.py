@@ -179,7 +179,7 @@ async def test_nodes_are_reached_at_the_addresses_of_the_map(
         target = next(node for node in redis_cluster.nodes if node is not redis_cluster.owner_of(slot))
         await asyncio.to_thread(redis_cluster.move_slot, slot, target)
         await storage.enqueue("q0", [request("y")])
-        known = {*storage._servers._nodes}  # type: ignore[union-attr]
+        known = {*storage._calls.servers._nodes}  # type: ignore[union-attr]
 
     assert {"localhost"} == {host for host, _ in known}
 

@@ -14,10 +14,10 @@ from dibs.model.requests import EnqueueRequest, QueueStep
 from dibs.model.results import ClaimResult
 from dibs.storage.redis import RedisStorage, open_url
 from dibs.storage.redis.network.connections import RedisConnections
-from dibs.storage.redis.network.scripts import script
 from dibs.storage.redis.wakeups import blocking_claim
 from dibs_conformance.servers import RedisServer
 from tests.storage.exchange import counted
+from tests.storage.redis.servers import code_of
 
 #: Seconds that an expected event may take, and seconds for which a claim blocks at most.
 EVENT_TIMEOUT = 60.0
@@ -74,7 +74,7 @@ async def test_all_queues_take_one_request(storage: RedisStorage, monkeypatch: p
 
     assert [0] * 9 + [1, *[0] * 9] * 9 == claimed
     names = ("serve", "counts", "renew", "watch")
-    assert [("EVALSHA", script(name).sha) for name in names] == [call["words"][:2] for call in calls]
+    assert [code_of(storage, name) for name in names] == [call["words"][:2] for call in calls]
 
 
 async def test_an_idle_queue_takes_three_commands_in_a_wait(
@@ -84,7 +84,8 @@ async def test_an_idle_queue_takes_three_commands_in_a_wait(
     before = command_calls(redis_server)
     await storage.wait(["other", *QUEUES], timeout=0)
 
-    assert {"evalsha": 1, "time": 1, "hmget": 101, "exists": 101} == {
+    call = code_of(storage, "watch")[0].lower()
+    assert {call: 1, "time": 1, "hmget": 101, "exists": 101} == {
         name: calls for name, calls in added_calls(redis_server, before).items() if name != "subscribe"
     }
 

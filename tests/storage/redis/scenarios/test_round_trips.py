@@ -15,9 +15,9 @@ from dibs.model.results import EnqueueResult
 from dibs.storage.redis import RedisStorage
 from dibs.storage.redis.codec import requests
 from dibs.storage.redis.network.connections import RedisConnections
-from dibs.storage.redis.network.scripts import script
 from dibs_conformance.servers import RedisServer
 from tests.storage.exchange import begun, counted, exchange
+from tests.storage.redis.servers import code_of
 
 
 async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
@@ -31,7 +31,7 @@ async def test_a_job_costs_one_script_for_each_verb_and_none_for_its_waits(
                 token = await exchange(storage, lease, token, f"job-{number}")
 
         sent = [call["words"][:2] for call in calls]
-        verbs = [("EVALSHA", script(name).sha) for name in ("enqueue", "claim", "settle_and_claim", "get")]
+        verbs = [code_of(storage, name) for name in ("enqueue", "claim", "settle_and_claim", "get")]
         assert verbs * 5 == sent
 
 

@@ -39,7 +39,7 @@ local closed = (changed.per_key or changed.key_rate) and call('EXISTS', opening)
 if closed and call('EXISTS', reopening) == 1 then
   opened, queue = {}, nil
   queue = open_queue(KEYS[1], ARGV[1])
-  limits().reopen(queue)
+  limits.reopen(queue)
   commit(true)
   return 'again'
 end

@@ -12,7 +12,6 @@
 --          first_ids for each answer that repeats a request key, the id of the first request with that key
 
 -- @include single_enqueue
-
-local skipped, store_batch = 0, nil
-
 -- @include enqueue_requests
+
+return enqueue_single() or enqueue_requests(0)

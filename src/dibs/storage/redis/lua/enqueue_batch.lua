@@ -9,9 +9,8 @@
 -- Returns  -1 if the set has another last number than the one before this batch. Else as enqueue.lua
 
 -- @include key_set
--- @include commit
+-- @include enqueue_requests
 
-local skipped = 3
 local in_queue = open_queue(KEYS[1], ARGV[1])
 local last_number, last_expires_at = last_batch(in_queue, ARGV[2])
 if tonumber(ARGV[3]) ~= last_number + 1 then return -1 end
@@ -31,4 +30,4 @@ local function store_batch(answers)
   plan(in_queue, 'zset', 'batch_ends', last, decimal(last_end))
 end
 
--- @include enqueue_requests
+return enqueue_requests(3, store_batch)

@@ -60,7 +60,7 @@ local function remove_from_key_lines(id, first_only)
       local line = queue.prefix .. 'line:' .. priority .. ':' .. key
       for _, member in ipairs(call('ZRANGE', line, 0, first_only and 0 or -1)) do
         if sub(member, 9) == id then
-          limits().remove(queue, key, tonumber(priority), id, member)
+          limits.remove(queue, key, tonumber(priority), id, member)
           found = true
         end
       end
@@ -76,7 +76,7 @@ local function remove_from_runs(id)
   repeat
     local found = call('SCAN', cursor, 'MATCH', queue.prefix .. 'runs:*', 'COUNT', 1000)
     for _, key in ipairs(found[2]) do
-      if call('SISMEMBER', key, id) == 1 then limits().plan_run(queue, sub(key, #queue.prefix + 6), id, false) end
+      if call('SISMEMBER', key, id) == 1 then limits.plan_run(queue, sub(key, #queue.prefix + 6), id, false) end
     end
     cursor = found[1]
   until cursor == '0'

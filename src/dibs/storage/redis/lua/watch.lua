@@ -18,16 +18,16 @@ local function read_due(queue)
   if not queue.keyed and not queue.rate and call('EXISTS', queue.prefix .. 'priorities') == 0 then return nil, 0 end
   local due, has_due = next_due(queue), 0
   if queue.keyed or queue.rate then
-    local opening = limits().next_due(queue)
+    local opening = limits.next_due(queue)
     due = due and opening and math.min(due, opening) or due or opening
   end
-  if queue.keyed and limits().has_due(queue) then has_due = 1 end
+  if queue.keyed and limits.has_due(queue) then has_due = 1 end
   for _, priority in ipairs(call('HKEYS', queue.prefix .. 'priorities')) do
     local prefix = queue.prefix
     if tonumber(call('HGET', prefix .. 'priorities', priority)) > 0
       or call('ZCOUNT', prefix .. 'line:' .. priority, '-inf', decimal(queue.now)) > 0 then has_due = 1 end
   end
-  if queue.rate and limits().next_start(limits().queue_clock(queue), queue.rate, queue.now) then has_due = 0 end
+  if queue.rate and limits.next_start(limits.queue_clock(queue), queue.rate, queue.now) then has_due = 0 end
   return due, has_due
 end
 

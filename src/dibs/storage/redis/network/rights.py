@@ -6,9 +6,10 @@ session checks its rights before its first script.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from dibs.errors import StorageUnavailable
 from dibs.storage.redis.network.servers import Servers
@@ -35,6 +36,10 @@ COMMANDS: Final = tuple(
 #: Commands that a server may forbid. Without BLPOP an idle worker picks a job up later, and without INFO
 #: nothing checks whether the server evicts jobs.
 OPTIONAL: Final = ("BLPOP", "INFO")
+#: Load and call a library of functions. With them a call takes less time of the server; without them, dibs
+#: calls scripts, as on Redis 6.2, which has no functions.
+FUNCTIONS: Final = (("FUNCTION", "LOAD", "x"), ("FCALL", "x", "1", "K"))
+FUNCTION_RIGHTS: Final = "+fcall +function|load"
 #: The commands with which the rights are checked.
 CHECKING: Final = ("MULTI", "DISCARD")
 
@@ -47,22 +52,40 @@ def needed_rights(prefix: str) -> str:
     )
 
 
-async def missing_rights(servers: Servers, prefix: str) -> list[str]:
-    """Return the rules of ACL SETUSER that this account lacks on one of the servers, sorted.
+class Rights(NamedTuple):
+    """What an account may do on all servers."""
+
+    #: The rules of ACL SETUSER that it lacks, sorted.
+    missing: list[str]
+    #: Whether it may load and call functions; `absent` if a server has none.
+    functions: Literal["permitted", "forbidden", "absent"]
+
+
+async def find_rights(servers: Servers, prefix: str) -> Rights:
+    """Return the rights of this account.
 
     The server checks the rights of each command that it queues in a transaction, and none is executed.
     """
     words = {"K": f"{prefix}:{{rights}}:key", "C": f"{prefix}:{{rights}}:channel"}
-    commands = [tuple(words.get(word, word) for word in command) for command in COMMANDS]
+    commands = [tuple(words.get(word, word) for word in command) for command in (*COMMANDS, *FUNCTIONS)]
     missing: set[str] = set()
+    functions: list[Any] = []
     for replies in await servers.try_on_each(commands):
         if isinstance(replies, NoPermissionError):
             missing |= {f"+{name.lower()}" for name in CHECKING}
             continue
-        for command, reply in zip(commands, replies, strict=True):
+        for command, reply in zip(commands, replies[: len(COMMANDS)], strict=False):
             if isinstance(reply, NoPermissionError):
                 missing.add(_rule(prefix, command[0], str(reply)))
-    return sorted(missing)
+        functions += replies[len(COMMANDS) :]
+    return Rights(sorted(missing), _state_of_functions(functions))
+
+
+def _state_of_functions(replies: Sequence[Any]) -> Literal["permitted", "forbidden", "absent"]:
+    if any(isinstance(reply, ResponseError) and "unknown command" in str(reply) for reply in replies):
+        return "absent"
+    # A full server and a replica refuse FUNCTION LOAD, and may have the library already.
+    return "forbidden" if any(isinstance(reply, NoPermissionError) for reply in replies) else "permitted"
 
 
 def _rule(prefix: str, name: str, message: str) -> str:
@@ -72,10 +95,12 @@ def _rule(prefix: str, name: str, message: str) -> str:
     return f"~{prefix}:*" if " key" in message else f"+{name.lower()}"
 
 
-async def check_rights(servers: Servers, url: str, prefix: str) -> None:
-    """Raise StorageUnavailable if this account lacks a right that dibs needs."""
-    if missing := await missing_rights(servers, prefix):
+async def check_rights(servers: Servers, url: str, prefix: str) -> bool:
+    """Return whether dibs can call functions. Raise StorageUnavailable for a missing right that it needs."""
+    rights = await find_rights(servers, prefix)
+    if rights.missing:
         raise StorageUnavailable(
             f"{url} does not permit what dibs needs: run ACL SETUSER with the name of this account and "
-            f"{' '.join(missing)} (docs/howto/redis.md has all rights)"
+            f"{' '.join(rights.missing)} (docs/howto/redis.md has all rights)"
         )
+    return rights.functions == "permitted"

@@ -1,4 +1,4 @@
-"""Sending of commands and scripts to the server that holds a key.
+"""Sending of commands to the server that holds a key.
 
 The server is a single one (OneServer), or a node of a cluster (storage/redis/network/cluster.py).
 """
@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from attrs import define, field
-from redis.exceptions import AskError, NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import RedisConnections
-from dibs.storage.redis.network.errors import TRANSIENT, translate_error
-from dibs.storage.redis.network.scripts import Script
+from dibs.storage.redis.network.errors import TRANSIENT
 from dibs.storage.redis.network.wire import WireConnection
 
 T = TypeVar("T")
@@ -157,12 +156,6 @@ def is_transient(error: RedisError) -> bool:
     return isinstance(error, TRANSIENT) or str(error).startswith("LOADING")
 
 
-def did_not_run(error: RedisError) -> bool:
-    """Return whether the server lacks the script or the queue, or cannot serve at the moment."""
-    # A MovedError is an AskError.
-    return isinstance(error, (NoScriptError, AskError)) or is_transient(error)
-
-
 async def retried(call: Callable[[], Awaitable[T]]) -> T:
     """Return the result of a call, and repeat it while its error is transient; see retry_while_transient."""
     try:
@@ -187,31 +180,3 @@ async def retry_while_transient(call: Callable[[], Awaitable[T]]) -> T:
                 raise
     await asyncio.sleep(RETRY_PAUSES[-1])
     return await call()
-
-
-async def run_script(
-    servers: Servers,
-    url: str,
-    script: Script,
-    keys: list[str],
-    arguments: list[Any],
-    *,
-    repeatable: bool = False,
-) -> Any:
-    """Run a script on the server of its first key, and return its reply.
-
-    The script is sent by its hash, and with its text only if the server does not know it yet. Raise
-    StorageError, or OutcomeUnknown if the reply was lost.
-    """
-    try:
-        try:
-            return await servers.call(
-                keys[0], "EVALSHA", script.sha, len(keys), *keys, *arguments, repeatable=repeatable
-            )
-        except NoScriptError:
-            # Proof that the script did not run, so EVAL with its text cannot run it twice.
-            return await servers.call(
-                keys[0], "EVAL", script.text, len(keys), *keys, *arguments, repeatable=repeatable
-            )
-    except RedisError as error:
-        raise translate_error(error, url) from None

@@ -36,8 +36,8 @@ from redis.exceptions import (
 )
 
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.scripts import script
-from dibs.storage.redis.network.servers import ERROR_REPLIES, Servers
+from dibs.storage.redis.network.script_calls import ScriptCalls
+from dibs.storage.redis.network.servers import ERROR_REPLIES
 
 log: Final = logging.getLogger("dibs.storage.redis")
 
@@ -67,27 +67,26 @@ class BlockingRequest(NamedTuple):
     arguments: list[Any]
 
 
-async def blocking_claim(
-    servers: Servers, url: str, request: BlockingRequest
-) -> tuple[list[Any] | None, float]:
+async def blocking_claim(calls: ScriptCalls, request: BlockingRequest) -> tuple[list[Any] | None, float]:
     """Send a blocking claim. Return its reply, and a pause: seconds in which to send no other blocking claim.
 
     The reply is None if the claim did not run; the caller must then claim without blocking. Raise
     StorageError, or OutcomeUnknown if the reply was lost.
     """
     blpop = ("BLPOP", *request.lists, f"{max(request.timeout, MIN_TIMEOUT):.3f}")
-    sha = script(request.name, servers.database).sha
-    claim = ("EVALSHA", sha, len(request.keys), *request.keys, *request.arguments)
+    claim = calls.command(request.name, request.keys, request.arguments)
     try:
-        popped, reply = await servers.call_blocking(request.lists[0], blpop, claim, request.timeout)
+        popped, reply = await calls.servers.call_blocking(request.lists[0], blpop, claim, request.timeout)
     except ERROR_REPLIES:
-        # The claim did not run: the server has not loaded the script, or another server has the queue.
+        # The claim did not run: the server has not loaded its code, or another server has the queue.
         return None, 0.0
     except RedisError as error:
-        raise translate_error(error, url) from None
+        raise translate_error(error, calls.url) from None
     pause = pause_after(popped)
     if pause:
-        log.info("%s refuses blocking claims (%s): picking up a job takes one more request", url, popped)
+        log.info(
+            "%s refuses blocking claims (%s): picking up a job takes one more request", calls.url, popped
+        )
     return reply, pause
 
 

@@ -3,6 +3,7 @@
 -- @include parse_record
 -- @include event_log
 -- @include claim_order
+-- @include keyed_claim
 
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
@@ -27,18 +28,6 @@ local function check_waiting(queue, id, text)
     reading.prefix = queue.prefix
     damaged('job', id)
   end
-end
-
-local keyed_claim_functions
-
--- Return the functions that take jobs with a key. Only a claim of a queue with such jobs makes them.
-local function keyed_claim()
-  if keyed_claim_functions then return keyed_claim_functions end
--- @include keyed_claim
-  keyed_claim_functions = {
-    head_reader = head_reader, comes_first = comes_first, finish = finish,
-  }
-  return keyed_claim_functions
 end
 
 -- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
@@ -98,7 +87,7 @@ local NO_LIST = {taken = 0, stale = 0, peek = function() end}
 local function select_priority(queue, priority, limit, selected, plain)
   local members, reader = {}, NO_LIST
   if plain then members, reader = due_set_entries(queue, priority, limit), list_reader(queue, priority, limit) end
-  local heads = queue.keyed and keyed_claim().head_reader(queue, priority, limit)
+  local heads = queue.keyed and head_reader(queue, priority, limit)
   local i, count = 1, 0
   local records = {}
   if #members > 0 then
@@ -117,7 +106,7 @@ local function select_priority(queue, priority, limit, selected, plain)
     if reader.gave_up or heads and heads.gave_up or not (entry or scheduled or head) then break end
     local from_set = scheduled and (not listed or is_earlier(scheduled, listed))
     local original = from_set and scheduled or listed
-    local with_key = head and (not original or keyed_claim().comes_first(head, original))
+    local with_key = head and (not original or comes_first(head, original))
     selected[#selected + 1] = with_key and heads.pop(head)
       or {id = sub(from_set and members[i] or entry, 9), original = original}
     count = count + 1
@@ -146,7 +135,7 @@ local function select_due(queue, limit)
     if #selected >= limit or gave_up then break end
     gave_up = select_priority(queue, priority, limit - #selected, selected, plain[priority])
   end
-  if queue.allowances then keyed_claim().finish(queue, selected) end
+  if queue.allowances then finish_keyed_claim(queue, selected) end
   return selected, gave_up
 end
 

@@ -8,8 +8,7 @@
 -- Jobs with a key stand in lines of their own (storage/redis/lua/include/key_lines.lua).
 
 -- @include queue
-
--- @enclose
+-- @include key_lines
 
 local function order_entry(job)
   return pack('>I8', job.seq) .. job.id
@@ -23,18 +22,6 @@ local function key_of(data)
     if band(flags, 2 ^ bit) ~= 0 then at = at + 4 + unpack_from('>I4', data, at) end
   end
   return (read_sized(data, at))
-end
-
-local limit_functions
-
--- Return the functions for keys and limits. Only a step that needs them makes them, because the definition of functions
--- takes time in each call of a script.
-local function limits()
-  if limit_functions then return limit_functions end
-  local lines = {}
--- @include key_lines
-  limit_functions = lines
-  return lines
 end
 
 local function count_listed(queue, priority, count)
@@ -55,7 +42,7 @@ end
 
 -- Add a waiting job to the claim order, and store its record. `fresh` is true if its seq is the newest of the queue.
 local function add_to_order(queue, job, fresh)
-  if band(string.byte(job.data), HAS_KEY) ~= 0 then return limits().add(queue, job) end
+  if band(string.byte(job.data), HAS_KEY) ~= 0 then return limits.add(queue, job) end
   local priority = job.priority
   job.listed = fresh and job.run_at == queue.now and list_takes_more(queue, priority)
   if job.listed then
@@ -74,7 +61,7 @@ end
 -- Remove a waiting job from the claim order. The caller stores or removes its record.
 local function remove_from_order(queue, job)
   local key = key_of(job.data)
-  if key then return limits().remove(queue, key, job.priority, job.id, order_entry(job)) end
+  if key then return limits.remove(queue, key, job.priority, job.id, order_entry(job)) end
   if job.listed then
     count_listed(queue, job.priority, -1)
   else

@@ -1,21 +1,16 @@
 -- One claim, from opening the queue to the reply. storage/redis/lua/claim.lua documents the reply.
 
 -- @include claim_listed
+-- @include claim_due
 -- @include leases
 -- @include commit
-
-local general_claim
 
 -- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the search
 -- gave up at too many stale entries.
 local function claim_jobs(queue, lease, holder, limit)
   local reply = claim_listed(queue, lease, holder, limit)
   if reply then return reply, false end
-  if not general_claim then
--- @nest claim_due
-    general_claim = claim_due
-  end
-  return general_claim(queue, lease, holder, limit)
+  return claim_due(queue, lease, holder, limit)
 end
 
 -- Return how many jobs a claim may take: `limit`, or fewer if the settings max_active and rate allow fewer.
@@ -25,14 +20,14 @@ local function claimable(queue, limit)
     limit = math.min(limit, math.max(0, queue.max_active - active))
   end
   if queue.rate then
-    limit = math.min(limit, limits().starts_allowed(limits().queue_clock(queue), queue.rate, queue.now))
+    limit = math.min(limit, limits.starts_allowed(limits.queue_clock(queue), queue.rate, queue.now))
   end
   return limit
 end
 
 local function charge_queue(queue, starts)
   if not queue.rate or starts == 0 then return end
-  local clock = limits().charged(limits().queue_clock(queue), queue.rate, queue.now, starts)
+  local clock = limits.charged(limits.queue_clock(queue), queue.rate, queue.now, starts)
   plan(queue, 'hash', 'meta', 'clock', decimal(clock))
 end
 
@@ -51,7 +46,7 @@ local function claim_step(prefix, manual, lease, limit)
   if not found then return claim_reply(queue, 'lost', {}) end
   if queue.paused then return claim_reply(queue, 'claimed', {}) end
   if queue.keyed then
-    local reopened, more = limits().reopen(queue)
+    local reopened, more = limits.reopen(queue)
     if reopened > 0 then
       commit(true)
       queue = open_queue(prefix, manual)
@@ -67,6 +62,6 @@ local function claim_step(prefix, manual, lease, limit)
   charge_queue(queue, #reply / 2)
   if next(queue.listed_counts) or #queue.events > 0 or queue.touched then commit(true) end
   -- The claim itself may have closed keys.
-  if queue.keyed or queue.rate then due = earlier(due, limits().next_due(queue)) end
+  if queue.keyed or queue.rate then due = earlier(due, limits.next_due(queue)) end
   return claim_reply(queue, gave_up and 'incomplete' or 'claimed', reply, due)
 end

@@ -11,7 +11,7 @@ local function check_plan()
     for _, batch in ipairs(queue.batches) do check_key(queue, batch.name, batch.kind) end
     if #queue.new_records > 0 then check_key(queue, 'waiting', 'hash') end
     check_order_types(queue)
-    if queue.touched then limits().check_types(queue) end
+    if queue.touched then limits.check_types(queue) end
     if queue.kept_counts then expect_type(queue.prefix .. 'ends', 'hash') end
     check_log_type(queue)
   end
@@ -76,7 +76,7 @@ end
 -- Write the incarnation that this step begins, and remove the fields of earlier server processes.
 local function write_incarnation(queue)
   for _, field in ipairs(call('HKEYS', queue.prefix .. 'meta')) do
-    if string.find(field, '^function') then call('HDEL', queue.prefix .. 'meta', field) end
+    if string.find(field, '^@engine ') then call('HDEL', queue.prefix .. 'meta', field) end
   end
   call('HSET', queue.prefix .. 'meta', PROCESS, decimal(queue.ahead))
   call('HSET', queue.incarnation.key, 'id', queue.incarnation.id, 'ahead', decimal(queue.ahead))
@@ -115,7 +115,7 @@ local function commit(even_if_full)
   write_plan()
   for _, queue in pairs(opened) do
     write_order(queue)
-    if queue.touched then limits().write(queue) end
+    if queue.touched then limits.write(queue) end
     write_kept_counts(queue)
     write_log(queue)
     write_meta(queue)

@@ -6,22 +6,10 @@
 -- @include claim_order
 -- @include event_log
 -- @include short_outcomes
+-- @include settle_one
 
 local find, byte = string.find, string.byte
 local MAX_CLASS, MAX_DURATION, MAX_LEAD = 2 ^ 24 - 1, 2 ^ 24 - 1, 255
-
-local general_functions
-
--- Return the functions of the general path. Only a step that needs them makes them, because the definition of functions
--- takes time in each call of a script.
-local function general_path()
-  if general_functions then return general_functions end
--- @nest settle_one
-  general_functions = {
-    settle = settle_packed, store_outcome = store_outcome, remove_outcome = remove_outcome, expand_kept = expand_kept,
-  }
-  return general_functions
-end
 
 -- Return the age of a completed outcome in this queue as text ('*' for ever, '0' for none), and whether it keeps the data.
 local function completed_age(queue)
@@ -117,8 +105,7 @@ local function completer(queue)
   -- leave a stale entry.
   local function keep(id, outcome)
     if outcomes[id] then
-      local general = general_path()
-      return general.store_outcome(queue, id, 1, general.expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
+      return store_outcome(queue, id, 1, expand_kept(queue, outcome), age == '*' and '+inf' or decimal(queue.now + tonumber(age)))
     end
     local n = #stored
     stored[n + 1], stored[n + 2], outcomes[id] = id, outcome, outcome
@@ -143,7 +130,7 @@ local function completer(queue)
     if keeps then
       keep(id, result and string.char(byte(shared) + KEEPS_RESULT) .. sub(shared, 2) .. head .. result or shared .. head)
     elseif outcomes[id] then
-      general_path().remove_outcome(queue, id)
+      remove_outcome(queue, id)
     else
       ended[#ended + 1] = id
     end

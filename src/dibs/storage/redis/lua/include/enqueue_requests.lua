@@ -1,10 +1,7 @@
--- The enqueue of a batch: the body of enqueue.lua and enqueue_batch.lua, which define two locals.
---
--- skipped      number of arguments between the time and the requests
--- store_batch  function that plans what to keep of the batch, called with the answers before the commit, or with {} if all
---              jobs are new; nil if nothing is kept
+-- The enqueue of a batch, for enqueue.lua and enqueue_batch.lua.
 
 -- @include commit
+-- @include accept
 
 -- Fast path: new jobs that are due now, without parsing the request. It takes a third of the time of accept.lua and writes the
 -- same bytes; tests/storage/redis/lua/test_claim_order.py compares the two.
@@ -30,52 +27,16 @@ local function fast_enqueuer(queue, priority, flags)
   end
 end
 
-local queue, ids, answers = open_queue(KEYS[1], ARGV[1]), {}, {}
-for i = 2 + skipped, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-prefetch(queue, 'waiting', ids)
-prefetch(queue, 'active', ids)
-
-local args, before = ARGV, 1 + skipped
 -- The bytes of a request before its request key and its data.
 local HEAD_SIZE = 13
--- The functions that enqueue new jobs, by the head of their requests and the flags of their data; false for requests that
--- set more than a priority and data without a key.
-local fast_enqueuers = {}
 
--- `start` is the head of a request and the flags of its data.
-local function enqueuer_of(start)
+-- Return the function for requests that begin with `start`, the head of a request and the flags of its data; false for
+-- requests that set more than a priority and data without a key.
+local function enqueuer_of(queue, start)
   local mode, time, priority, _, key_size, flags = unpack_from('>BBhI8BB', start)
   return band(mode, 67) == 0 and time == 0 and key_size == 0 and band(flags, HAS_KEY) == 0
     and fast_enqueuer(queue, priority, sub(start, -1))
 end
-
--- Fast path: return the number of a new job; nil or false if the general path must decide.
-local function fast_new(i)
-  local text = args[2 * i + before]
-  local start = sub(text, 1, HEAD_SIZE + 1)
-  local enqueue = fast_enqueuers[start]
-  if enqueue == nil then
-    enqueue = enqueuer_of(start)
-    fast_enqueuers[start] = enqueue
-  end
-  return enqueue and enqueue(ids[i], sub(text, HEAD_SIZE + 2))
-end
-
--- Most calls end here: all jobs are new.
-for i = 1, #ids do
-  local number = fast_new(i)
-  if not number then break end
-  answers[i] = number
-end
-if #answers == #ids then
-  if store_batch then store_batch({}) end
-  commit()
-  return answers[1]
-end
-
--- This include stands here and not at the top: the definition of its functions takes a third of the time of a
--- single enqueue, and the fast path does not need them.
--- @include accept
 
 -- Return the request key of a packed request, nil if it has none. The key follows the head.
 local function request_key_of(text)
@@ -83,13 +44,9 @@ local function request_key_of(text)
   return size > 0 and sub(text, HEAD_SIZE + 1, HEAD_SIZE + size) or nil
 end
 
-local keys = {}
-for i = 1, #ids do keys[#keys + 1] = request_key_of(args[2 * i + before]) end
-if #keys > 0 then prefetch(queue, 'keys', keys) end
-
 -- Return the answer to an earlier request with this request key and the id of that request, or nil. The hash `keys`
 -- has the answer, I8 expires_at and the id.
-local function repeated_answer(request)
+local function repeated_answer(queue, request)
   local text = request.key and read_field(queue, 'keys', request.key)
   if not text then return nil end
   local status, found = string.byte(text, 1, 2)
@@ -101,42 +58,82 @@ local function repeated_answer(request)
 end
 
 -- The answer `absent` is about no id.
-local function store_request_key(request, status, answer)
+local function store_request_key(queue, request, status, answer)
   local expires_at, id = queue.now + queue.request_key_age, status ~= STATUS_ABSENT and request.id or ''
   set_field(queue, 'keys', request.key, answer .. pack('>I8', expires_at) .. id)
   plan(queue, 'zset', 'key_ends', request.key, decimal(expires_at))
 end
 
-local outcomes, first_ids = {}, {}
+-- Enqueue the requests in ARGV, and return the reply of enqueue.lua. `skipped` is the number of arguments between the time
+-- and the requests. store_batch(answers) plans what to keep of the batch before the commit, with {} if all jobs are new;
+-- it is nil if nothing is kept.
+local function enqueue_requests(skipped, store_batch)
+  local queue, args, before = open_queue(KEYS[1], ARGV[1]), ARGV, 1 + skipped
+  local ids, answers, outcomes, first_ids = {}, {}, {}, {}
+  for i = 1 + before, #args, 2 do ids[#ids + 1] = args[i] end
+  prefetch(queue, 'waiting', ids)
+  prefetch(queue, 'active', ids)
 
-local function enqueue_one(i, text)
-  local request = parse_request(ids[i], text, queue.now)
-  local answer, first_id = repeated_answer(request)
-  if first_id then
-    first_ids[#first_ids + 1] = first_id
-  else
-    local status, found, first, revision = accept(queue, request)
-    answer = pack('>BBBI8I8', status, found, 0, first, revision)
-    if request.key then store_request_key(request, status, answer) end
-  end
-  if request.wants_outcome and not first_id then
-    outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
-  end
-  return answer
-end
+  -- The results of `enqueuer_of`.
+  local fast_enqueuers = {}
 
--- The answer of the fast path is the number of a new job; any other answer is a packed string.
-local all_new = true
-for i = 1, #ids do
-  local answer = answers[i] or fast_new(i) or enqueue_one(i, args[2 * i + before])
-  answers[i], all_new = answer, all_new and type(answer) == 'number'
-end
-if store_batch then store_batch(all_new and {} or answers) end
-commit()
-if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1]), first_ids} end
-for i, answer in ipairs(answers) do
-  if type(answer) == 'number' then
-    answers[i] = pack('>BBBI8I8', STATUS_QUEUED, FOUND_NOTHING, 0, answer, answer)
+  -- Fast path: return the number of a new job; nil or false if the general path must decide.
+  local function fast_new(i)
+    local text = args[2 * i + before]
+    local start = sub(text, 1, HEAD_SIZE + 1)
+    local enqueue = fast_enqueuers[start]
+    if enqueue == nil then
+      enqueue = enqueuer_of(queue, start)
+      fast_enqueuers[start] = enqueue
+    end
+    return enqueue and enqueue(ids[i], sub(text, HEAD_SIZE + 2))
   end
+
+  -- Most calls end here: all jobs are new.
+  for i = 1, #ids do
+    local number = fast_new(i)
+    if not number then break end
+    answers[i] = number
+  end
+  if #answers == #ids then
+    if store_batch then store_batch({}) end
+    commit()
+    return answers[1]
+  end
+
+  local keys = {}
+  for i = 1, #ids do keys[#keys + 1] = request_key_of(args[2 * i + before]) end
+  if #keys > 0 then prefetch(queue, 'keys', keys) end
+
+  local function enqueue_one(i, text)
+    local request = parse_request(ids[i], text, queue.now)
+    local answer, first_id = repeated_answer(queue, request)
+    if first_id then
+      first_ids[#first_ids + 1] = first_id
+    else
+      local status, found, first, revision = accept(queue, request)
+      answer = pack('>BBBI8I8', status, found, 0, first, revision)
+      if request.key then store_request_key(queue, request, status, answer) end
+    end
+    if request.wants_outcome and not first_id then
+      outcomes[#outcomes + 1] = outcome_reply(queue, request.id, read_field(queue, 'outcomes', request.id))
+    end
+    return answer
+  end
+
+  -- The answer of the fast path is the number of a new job; any other answer is a packed string.
+  local all_new = true
+  for i = 1, #ids do
+    local answer = answers[i] or fast_new(i) or enqueue_one(i, args[2 * i + before])
+    answers[i], all_new = answer, all_new and type(answer) == 'number'
+  end
+  if store_batch then store_batch(all_new and {} or answers) end
+  commit()
+  if all_new then return {'', decimal(queue.now), outcomes, decimal(answers[1]), first_ids} end
+  for i, answer in ipairs(answers) do
+    if type(answer) == 'number' then
+      answers[i] = pack('>BBBI8I8', STATUS_QUEUED, FOUND_NOTHING, 0, answer, answer)
+    end
+  end
+  return {table.concat(answers), decimal(queue.now), outcomes, '', first_ids}
 end
-return {table.concat(answers), decimal(queue.now), outcomes, '', first_ids}

@@ -15,8 +15,10 @@
 --
 -- A step notes each key that it touches (`queue.touched`), with its state before the step. After its other writes it
 -- reads the state again, and moves the heads of the key. So each verb only adds and removes jobs and runs.
---
--- Part of the functions of `limits` in storage/redis/lua/include/claim_order.lua.
+
+-- @include queue
+
+local limits = {}
 
 -- The arithmetic of rates: a clock in µs decides about each start. src/dibs/model/rates.py has the same formulas.
 
@@ -26,24 +28,24 @@ local function latest_clock(rate, now)
 end
 
 -- Return the number of starts that a clock allows now.
-function lines.starts_allowed(clock, rate, now)
+function limits.starts_allowed(clock, rate, now)
   local begin, latest = math.max(clock, now * 1000), latest_clock(rate, now)
   return begin > latest and 0 or math.floor((latest - begin) / rate.interval) + 1
 end
 
 -- Return the clock after a number of starts now.
-function lines.charged(clock, rate, now, starts)
+function limits.charged(clock, rate, now, starts)
   return math.max(clock, now * 1000) + starts * rate.interval
 end
 
 -- Return the earliest ms at which the clock allows a start; nil if it allows one now.
-function lines.next_start(clock, rate, now)
+function limits.next_start(clock, rate, now)
   if clock <= latest_clock(rate, now) then return nil end
   return math.ceil((clock - (rate.burst - 1) * rate.interval) / 1000)
 end
 
 -- Return the clock of the queue.
-function lines.queue_clock(queue)
+function limits.queue_clock(queue)
   local clock = call('HGET', queue.prefix .. 'meta', 'clock')
   if clock and not tonumber(clock) then
     reading.prefix = queue.prefix
@@ -84,14 +86,14 @@ local function touch(queue, key, priority)
   end
   return touched
 end
-lines.touch = touch
+limits.touch = touch
 
 local function count_keyed(queue, priority, count)
   queue.key_counts = queue.key_counts or {}
   queue.key_counts[priority] = (queue.key_counts[priority] or 0) + count
 end
 
-function lines.add(queue, job)
+function limits.add(queue, job)
   local key, name = key_of(job.data), 'line:' .. job.priority .. ':'
   touch(queue, key, job.priority).added = true
   plan(queue, 'zset', name .. key, order_entry(job), decimal(job.run_at))
@@ -106,7 +108,7 @@ function lines.add(queue, job)
 end
 
 -- Remove a waiting job from its line. `entry` is its member there.
-function lines.remove(queue, key, priority, id, entry)
+function limits.remove(queue, key, priority, id, entry)
   touch(queue, key, priority)
   plan(queue, 'zset', 'line:' .. priority .. ':' .. key, entry, false)
   plan(queue, 'zset', 'later', id, false)
@@ -114,7 +116,7 @@ function lines.remove(queue, key, priority, id, entry)
 end
 
 -- Add or remove (false) a run to those that count for per_key.
-function lines.plan_run(queue, key, id, active)
+function limits.plan_run(queue, key, id, active)
   touch(queue, key)
   plan(queue, 'set', 'runs:' .. key, id, active)
 end
@@ -124,7 +126,7 @@ local function closed_until(queue, key)
   if queue.per_key and key_call(queue, 'SCARD', 'runs:' .. key) >= queue.per_key then return 'inf' end
   if not queue.key_rate then return false end
   local clock = tonumber(key_call(queue, 'ZSCORE', 'clocks', key) or 0)
-  local at = lines.next_start(clock, queue.key_rate, queue.now)
+  local at = limits.next_start(clock, queue.key_rate, queue.now)
   return at and decimal(at)
 end
 
@@ -138,7 +140,7 @@ local function key_priorities(queue)
   return queue.key_priorities
 end
 
-function lines.check_types(queue)
+function limits.check_types(queue)
   for _, name in ipairs({'opening', 'reopening', 'clocks', 'later'}) do expect_type(queue.prefix .. name, 'zset') end
   expect_type(queue.prefix .. 'key_priorities', 'hash')
   for priority in pairs(key_priorities(queue)) do expect_type(queue.prefix .. 'heads:' .. priority, 'zset') end
@@ -209,7 +211,7 @@ local function write_counts(queue)
 end
 
 -- Write the places of the touched keys, after the other writes of the step.
-function lines.write(queue)
+function limits.write(queue)
   local keys = queue.touched
   queue.plan = {}
   for key, touched in pairs(keys) do plan_key(queue, key, touched) end
@@ -222,7 +224,7 @@ end
 
 -- Touch the closed keys whose moment has come, and those that a change of the limits may have opened, so that `commit`
 -- finds their places. Return their number, and whether more are left.
-function lines.reopen(queue)
+function limits.reopen(queue)
   local keys = key_call(queue, 'ZRANGEBYSCORE', 'opening', '-inf', decimal(queue.now), 'LIMIT', 0, MAX_REOPENED)
   if has_reopening(queue) then
     for _, key in ipairs(key_call(queue, 'ZRANGE', 'reopening', 0, MAX_REOPENED - 1)) do keys[#keys + 1] = key end
@@ -233,7 +235,7 @@ end
 
 -- Return the earliest moment later than now at which a limit may admit more jobs, or a job with a key falls due; nil
 -- if there is none.
-function lines.next_due(queue)
+function limits.next_due(queue)
   local times = {}
   if queue.keyed then
     local now = '(' .. decimal(queue.now)
@@ -242,13 +244,13 @@ function lines.next_due(queue)
     times = {tonumber(times[2] or opening[2]), tonumber(opening[2])}
   end
   if queue.rate and call('EXISTS', queue.prefix .. 'priorities', queue.prefix .. 'key_priorities') > 0 then
-    times[#times + 1] = lines.next_start(lines.queue_clock(queue), queue.rate, queue.now)
+    times[#times + 1] = limits.next_start(limits.queue_clock(queue), queue.rate, queue.now)
   end
   return times[1] and math.min(unpack(times))
 end
 
 -- Return whether a claim may find a due job with a key.
-function lines.has_due(queue)
+function limits.has_due(queue)
   local now = decimal(queue.now)
   if has_reopening(queue) or key_call(queue, 'ZCOUNT', 'opening', '-inf', now) > 0 then return true end
   for priority in pairs(key_priorities(queue)) do

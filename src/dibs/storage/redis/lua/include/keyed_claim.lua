@@ -1,7 +1,8 @@
 -- The part of a claim that takes jobs with a key. Such jobs stand in lines of their own; a claim meets only the head of
 -- each line of an open key (storage/redis/lua/include/key_lines.lua).
---
--- Part of the functions of `keyed_claim` in storage/redis/lua/include/claim_due.lua.
+
+-- @include queue
+-- @include key_lines
 
 -- The most heads of keys without room that one step skips. They exist only after a limit became lower.
 local MAX_CLOSED = 1000
@@ -15,7 +16,7 @@ local function allowance(queue, key)
   if queue.per_key then found.room = queue.per_key - call('SCARD', queue.prefix .. 'runs:' .. key) end
   if queue.key_rate then
     found.clock = tonumber(call('ZSCORE', queue.prefix .. 'clocks', key) or 0)
-    found.room = math.min(found.room, limits().starts_allowed(found.clock, queue.key_rate, queue.now))
+    found.room = math.min(found.room, limits.starts_allowed(found.clock, queue.key_rate, queue.now))
   end
   queue.allowances[key] = found
   return found
@@ -62,7 +63,7 @@ local function head_reader(queue, priority, wanted)
       if allowance(queue, key).room > 0 then
         return {key = key, seq = unpack_from('>I8', window[at]), run_at = tonumber(window[at + 1]), is_head = true}
       end
-      limits().touch(queue, key, tonumber(priority))
+      limits.touch(queue, key, tonumber(priority))
       at, closed = at + 2, closed + 1
       if closed > MAX_CLOSED then
         reader.gave_up = true
@@ -96,8 +97,8 @@ local function head_reader(queue, priority, wanted)
       followers[#followers] = nil
     end
     local id = sub(job.member, 9)
-    limits().remove(queue, job.key, tonumber(priority), id, job.member)
-    limits().plan_run(queue, job.key, id, true)
+    limits.remove(queue, job.key, tonumber(priority), id, job.member)
+    limits.plan_run(queue, job.key, id, true)
     allowed.room, allowed.taken = allowed.room - 1, allowed.taken + 1
     if allowed.room > 0 then add_follower(job.key, job.read) end
     return {id = id, seq = sub(job.member, 1, 8)}
@@ -125,14 +126,14 @@ end
 local function charge_keys(queue)
   for key, allowed in pairs(queue.key_rate and queue.allowances or {}) do
     if allowed.taken > 0 then
-      local clock = limits().charged(allowed.clock, queue.key_rate, queue.now, allowed.taken)
+      local clock = limits.charged(allowed.clock, queue.key_rate, queue.now, allowed.taken)
       plan(queue, 'zset', 'clocks', key, decimal(clock))
     end
   end
 end
 
 -- Read the records of the selected jobs, and charge the clocks.
-local function finish(queue, selected)
+local function finish_keyed_claim(queue, selected)
   read_records(queue, selected)
   charge_keys(queue)
 end

@@ -35,16 +35,14 @@ local function resolve_retention(kind, texts)
   return {age = age ~= '*' and tonumber(age), keeps = string.find(kept_kinds, KIND_LETTERS[kind], 1, true) ~= nil}
 end
 
--- Resolved retentions, by kind and texts. Most settlements of a batch share one, so a step resolves each only once.
-local retention_cache = {}
-
+-- Return the resolved retention of an end. Most settlements of a batch share one, so a step resolves each only once.
 local function cached_retention(queue, kind, settlement, job)
   local sources = {settlement.retention or ',,,', job_retention(job.data), queue.retention, DEFAULT_RETENTION}
   -- A failure in a fail queue is kept for ever, unless the settlement or the job sets an age.
   if settlement.in_fail_queue then table.insert(sources, 3, ',*,,') end
   local key = kind .. table.concat(sources)
-  retention_cache[key] = retention_cache[key] or resolve_retention(kind, sources)
-  return retention_cache[key]
+  queue.retentions[key] = queue.retentions[key] or resolve_retention(kind, sources)
+  return queue.retentions[key]
 end
 
 -- Return the record of an outcome, and its score in the ordered set of its kind. `parts` is a table with kind, ended_at,
@@ -172,7 +170,7 @@ local function remove_active(queue, job)
   else
     plan(queue, 'set', 'held:' .. job.lease, job.id, false)
     local key = key_of(job.data)
-    if key then limits().plan_run(queue, key, job.id, false) end
+    if key then limits.plan_run(queue, key, job.id, false) end
   end
   if job.cancel_requested then plan(queue, 'set', 'asked', job.id, false) end
   -- A free slot under max_active is new work for claims that max_active limited.

@@ -22,13 +22,19 @@ local TOLERANCE = 1000
 
 -- The field of `meta` that this server process writes. It has the address of a C function in the memory of the process,
 -- which is another one in another process (address space randomisation). Why not INFO in each call: it takes 2 µs.
-local PROCESS = tostring(redis.call)
+-- A library of functions has another address than the scripts, and @engine in the name tells the two apart.
+local PROCESS = '@engine ' .. tostring(redis.call)
 -- µs by which the numbers of an incarnation are ahead of those of the incarnation before.
 local JUMP = 3600000000
 
 local opened = {}
 -- The time of the server; one for all queues of a script.
 local server_time
+
+-- Forget the state of the call before. The locals of a library outlive a call, those of a script do not.
+local function begin_call()
+  opened, server_time, reading.prefix = {}, nil, KEYS[1]
+end
 
 -- Return the time in ms and in µs, and the lead: the ms by which this time is ahead of the server's clock.
 -- src/dibs/storage/clock.py has the same rule. `manual` is a manual time, '' for the server's clock; `highest` is the
@@ -84,6 +90,7 @@ end
 -- proven         names of keys whose Redis type a read of this step has proven
 -- checked        results of existence and size checks, by key name or priority
 -- events         packed events for the log
+-- retentions     resolved retentions, by kind and texts
 -- ended_ids      ids that ended or changed their outcome
 -- work_changed   true if a claim may now find more jobs
 -- limit_reached  true if a claim took as many jobs as its limit
@@ -107,7 +114,7 @@ local function open_queue(prefix, manual)
     request_key_age = tonumber(known[18] or DEFAULT_REQUEST_KEY_AGE), fail_handler = known[19] == '1',
     log_results = tonumber(known[20] or 0), per_key = tonumber(known[21] or ''), rate = parse_rate('rate', known[22]),
     key_rate = parse_rate('key_rate', known[23]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
-    checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {},
+    checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {}, retentions = {},
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results

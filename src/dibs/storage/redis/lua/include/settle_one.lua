@@ -69,7 +69,7 @@ end
 
 local function hand_off(queue, job)
   local key = key_of(job.data)
-  if key then limits().plan_run(queue, key, job.id, false) end
+  if key then limits.plan_run(queue, key, job.id, false) end
   plan(queue, 'set', 'held:' .. job.lease, job.id, false)
   plan(queue, 'set', 'away', job.id, true)
   job.handed_off = true

@@ -22,7 +22,7 @@ local function settle_all(queue, name, fail_prefix, manual, count, at)
       answers[i] = DONE_ANSWER
     else
       finish()
-      answers[i], then_at = general_path().settle(queue, id, text, fail_queue, manual, then_at)
+      answers[i], then_at = settle_packed(queue, id, text, fail_queue, manual, then_at)
     end
   end
   finish()

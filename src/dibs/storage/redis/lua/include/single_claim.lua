@@ -8,6 +8,8 @@
 -- read before the first write, so a key of a wrong type fails the script before it has written.
 
 -- @include digits
+-- @include queue
+-- @include groups
 
 -- The most jobs of such a claim. A larger claim gains little.
 local MOST_SINGLE = 16
@@ -30,7 +32,7 @@ end
 local function claim_few(prefix, lease, limit)
   local call, meta = redis.call, prefix .. 'meta'
   local known = call('HMGET', meta, 'now', 'number', 'work', 'lead', 'keyed', 'groups', 'paused', 'max_active', 'rate',
-    'log_level', tostring(redis.call))
+    'log_level', PROCESS)
   local last_now, last_number, max_active, rate = tonumber(known[1]), tonumber(known[2]), known[8], known[9]
   local ahead = tonumber(known[11])
   if not last_now or not last_number or not ahead or not tonumber(known[3]) or known[4] and known[4] ~= '0' or known[5] == '1'
@@ -74,7 +76,6 @@ local function claim_few(prefix, lease, limit)
   if left > 0 and #ids == limit then
     if call('EXISTS', prefix .. 'claim_tokens') == 0 then call('RPUSH', prefix .. 'claim_tokens', '') end
     if known[6] then
--- @nest groups
       release_groups(known[6], now, prefix)
     end
   end

@@ -9,6 +9,7 @@
 -- first write, so a key of a wrong type fails the script before it has written.
 
 -- @include digits
+-- @include queue
 -- @include defaults
 
 -- Return the age of a completed outcome as text ('*' for ever, '0' for none) and whether the job itself sets a part of its
@@ -62,7 +63,7 @@ local function complete_one(prefix, lease, id, settlement)
   if string.byte(text, at) ~= 32 or #text < at + 19 then return nil end
   local known = call('HMGET', prefix .. 'meta', 'now', 'number', 'work', 'ended', 'log_size', 'lead', 'keyed',
     'max_active', 'rate', 'retention', 'log_level', 'log_bytes', 'log_results',
-    tostring(redis.call), 'secret')
+    PROCESS, 'secret')
   local last_now, last_number, ended, log_size = tonumber(known[1]), tonumber(known[2]), tonumber(known[4]), tonumber(known[5])
   local max_active, rate, log_results = known[8], known[9], known[13]
   local ahead = tonumber(known[14])

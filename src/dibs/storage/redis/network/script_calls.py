@@ -1,0 +1,111 @@
+"""Calls of the Lua code: as functions where the servers have them, and as scripts elsewhere.
+
+A server that has lost the library gets it again, in the same way as a lost script: after FUNCTION FLUSH, on a
+new node of a cluster, and after a failover to a replica without it. So each version of dibs loads its own
+library, and two versions may use a server at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from attrs import define
+from redis.exceptions import (
+    AskError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from dibs.storage.redis.network import scripts
+from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.servers import Servers, is_transient
+
+#: The error reply of a server that does not have the library.
+_NO_FUNCTION: Final = "Function not found"
+#: Starts of the error replies with which a server that may not write refuses a function as a whole.
+_NO_WRITES: Final = ("MISCONF", "NOREPLICAS")
+
+
+@define(eq=False)
+class ScriptCalls:
+    """Calls of scripts on the servers of a storage. `url` names them in messages."""
+
+    servers: Servers
+    url: str
+    #: True if all servers have functions and permit them to this account.
+    has_functions: bool
+
+    def command(self, verb: str, keys: list[str], arguments: list[Any]) -> tuple[Any, ...]:
+        """Return the command that calls the code of a verb."""
+        if self.has_functions:
+            function = scripts.library(self.servers.database).function(verb)
+            return ("FCALL", function, len(keys), *keys, *arguments)
+        return ("EVALSHA", scripts.script(verb, self.servers.database).sha, len(keys), *keys, *arguments)
+
+    async def run(self, verb: str, keys: list[str], arguments: list[Any], *, repeatable: bool = False) -> Any:
+        """Run the code of a verb on the server of its first key, and return its reply.
+
+        Raise StorageError, or OutcomeUnknown if the reply was lost.
+        """
+        command = self.command(verb, keys, arguments)
+        try:
+            try:
+                return await self.servers.call(keys[0], *command, repeatable=repeatable)
+            except ResponseError as error:
+                if not _lacks_code(error):
+                    raise
+                lacks_library = str(error).startswith(_NO_FUNCTION)
+            if lacks_library and await self._load_library(keys[0]):
+                try:
+                    return await self.servers.call(keys[0], *command, repeatable=repeatable)
+                except ResponseError as error:
+                    if not _lacks_code(error):
+                        raise
+            return await self._run_script(verb, keys, arguments, repeatable=repeatable)
+        except RedisError as error:
+            raise translate_error(error, self.url) from None
+
+    async def _load_library(self, key: str) -> bool:
+        """Load the library into the server of a key. Return False if the server refuses it.
+
+        A server that is full, read-only, or receives the slot of the key from another node refuses it.
+        """
+        text = scripts.library(self.servers.database).text
+        try:
+            await self.servers.call(key, "FUNCTION", "LOAD", text, repeatable=True)
+        except ResponseError as error:
+            return "already exists" in str(error)  # another process has loaded it
+        return True
+
+    async def _run_script(self, verb: str, keys: list[str], arguments: list[Any], *, repeatable: bool) -> Any:
+        script = scripts.script(verb, self.servers.database)
+        words = (len(keys), *keys, *arguments)
+        try:
+            return await self.servers.call(keys[0], "EVALSHA", script.sha, *words, repeatable=repeatable)
+        except NoScriptError:
+            # Proof that the script did not run, so EVAL with its text cannot run it twice.
+            return await self.servers.call(keys[0], "EVAL", script.text, *words, repeatable=repeatable)
+
+
+def _lacks_code(error: RedisError) -> bool:
+    """Return whether the server did not run a function or a script, and another form of it may run.
+
+    A server that is full, read-only, or cannot store its data refuses a function before it begins. A script
+    begins, and fails only at a write that the server refuses.
+    """
+    text = str(error)
+    return (
+        isinstance(error, (NoScriptError, OutOfMemoryError, ReadOnlyError))
+        or text.startswith((_NO_FUNCTION, *_NO_WRITES))
+        or (isinstance(error, NoPermissionError) and "'fcall'" in text)
+    )
+
+
+def did_not_run(error: RedisError) -> bool:
+    """Return whether the server lacks the code or the queue, or cannot serve at the moment."""
+    # A MovedError is an AskError.
+    return isinstance(error, AskError) or _lacks_code(error) or is_transient(error)
