@@ -65,7 +65,7 @@ def test_each_command_of_a_script_is_checked(redis_server: RedisServer) -> None:
 
 
 def test_no_command_is_newer_than_redis_6_2(valkey_server: RedisServer) -> None:
-    """These rights are enough, so dibs needs no functions of Redis 7. Valkey has docs, and Redis 6.2 none."""
+    """These rights are enough: dibs calls scripts without functions. Valkey has docs, and Redis 6.2 none."""
     names = sorted({command[0].lower() for command in COMMANDS} | {name.lower() for name in OPTIONAL})
     docs = valkey_server.execute("COMMAND", "DOCS", *names)
     since = {
