@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ def test_every_public_name_is_there_and_listed() -> None:
     names: Any = dibs.__all__
     assert sorted(names) == names
     assert all(hasattr(dibs, name) for name in names)
+    assert (Path(dibs.__file__).parent / "py.typed").exists(), "type checkers read the types of the package"
 
 
 async def test_the_queues_of_a_storage_are_named(any_new_url: str) -> None:

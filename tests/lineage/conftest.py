@@ -1,4 +1,4 @@
-"""Fixtures: an empty storage of each kind, and an app on it."""
+"""Fixtures: an empty storage of each kind, an app on it, and the runs of its handlers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from dibs import Dibs, Queue
+from tests.conftest import ALL_SCHEMES
 from tests.lineage import scripted_handlers
-from tests.lineage.storage_urls import NEW_URLS, STORAGES
+from tests.storage_urls import new_url
 
 
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=ALL_SCHEMES)
 def storage_url(request: pytest.FixtureRequest) -> str:
     """Return the URL of an empty storage."""
-    return NEW_URLS[request.param](request)
+    return new_url(request.param, request)
 
 
 @pytest.fixture
 def other_url(request: pytest.FixtureRequest, storage_url: str) -> str:
     """Return the URL of a second empty storage of the same kind."""
-    return NEW_URLS[request.node.callspec.params["storage_url"]](request)
+    return new_url(request.node.callspec.params["storage_url"], request)
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from attrs import Factory, define
 
-from dibs import Claim, CurrentJob, Dibs, Event, Failure, PermanentError, Queue, Retry
-from dibs.client.calls.handler import Ending
+from dibs import Claim, CurrentJob, Dibs, Event, Queue
 from dibs.model.retry import Immediate
 from dibs.worker import WorkReport, run
 
@@ -27,9 +25,7 @@ class HandlerRecord:
 
     #: Ids of the jobs, in the order of their runs.
     ran: list[str] = Factory(list)
-    attempts: list[int] = Factory(list)
     jobs: list[CurrentJob] = Factory(list)
-    failures: list[Failure] = Factory(list)
     active: int = 0
     max_active: int = 0
     #: Ids of the jobs whose handlers hold.
@@ -45,7 +41,6 @@ class HandlerRecord:
 
     def enter(self, job: CurrentJob) -> None:
         self.ran.append(job.id)
-        self.attempts.append(job.attempt)
         self.jobs.append(job)
         self.active += 1
         self.max_active = max(self.max_active, self.active)
@@ -58,15 +53,6 @@ class HandlerRecord:
 
 #: The record of the current test; the fixture `record` replaces it.
 RECORD = HandlerRecord()
-
-
-class SettlementError(Exception):
-    """An error whose attributes decide how its job is settled."""
-
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__("error_attributes")
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 async def scripted(data: Any, job: CurrentJob) -> Any:
@@ -84,27 +70,15 @@ async def scripted(data: Any, job: CurrentJob) -> Any:
 
 async def _play(script: dict[str, Any], job: CurrentJob) -> None:
     await asyncio.sleep(0)
-    if "progress" in script:
-        await job.progress(script["progress"])
     if script.get("repeat"):
         assert RECORD.queue is not None
         ticket = await RECORD.queue.enqueue({"repeat": script["repeat"] - 1}, id=job.id)
         RECORD.notes.append(str(ticket.verdict))
-    if script.get("hold") or job.attempt <= script.get("hold_attempts", 0):
+    if script.get("hold"):
         RECORD.holding.put_nowait(job.id)
         await RECORD.release.wait()
-    for _ in range(script.get("loop_turns", 0)):
-        await asyncio.sleep(0)
     if job.attempt <= script.get("fail", 0):
         raise ValueError(f"no {job.attempt}")
-    if script.get("permanent"):
-        raise PermanentError("never")
-    if script.get("exit"):
-        raise SystemExit(3)
-    if "error_attributes" in script and job.attempt == 1:
-        raise SettlementError(**script["error_attributes"])
-    if "retry_delay" in script and job.attempt == 1:
-        raise Retry("busy", delay=script["retry_delay"])
 
 
 def scripted_blocking(data: Any, job: CurrentJob) -> Any:
@@ -118,65 +92,8 @@ def scripted_blocking(data: Any, job: CurrentJob) -> Any:
     return data
 
 
-async def return_none(data: Any) -> None:
-    """Return None."""
-
-
-async def failure_handler(failure: Failure) -> None:
-    RECORD.failures.append(failure)
-
-
-async def failure_handler_third_attempt(failure: Failure, job: CurrentJob) -> None:
-    """Record the failure, and fail in the first two attempts."""
-    RECORD.failures.append(failure)
-    if job.attempt < 3:
-        raise ValueError("not yet")
-
-
-async def failure_handler_that_fails(failure: Failure) -> None:
-    raise PermanentError("the pager is broken")
-
-
-@dataclass
-class Crop:
-    left: int
-    top: int = 0
-
-
-async def crop(left: int) -> Crop:
-    """Return a dataclass, which is not a type of JSON."""
-    return Crop(left, 7)
-
-
-async def double(number: int) -> int:
-    return 2 * number
-
-
 async def no_result() -> None:
     """Return None."""
-
-
-def always_failing(number: int) -> int:
-    raise ValueError(f"not {number}")
-
-
-async def seal_result(ending: Ending) -> None:
-    """Change the result of the run, as a hook may do."""
-    ending.result = {"sealed": ending.result}
-
-
-async def raise_in_hook(ending: Ending) -> None:
-    ending.result = "broken"
-    raise RuntimeError("the hook is broken")
-
-
-def raise_with_cause() -> None:
-    """Raise a ValueError whose cause is a KeyError."""
-    raise ValueError("outer") from KeyError("inner")
-
-
-# -- running_worker
-# ---------------------------------------------------------------------------------------------
 
 
 def set_handler(queue: Queue, function: Any = scripted, **settings: Any) -> None:

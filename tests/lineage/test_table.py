@@ -1,4 +1,4 @@
-"""The page docs/appendix/lineage.md: each row has a class, and tests or a reason, and all named tests exist."""
+"""The page docs/appendix/lineage.md: each row has a class, and tests or a reason, and its tests exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from attrs import frozen
 
-from tests.lineage.storage_urls import NEW_URLS, STORAGES
+from tests.conftest import ALL_SCHEMES
 
 TESTS: Final = Path(__file__).parent.parent
 PAGE: Final = (TESTS.parent / "docs/appendix/lineage.md").read_text("utf-8")
@@ -68,7 +68,7 @@ def runs(test: str, collected: dict[str, set[str]]) -> bool:
     """Return whether a lineage test is collected on all storages, or another test is in its file."""
     path, separator, name = test.rpartition("::")
     if not separator:
-        return set(STORAGES) <= collected.get(f"test_{name}", set())
+        return set(ALL_SCHEMES) <= collected.get(f"test_{name}", set())
     file = TESTS / path
     return file.is_file() and f"test_{name}" in {
         node.name
@@ -114,7 +114,7 @@ BREACHES = {
 @pytest.mark.parametrize("line", BREACHES)
 def test_a_bad_row_is_found(line: str) -> None:
     row = "| Q9 | a \\| c | b | different | faster<br>`known` |"
-    found = {"test_known": set(STORAGES), "test_on_memory": {"memory"}}
+    found = {"test_known": set(ALL_SCHEMES), "test_on_memory": {"memory"}}
 
     assert BREACHES[line] in set(errors(f"{row}\n{line}", found))
     assert ["test_on_memory has no row"] == list(errors(row, found))
@@ -130,8 +130,3 @@ def test_the_page_counts_its_rows_by_class() -> None:
     for (_, counts), letters in zip(printed, ("Q", "P", "B", "J", "QPBJ"), strict=True):
         classes = [row.row_class for row in ROWS if row.id[0] in letters]
         assert [*map(classes.count, CLASSES), len(classes)] == [int(n) for n in re.findall(r"\d+", counts)]
-
-
-def test_every_storage_has_new_urls() -> None:
-    assert set(STORAGES) <= set(NEW_URLS)
-    assert {"memory", "file"} <= set(STORAGES)

@@ -1,4 +1,4 @@
-"""The storages on which each lineage test runs, and URLs of new, empty storages."""
+"""What makes a storage unusable: the mark of a newer version, and an object in the place of its own."""
 
 from __future__ import annotations
 
@@ -6,40 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 import pytest
 
-#: Each test of this folder runs on all of these. A new storage is added here.
-STORAGES: Final = ("memory", "file", "redis", "postgres")
-
 Request = pytest.FixtureRequest
-
-
-def new_memory_url(request: Request) -> str:
-    return f"memory:lineage-{uuid4().hex}"
-
-
-def new_file_url(request: Request) -> str:
-    folder: Path = request.getfixturevalue("tmp_path")
-    return f"file:{folder / uuid4().hex}"
-
-
-def new_redis_url(request: Request) -> str:
-    return f"{request.getfixturevalue('redis_server').url}?prefix=lineage-{uuid4().hex}"
-
-
-def new_postgres_url(request: Request) -> str:
-    return f"{request.getfixturevalue('postgres_server').url}?schema=lineage_{uuid4().hex[:20]}"
-
-
-#: Kind of storage -> function that returns the URL of a new, empty storage.
-NEW_URLS: Final[dict[str, Callable[[Request], str]]] = {
-    "memory": new_memory_url,
-    "file": new_file_url,
-    "redis": new_redis_url,
-    "postgres": new_postgres_url,
-}
 
 
 def mark_file_as_newer(url: str, request: Request) -> None:
