@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import pytest
 
+from tests.background_worker import background_worker
 from tests.flow.tasks import Tasks
 
 
@@ -22,10 +21,5 @@ async def tasks(any_new_url: str) -> AsyncIterator[Tasks]:
 @pytest.fixture
 async def working(tasks: Tasks) -> AsyncIterator[Tasks]:
     """The same, with a worker in this process."""
-    work = asyncio.create_task(tasks.app.work(handle_signals=False))
-    try:
+    async with background_worker(tasks.app):
         yield tasks
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work

@@ -5,31 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from dibs import BatchClosed, BatchSummary, JobAbsent
 from dibs.flow.batch import evaluation
+from tests.background_worker import background_worker
 from tests.flow.batch_producer import SEGMENT
 from tests.flow.tasks import Tasks
 
 PROJECT = Path(__file__).parent.parent.parent
-
-
-@asynccontextmanager
-async def working(tasks: Tasks) -> AsyncIterator[None]:
-    """Run a worker in this process."""
-    async with tasks.app:
-        work = asyncio.create_task(tasks.app.work(handle_signals=False))
-        try:
-            yield
-        finally:
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
 
 
 async def run_and_kill(url: str, queue: str, seconds: float) -> int:
@@ -56,7 +42,7 @@ async def test_a_batch_ends_after_its_producer_was_killed(
     monkeypatch.setattr(evaluation, "GRACE", 500)
     url = f"file:{tmp_path / 'jobs'}"
     tasks = Tasks(url)
-    async with working(tasks):
+    async with tasks.app, background_worker(tasks.app):
         segments = await run_and_kill(url, tasks.load.queue.name, random.Random(seed).uniform(0, 0.3))
         ticket = await tasks.app.get_batch("b").ticket()
         summary = await ticket.result(wait=60)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 
 import pytest
 
 from dibs import BatchSummary, JobCancelled, JobFailed
 from dibs.model.requests import Complete
+from tests.background_worker import background_worker
 from tests.flow.tasks import FAILING, Tasks
 from tests.flow.test_stored_flow import status_when
 from tests.storage_urls import new_url
@@ -19,14 +19,8 @@ from tests.storage_urls import new_url
 async def working(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
     """Tasks on a cluster, with a worker in this process."""
     tasks = Tasks(new_url("cluster", request))
-    async with tasks.app:
-        work = asyncio.create_task(tasks.app.work(handle_signals=False))
-        try:
-            yield tasks
-        finally:
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+    async with tasks.app, background_worker(tasks.app):
+        yield tasks
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from dibs.maintenance.flow_repair import repair_flows
 from dibs.model.requests import Complete
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.protocol import Storage
+from tests.background_worker import background_worker
 from tests.flow.tasks import Tasks
 from tests.flow.test_stored_flow import status_when
 
@@ -72,11 +73,9 @@ async def test_only_handed_off_flows_without_an_evaluation_get_one(tasks: Tasks)
         flow = tasks.app.flow(id=id)
         flow.add(tasks.approve.bind("may it?"))
         await flow.enqueue()
-    work = asyncio.create_task(tasks.app.work(handle_signals=False))
-    for id in ids:
-        await status_when(tasks, id, 0, "handed_off")
-    tasks.app.stop()
-    await work
+    async with background_worker(tasks.app, stop=True):
+        for id in ids:
+            await status_when(tasks, id, 0, "handed_off")
     waiting = tasks.app.flow(id=f"{tasks.mark}-waiting")
     waiting.add(tasks.approve.bind("may it?"))
     await waiting.enqueue()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
 from dibs import BatchSummary
 from dibs.cli.commands.move import move
+from tests.background_worker import background_worker
 from tests.flow.tasks import Tasks
 from tests.flow.test_stored_flow import approve, status_when
 from tests.storage_urls import new_url
@@ -24,20 +24,6 @@ PAIRS = (
 
 class Interrupted(Exception):
     """The producer of a batch stops before it closes the batch."""
-
-
-@asynccontextmanager
-async def working(tasks: Tasks) -> AsyncIterator[None]:
-    """Run a worker in this process, and stop it in good order."""
-    work = asyncio.create_task(tasks.app.work(handle_signals=False))
-    try:
-        yield
-        tasks.app.stop()
-        await work
-    finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
 
 
 async def move_all(source: Tasks, target: Tasks) -> None:
@@ -66,12 +52,12 @@ async def test_a_running_flow_continues_after_a_move(
     source = Tasks(new_url(source_scheme, request))
     target = Tasks(new_url(target_scheme, request), source.mark)
     async with source.app, target.app:
-        async with working(source):
+        async with background_worker(source.app, stop=True):
             await enqueue_flow(source)
             before = await status_when(source, "f", 5, "handed_off")
         await move_all(source, target)
         after = await target.app.get_flow("f").status()
-        async with working(target):
+        async with background_worker(target.app, stop=True):
             await approve(target, "f", 5)
             result = await (await target.app.get_flow("f").ticket()).result(wait=30)
 
@@ -90,7 +76,7 @@ async def test_a_flow_that_has_not_started_runs_after_a_move(
     async with source.app, target.app:
         await enqueue_flow(source)
         await move_all(source, target)
-        async with working(target):
+        async with background_worker(target.app, stop=True):
             await approve(target, "f", 5)
             result = await (await target.app.get_flow("f").ticket()).result(wait=30)
 
@@ -119,11 +105,11 @@ async def test_a_running_batch_continues_after_a_move(
     source = Tasks(new_url(source_scheme, request))
     target = Tasks(new_url(target_scheme, request), source.mark)
     async with source.app, target.app:
-        async with working(source):
+        async with background_worker(source.app, stop=True):
             with suppress(Interrupted):
                 await add_members_and_stop(source)
         await move_all(source, target)
-        async with working(target):
+        async with background_worker(target.app, stop=True):
             moved = target.app.get_batch("b")
             assert 10 == await moved.enqueue_many(target.load.bind(target.mark, n) for n in range(10, 20))
             await moved.close()

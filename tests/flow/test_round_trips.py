@@ -11,6 +11,7 @@ import pytest
 from dibs.flow.running import evaluation
 from dibs.model.wakeup import EVALUATIONS, FLOWS
 from dibs.storage.redis import RedisStorage
+from tests.background_worker import background_worker
 from tests.flow.tasks import Tasks
 from tests.storage_urls import new_url
 
@@ -52,11 +53,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 @pytest.fixture
 async def working(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
     tasks = Tasks(new_url("redis", request))
-    async with tasks.app:
-        work = asyncio.create_task(tasks.app.work(handle_signals=False))
+    async with tasks.app, background_worker(tasks.app, stop=True):
         yield tasks
-        tasks.app.stop()
-        await work
 
 
 def settled(steps: Any, queue: str) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from dibs.app import Dibs
-from tests.conftest import is_installed
+from tests.storage_urls import new_url
 from tests.worker import apps
 from tests.worker.gate import Gate
 from tests.worker.supervisors import SHARED
@@ -33,18 +32,9 @@ LONG_ONLY = [pytest.param(scheme, marks=pytest.mark.chaos) for scheme in SHARED[
 
 
 @pytest.fixture(params=[SHARED[0], *LONG_ONLY])
-def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def shared_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty storage that processes can share."""
-    if not is_installed(request.param):
-        pytest.skip(f"there is no storage for {request.param} yet")
-    name = f"fleet_{secrets.token_hex(4)}"
-    match request.param:
-        case "file":
-            return f"file:{tmp_path / 'jobs'}"
-        case "redis":
-            return f"{request.getfixturevalue('redis_server').url}?prefix={name}"
-        case _:
-            return f"{request.getfixturevalue('postgres_server').url}?schema={name}"
+    return new_url(request.param, request)
 
 
 @pytest.fixture

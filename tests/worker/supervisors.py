@@ -19,8 +19,8 @@ from dibs.app import Dibs
 from dibs.worker import WorkReport, run
 from tests.source import PROJECT
 
-#: The storages that processes can share; tests/worker/conftest.py has their URLs.
-SHARED = ("file", "redis", "postgres")
+#: The storages that processes can share; `new_url` returns their URLs.
+SHARED = ("file", "redis", "postgresql")
 
 #: A mark for tests that run on each of these storages, also in the short form of the suite.
 on_all_storages = pytest.mark.parametrize("shared_url", SHARED, indirect=True)

@@ -12,6 +12,7 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.web import dibs_web
+from tests.background_worker import background_worker
 from tests.flow.tasks import FAILING, Tasks
 from tests.web import shop
 from tests.web.browser.conftest import WIDTHS, Viewer, viewing
@@ -205,8 +206,7 @@ async def test_flows_and_history_pass_the_accessibility_check(tmp_path: Path, th
     axe_module = pytest.importorskip("axe_playwright_python.async_playwright")
     write_warehouse(tmp_path / "history")
     tasks = Tasks("memory:")
-    async with tasks.app:
-        work = asyncio.create_task(tasks.app.work(handle_signals=False))
+    async with tasks.app, background_worker(tasks.app):
         flow = await enqueue_failing(tasks)
         async with tasks.app.batch(id="b-1", on_finish=tasks.note.bind(tasks.mark, "end")) as batch:
             await batch.enqueue_many(tasks.load.bind(tasks.mark, number) for number in range(3))
@@ -224,9 +224,6 @@ async def test_flows_and_history_pass_the_accessibility_check(tmp_path: Path, th
                     "",
                 ):
                     violations += await _violations(axe_module, viewer, path)
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
 
     assert [] == violations
 
