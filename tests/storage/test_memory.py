@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
@@ -90,41 +89,6 @@ async def test_now_is_refused_on_a_clock_of_the_system() -> None:
         assert [] == await storage.queues()
 
 
-async def test_a_manual_time_before_one_that_was_seen_counts_as_that_one() -> None:
-    async with MemoryStorage(clock="manual") as storage:
-        await storage.enqueue("q", [request()], now=1000)
-        await storage.enqueue("q", [request("b")], now=5)
-        [slot] = await storage.get("q", ["b"])
-
-        assert slot.current is not None
-        assert 1000 == slot.current.enqueued_at
-
-
-async def test_the_clock_of_the_system_never_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fences grow also if the clock of the machine is set back by an hour."""
-    hour = 3_600_000_000_000
-    async with MemoryStorage() as storage:
-        await storage.enqueue("q", [request()])
-        before = await one_run(storage)
-        real = time.time_ns
-        monkeypatch.setattr("time.time_ns", lambda: real() - hour)
-        await storage.enqueue("q", [request()])
-        after = await one_run(storage)
-
-        assert before.run is not None
-        assert after.run is not None
-        assert before.run.fence < after.run.fence
-        assert before.run.claimed_at <= after.run.claimed_at
-
-
-async def one_run(storage: MemoryStorage) -> Job:
-    lease = (await storage.grant(["q"], LONG, "h")).lease
-    job = (await storage.claim("q", lease, 1)).jobs[0]
-    assert job.run is not None
-    await storage.settle("q", [Settlement(id=job.id, fence=job.run.fence, action=Complete())])
-    return job
-
-
 # -- whole or not at all -----------------------------------------------------------------------------
 
 
@@ -166,61 +130,6 @@ async def waits(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         await asyncio.sleep(0)
     assert not task.done()
     return task
-
-
-async def test_a_wait_ends_when_work_comes() -> None:
-    async with MemoryStorage() as storage:
-        task = await waits(storage.wait(["never used", "q"], timeout=60))
-        await storage.enqueue("q", [request()])
-
-        assert (await task).woken
-
-
-async def test_a_wait_whose_token_is_old_ends_at_once() -> None:
-    async with MemoryStorage() as storage:
-        token = (await storage.wait(["q"], timeout=0)).since
-        await storage.enqueue("q", [request()])
-
-        assert (await storage.wait(["q"], since=token, timeout=60)).woken
-
-
-async def test_a_wait_whose_time_is_over_says_so_also_when_something_is_scheduled_for_later() -> None:
-    """`woken` is True only if there may be work; a job that is due in an hour is none."""
-    async with MemoryStorage() as storage:
-        await storage.enqueue("q", [request(delay=3_600_000)])
-        token = (await storage.wait(["q"], timeout=0)).since
-
-        assert not (await storage.wait(["q"], since=token, timeout=0.01)).woken
-
-
-async def test_a_wait_ends_when_the_next_job_falls_due() -> None:
-    async with MemoryStorage() as storage:
-        await storage.enqueue("q", [request(delay=30)])
-        token = (await storage.wait(["q"], timeout=0)).since
-
-        assert (await storage.wait(["q"], since=token, timeout=60)).woken
-
-
-async def test_a_wait_for_an_id_ends_with_it_and_not_with_another() -> None:
-    async with MemoryStorage() as storage:
-        await storage.enqueue("q", [request(), request("b")])
-        task = await waits(storage.wait(["q"], for_="ids", ids=["a"], timeout=60))
-        await storage.cancel("q", ["b"])
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-        assert not task.done()
-        await storage.cancel("q", ["a"])
-        assert (await task).woken
-
-
-@pytest.mark.parametrize("token", ["", "x", "-5", "9" * 30])
-async def test_a_token_nobody_gave_costs_a_look_and_no_error(token: str) -> None:
-    async with MemoryStorage() as storage:
-        await storage.enqueue("q", [request()])
-        await storage.cancel("q", ["a"])
-        for watch in ("work", "events", "ids"):
-            await storage.wait(["q"], for_=watch, ids=["a"], since={"q": token}, timeout=0.01)
 
 
 async def test_closing_ends_the_waits() -> None:
