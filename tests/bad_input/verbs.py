@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dibs import BatchRefused, Refused
-from tests.bad_input.world import rows
+from tests.bad_input.world import Row, rows
 
 #: Each verb with a queue name that is not allowed.
 QUEUE_NAMES = [
@@ -152,6 +152,30 @@ ARGUMENTS = rows(
         "id",
     ),
     ("storage.import_(name, [ExportRecord(id=5, slot=Slot())])", Refused, "id"),
+    ("storage.settle_and_claim(name, [], lease, 0)", Refused, "limit"),
+    ("storage.export(name, limit=0)", Refused, "limit"),
+    ("storage.grant([name], 1000, '\\ud800')", Refused, "holder"),
+    ("storage.report(name, 'held', fence, b'')", Refused, "progress"),
+    ("storage.configure(name, SettingsPatch(log_bytes=-1))", Refused, "log_bytes"),
+    ("storage.amend(name, 'seen', JobPatch(retention=LESS))", Refused, "retention.completed"),
+    ("storage.finish(name, 'handed', Cancelled(retention=LESS), revision)", Refused, "retention.completed"),
 )
 
-VERBS = [*QUEUE_NAMES, *ARGUMENTS]
+#: The records of imports that no storage has exported.
+RECORDS = [
+    Row(f"storage.import_(name, [ExportRecord(id='a', slot={slot})])", Refused, field)
+    for slot, field in (
+        ("Slot(replace(JOB, seq=2**53 + 1))", "current.seq"),
+        ("Slot(replace(JOB, revision=0))", "current.revision"),
+        ("Slot(replace(JOB, run=RUN))", "current.attempts"),
+        ("Slot(JOB, NEXT)", "successor"),
+        ("Slot(JOB, None, None, ((5, 4),))", "dropped"),
+        ("Slot(replace(JOB, data=JobData(memo=bytes(2**20 + 1))))", "memo"),
+        ("Slot(replace(JOB, data=JobData(key='k' * 129)))", "key"),
+        ("Slot(replace(JOB, data=JobData(priority=1001)))", "priority"),
+        ("Slot(None, None, replace(ENDED, attributes={'x': b'{'}))", "attributes['x']"),
+        ("Slot(None, None, replace(ENDED, expires_at=-1))", "outcome.expires_at"),
+    )
+]
+
+VERBS = [*QUEUE_NAMES, *ARGUMENTS, *RECORDS]

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pydantic
+from msgspec.structs import replace
 
 import dibs
 from dibs import BatchRefused, Dibs, Refused
@@ -63,12 +64,26 @@ def hook(outcome: Any) -> None:
     """A function that takes one argument."""
 
 
+JOB = model_job.Job(id="a", data=model_job.JobData(), run_at=0, enqueued_at=0, seq=1, first=1, revision=1)
+RUN = model_job.ActiveRun(fence=2, lease="l", holder="h", claimed_at=0)
+NEXT = model_job.Successor(
+    data=model_job.JobData(), replaces=True, run_at=0, lo=None, hi=None, resets=True, enqueued_at=0, seq=3,
+    first=3, revision=3,
+)  # fmt: skip
+ENDED = model_job.Outcome(kind="failed", fence=2, first=1, revision=1, ended_at=0, expires_at=None)
+
 #: Names that need no storage.
 NAMES: dict[str, Any] = {
     **{name: getattr(dibs, name) for name in dibs.__all__},
     **{name: value for name, value in vars(model_job).items() if name[0].isupper()},
     **{name: value for name, value in vars(model_requests).items() if name[0].isupper()},
     "ExportRecord": ExportRecord,
+    "JOB": JOB,
+    "RUN": RUN,
+    "NEXT": NEXT,
+    "ENDED": ENDED,
+    "replace": replace,
+    "LESS": model_job.OutcomeRetention(completed=-1),
     "Decimal": decimal.Decimal,
     "datetime": dt.datetime,
     "timedelta": dt.timedelta,

@@ -94,11 +94,6 @@ def test_a_failed_job_is_enqueued_again(shell: Shell) -> None:
     assert "waiting" == shell.json("show", "q", "a")["state"]
 
 
-def test_retry_needs_ids_or_all(shell: Shell) -> None:
-    assert 2 == shell.type("retry", "q").exit_code
-    assert 2 == shell.type("retry", "q", "a", "--all").exit_code
-
-
 def test_amend_changes_the_given_fields(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a", "--attribute", "x=1")
     shell.type("amend", "q", "a", "--payload", "2", "--attribute", "y=2", "--at", "2100-01-01T00:00:00+00:00")
@@ -107,13 +102,6 @@ def test_amend_changes_the_given_fields(shell: Shell) -> None:
 
     assert (2, {"x": 1, "y": 2}) == (job["payload"]["value"], job["attributes"])
     assert ("2100-01-01T00:00:00.000Z", {"lease": 90.0}) == (job["run_at"], job["overrides"])
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["--delay", "1", "--at", "2100-01-01"], ["--at", "noon"], ["--attribute", "x"]]
-)
-def test_amend_refuses_wrong_arguments(shell: Shell, words: list[str]) -> None:
-    assert 2 == shell.type("amend", "q", "a", *words).exit_code
 
 
 def test_pause_and_resume(shell: Shell) -> None:

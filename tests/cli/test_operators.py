@@ -153,11 +153,6 @@ def test_a_program_must_confirm(broken: Shell, words: tuple[str, ...]) -> None:
     assert before == broken.json("counts")
 
 
-@pytest.mark.parametrize("words", [[], ["emails"], ["emails", "a", "--all"], ["--all", "--error", "X"]])
-def test_retry_needs_one_choice_of_jobs(broken: Shell, words: list[str]) -> None:
-    assert 2 == broken.type("retry", *words, "--yes").exit_code
-
-
 def test_a_refused_retry_explains_itself(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--id", "a")
 
@@ -330,16 +325,6 @@ def test_the_setting_fail_handler_decides_whether_the_failure_handler_gets_a_job
     shell.type("finish", "q", "a", "--revision", revision, "--error", "x")
 
     assert (fail_handler == "yes") == ("q!fail" in shell.json("counts")["queues"])
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["--result", "1", "--cancelled"], ["--result", "{"], ["--cancelled", "--error", "x"]]
-)
-def test_finish_refuses_wrong_arguments(handed_off: tuple[Shell, str], words: list[str]) -> None:
-    shell, revision = handed_off
-
-    assert 2 == shell.type("finish", "q", "a", "--revision", revision, *words).exit_code
-    assert "active" == shell.json("show", "q", "a")["state"]
 
 
 # -- unknown queues ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dibs import BadHandler, ConfigurationError, Dibs, MessagePackSerde, NotRunning, Refused, WorkReport
+from dibs import BadHandler, ConfigurationError, Dibs, MessagePackSerde, NotRunning, WorkReport
 from dibs.worker.work_plan import default_name
 from tests.client import handlers
 
@@ -50,12 +50,6 @@ def test_a_tasks_queue_can_be_had_by_name(app: Dibs) -> None:
     task = app.task(queue="q")(handlers.thumbnail)
 
     assert app.queue("q") is task.queue
-
-
-@pytest.mark.parametrize("name", ["q!fail", "", "a\0"])
-def test_a_task_may_not_take_a_reserved_or_impossible_name(app: Dibs, name: str) -> None:
-    with pytest.raises(Refused):
-        app.task(queue=name)(handlers.thumbnail)
 
 
 @pytest.mark.parametrize("url", ["redis://me:secret@h/0?x=secret", "memory:", None])
@@ -128,11 +122,3 @@ async def test_a_worker_has_the_name_that_it_is_given(any_new_url: str) -> None:
         assert named.holder == "pod-7"
         assert unnamed.holder.startswith(f"{socket.gethostname()}:{os.getpid()}:")
         assert default_name() != default_name()
-
-
-@pytest.mark.parametrize("name", ["", "x" * 513, "a\0b"])
-async def test_a_name_that_no_worker_has_is_refused(app: Dibs, name: str) -> None:
-    app.queue("q").handler(handlers.take)
-    with pytest.raises(Refused) as refused:
-        await app.work(until="empty", name=name)
-    assert refused.value.field == "name"

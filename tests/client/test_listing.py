@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dibs import Queue, Refused
+from dibs import Queue
 
 IDS = sorted(f"job-{number}" for number in range(7))
 
@@ -61,9 +61,3 @@ async def test_the_cursor_of_a_broken_off_iteration_loses_nothing(any_queue: Que
     rest, _ = await page(any_queue, 100, listing.cursor)
 
     assert sorted(rest) == IDS
-
-
-async def test_a_limit_of_nothing_is_refused(any_queue: Queue) -> None:
-    with pytest.raises(Refused) as refused:
-        any_queue.list("waiting", limit=0)
-    assert refused.value.field == "limit"

@@ -177,12 +177,6 @@ async def test_a_wait_that_is_too_short_leaves_the_job_in_the_queue(queue: Queue
     assert (await queue.counts()).waiting == 1
 
 
-@pytest.mark.parametrize("name", ["", "x" * 501, "a\0b", "q!fail"])
-async def test_a_name_that_no_queue_has_is_refused(app: Dibs, name: str) -> None:
-    with pytest.raises(Refused):
-        await app.queue(name).enqueue(1)
-
-
 async def test_the_status_of_a_waiting_job(queue: Queue) -> None:
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     await queue.enqueue(1, id="a", run_at=at, priority=3, attributes={"n": [1]})

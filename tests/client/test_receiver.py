@@ -335,12 +335,6 @@ async def test_a_block_may_outlive_its_app(storage_url: str) -> None:
             await anext(claims)
 
 
-@pytest.mark.parametrize("wrong", [{"max_jobs": 0}, {"lease": 0}, {"wait": "5"}])
-async def test_what_makes_no_sense_is_refused(queue: Queue, wrong: Any) -> None:
-    with pytest.raises(Refused):
-        queue.receive(**wrong)
-
-
 async def abandon(queue: Queue) -> None:
     """Claim a job and never renew the lease, like a dead holder. Return when the lease has expired."""
     storage = await queue._client.storage()

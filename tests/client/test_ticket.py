@@ -14,7 +14,6 @@ from dibs import (
     JobFailed,
     OutcomeNotKept,
     Queue,
-    Refused,
     Reject,
     Retention,
     Update,
@@ -195,13 +194,6 @@ async def test_a_result_that_is_not_what_the_handler_promised_is_an_error(app: D
 
     with pytest.raises(ConfigurationError, match="return type"):
         await ticket.result(0)
-
-
-async def test_a_wait_must_be_seconds(queue: Queue) -> None:
-    ticket = await queue.enqueue(1)
-
-    with pytest.raises(Refused):
-        await ticket.result("5")
 
 
 async def test_a_rejected_enqueue_of_what_failed_has_its_error(queue: Queue) -> None:

@@ -12,7 +12,6 @@ from dibs import BadHandler, Dibs, Refused
 from dibs.client.calls.handler import Handler
 from dibs.client.calls.handler_registry import interval_ms
 from dibs.model.cron import Cron
-from dibs.model.retry import Exponential, Fixed
 from dibs.model.schedule import Every, Schedule
 from tests.client import handlers
 
@@ -20,16 +19,6 @@ from tests.client import handlers
 def declared(app: Dibs, **settings: Any) -> Handler:
     app.task(queue="q", **settings)(handlers.refresh)
     return app.handlers["q"]
-
-
-@pytest.mark.parametrize(
-    "backoff", [5, [1, 2], "soon", None, Fixed(-1), Fixed(float("nan")), Exponential(10**400, 1)]
-)
-def test_a_backoff_of_another_kind_is_refused_where_it_is_declared(backoff: Any) -> None:
-    with pytest.raises(Refused, match="backoff") as refused:
-        declared(Dibs("memory:"), backoff=backoff)
-
-    assert refused.value.field.partition(".")[0] == "backoff"
 
 
 @pytest.mark.parametrize(
@@ -86,28 +75,6 @@ def test_without_a_zone_it_is_utc(app: Dibs) -> None:
 
 def test_a_task_without_has_none(app: Dibs) -> None:
     assert declared(app, timeout=5, every=None).schedule is None
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"every": "5 minutes"}, "every"),
-        ({"every": "5m", "cron": "* * * * *"}, "cron"),
-        ({"cron": "61 * * * *"}, "cron"),
-        ({"cron": "0 3 * * *", "tz": "Berlin"}, "tz"),
-        ({"every": "5m", "tz": "UTC"}, "tz"),
-        ({"tz": "UTC"}, "tz"),
-        ({"catch_up": True}, "catch_up"),
-        ({"every": "5m", "catch_up": "yes"}, "catch_up"),
-        ({"evry": "5m"}, "evry"),
-    ],
-)
-def test_a_bad_one_is_refused_where_it_is_declared(app: Dibs, settings: dict[str, Any], field: str) -> None:
-    with pytest.raises(Refused, match=field) as refused:
-        declared(app, **settings)
-
-    assert field == refused.value.field
-    assert {} == app.handlers
 
 
 def test_nobody_would_give_it_arguments(app: Dibs) -> None:

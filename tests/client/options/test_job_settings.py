@@ -68,28 +68,6 @@ def test_a_request_without_settings_has_the_defaults_and_a_new_id() -> None:
     assert made.job.id != build_request(b"", {}).job.id
 
 
-BAD: dict[str, dict[str, Any]] = {
-    "id": {"id": ""},
-    "run_at": {"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)},
-    "timeout": {"timeout": 0},
-    "max_retries": {"max_retries": -1},
-    "max_stalls": {"max_stalls": True},
-    "delay": {"delay": "5"},
-    "attributes['a']": {"attributes": {"a": float("nan")}},
-    "attributes": {"attributes": [("a", 1)]},
-    "retention": {"retention": -5},
-    "lease": {"lease": 0},
-}
-
-
-@pytest.mark.parametrize(("field", "settings"), BAD.items(), ids=BAD)
-def test_an_invalid_setting_is_refused_by_name(field: str, settings: Any) -> None:
-    with pytest.raises(Refused) as refused:
-        build_request(b"", settings)
-
-    assert refused.value.field == field
-
-
 def test_an_unknown_setting_is_refused_with_a_list_of_the_settings() -> None:
     with pytest.raises(Refused, match=r"'prio'.*priority"):
         check_setting_names({"prio": 1}, JOB_SETTINGS)

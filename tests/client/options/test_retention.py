@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Refused, Retention
+from dibs import Retention
 from dibs.client.options.job_settings import WAIT_SLACK_MS, build_retention, extend_retention
 from dibs.model import job as model
 
@@ -23,11 +23,6 @@ def test_a_missing_age_is_left_to_the_queue() -> None:
     kept = build_retention(Retention(failed=timedelta(days=1), keep_payload=("failed",)))
 
     assert kept == model.OutcomeRetention(failed=24 * HOUR, keep_payload=("failed",))
-
-
-def test_a_negative_age_is_refused() -> None:
-    with pytest.raises(Refused):
-        build_retention(-1)
 
 
 @pytest.mark.parametrize(

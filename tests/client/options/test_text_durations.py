@@ -62,16 +62,6 @@ async def test_work_takes_text_and_refuses_bad_text(name: str) -> None:
     assert name == refused.value.field
 
 
-@pytest.mark.parametrize("poll", [0, -1, float("nan"), "0s"])
-async def test_a_poll_must_be_above_0(poll: Any) -> None:
-    app = Dibs("memory:")
-    app.queue("q").handler(handle)
-    with pytest.raises(Refused) as refused:
-        await app.work(until="empty", poll=poll)
-
-    assert "poll" == refused.value.field
-
-
 def test_a_receiver_takes_text(queue: Queue) -> None:
     queue.receive(lease="1m", wait="10s")
     with pytest.raises(Refused, match="lease is 'soon'"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs import BatchRefused, Dibs, JobAbsent, JobEnded, Queue, Refused, Update
+from dibs import Dibs, JobAbsent, JobEnded, Queue, Update
 from tests.client import handlers
 from tests.client.manual_claims import claimed
 
@@ -96,27 +96,3 @@ async def test_a_follow_up_may_be_an_update(any_queue: Queue) -> None:
     assert status is not None
     assert LATER == status.run_at
     assert await any_queue.get("never") is None
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "data": ({"data": 1, "id": "a", "on_conflict": ONLY}, "data"),
-    "no id": ({"on_conflict": ONLY}, "id"),
-    "an empty id": ({"id": "", "on_conflict": ONLY}, "id"),
-    "a priority": ({"id": "a", "priority": 1, "on_conflict": ONLY}, "priority"),
-    "a key": ({"id": "a", "key": "k", "on_conflict": ONLY}, "key"),
-    "attributes": ({"id": "a", "attributes": {"a": 1}, "on_conflict": ONLY}, "attributes"),
-    "a deadline": ({"id": "a", "start_by": 5, "on_conflict": ONLY}, "start_by"),
-    "a rule with data": ({"id": "a", "on_conflict": Update(data=True, create=False)}, "on_conflict.data"),
-    "no data without the rule": ({"id": "a"}, "data"),
-}
-
-
-@pytest.mark.parametrize(("given", "field"), WRONG.values(), ids=WRONG)
-async def test_an_update_takes_no_data(app: Dibs, given: dict[str, Any], field: str) -> None:
-    queue = app.queue("q")
-    with pytest.raises(Refused) as refused:
-        await queue.enqueue(**given)
-    with pytest.raises(BatchRefused) as batch:
-        await queue.enqueue_many([queue.bind(**given)])
-
-    assert [field] * 2 == [refused.value.field, getattr(batch.value.exceptions[0], "field", "")]
