@@ -67,18 +67,6 @@ def test_runs_on_the_event_loop_are_small(app: Dibs, function: Any, executor: An
     assert app.handlers["q"].runs_per_process == runs
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"timeout": 0}, {"size": 0}, {"size": 101}, {"executor": "gpu"}, {"retries": 5}, {"max_retries": -1}],
-    ids=str,
-)
-def test_a_declaration_that_makes_no_sense_is_refused(app: Dibs, wrong: Any) -> None:
-    with pytest.raises((Refused, BadHandler)):
-        app.task(**wrong)(handlers.thumbnail)
-
-    assert app.handlers == {}
-
-
 def test_a_queue_has_one_handler(app: Dibs) -> None:
     app.task(queue="q")(handlers.thumbnail)
 
