@@ -90,7 +90,7 @@ async def test_jobs_may_be_enqueued_before_anybody_works(
     set_handler(queue)
     await queue.enqueue(1, id="before")
     try:
-        async with faulty_storage(app) as storage, running_worker(app, lease=0.4, heartbeat=0.04):
+        async with faulty_storage(app) as storage, running_worker(app, lease=2, heartbeat=0.2):
             await wait_for_event(queue, "completed")
             while storage.calls.count("renew") < 12:
                 await storage.wait(["q"], since=None, timeout=0.02)
@@ -268,7 +268,7 @@ async def test_what_runs_longer_than_its_lease_is_kept_by_the_heartbeat(
     """The worker renews the lease, so a run can be longer than its lease."""
     set_handler(queue)
     ticket = await queue.enqueue({"hold": True})
-    async with faulty_storage(app) as storage, running_worker(app, lease=0.4, heartbeat=0.04):
+    async with faulty_storage(app) as storage, running_worker(app, lease=2, heartbeat=0.2):
         await record.wait_for_hold()
         while storage.calls.count("renew") < 12:
             await storage.wait(["q"], timeout=0.02)
