@@ -119,7 +119,7 @@ async def test_a_worker_wakes_for_the_earliest_scheduled_job(
     """The earliest job may be enqueued after a later one. No job runs early."""
     set_handler(queue)
     async with running_worker(app, poll=60):
-        await queue.enqueue(1, id="late", delay=0.3)
+        await queue.enqueue(1, id="late", delay=1.5)
         await queue.enqueue(1, id="soon", delay=0.1)
         await wait_for_event(queue, "completed", 2)
 
