@@ -20,12 +20,10 @@ CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, man
 DECLARE
     looked bigint := tick(manual);
     at bigint := looked;
-    -- The steps that are claimed together, and their queues and limits.
-    steps integer[];
+    -- The number of the queue of each step; NULL if it has no part in the common claim.
     qs integer[];
-    mosts integer[];
     named text;
-    logs boolean;
+    logs boolean := false;
     w record;
     room bigint;
     batch record;
@@ -37,19 +35,21 @@ DECLARE
     i integer;
     place integer;
 BEGIN
-    -- A lease has one holder.
-    SELECT array_agg(x.place), array_agg(x.q), array_agg(x.most), min(x.holder), bool_or(x.log_level = 'all')
-    INTO steps, qs, mosts, named, logs FROM (
-        SELECT s.place, k.q, s.most, l.holder, k.log_level
-        FROM unnest(names, limits) WITH ORDINALITY AS s (name, most, place)
-            JOIN queues k ON k.name = s.name JOIN leases l ON l.lease = under AND l.q = k.q
-        WHERE s.most > 0 AND l.expires_at > looked AND NOT l.dropped AND NOT k.paused AND NOT is_limited(k)
-        FOR KEY SHARE OF l) x;
-    IF logs THEN
-        PERFORM begin_log_step();
-    END IF;
-    FOR place IN 1 .. coalesce(cardinality(qs), 0) LOOP
-        room := mosts[place];
+    FOR place IN 1 .. cardinality(names) LOOP
+        CONTINUE WHEN limits[place] = 0;
+        SELECT k.q, l.holder, k.log_level = 'all' AS logs INTO w FROM queues k, leases l
+        WHERE k.name = names[place] AND l.lease = under AND l.q = k.q AND l.expires_at > looked AND NOT l.dropped
+          AND NOT k.paused AND NOT is_limited(k)
+        FOR KEY SHARE OF l;
+        CONTINUE WHEN NOT FOUND;
+        qs[place] := w.q;
+        -- A lease has one holder.
+        named := w.holder;
+        IF w.logs THEN
+            logs := true;
+            PERFORM begin_log_step();
+        END IF;
+        room := limits[place];
         w := next_line(qs[place], 32767);
         WHILE w.priority IS NOT NULL LOOP
             IF room > 0 THEN
@@ -76,6 +76,7 @@ BEGIN
                 SELECT l.run_at FROM live l
                 WHERE l.q = qs[place] AND l.state = 'w' AND l.priority = w.priority
                   AND l.run_at > greatest(looked, w.run_at - 1) ORDER BY l.run_at LIMIT 1));
+            EXIT WHEN w.below IS NULL;
             w := next_line(qs[place], w.priority);
         END LOOP;
     END LOOP;
@@ -94,7 +95,7 @@ BEGIN
                 WHERE ctid = ANY (picked[i:i + size - 1])
                 RETURNING l.q, {started}
             )
-            SELECT steps[array_position(qs, t.q)], NULL::boolean, at, NULL::bigint, NULL::text, NULL::bigint, {arrays}
+            SELECT array_position(qs, t.q), NULL::boolean, at, NULL::bigint, NULL::text, NULL::bigint, {arrays}
             FROM (SELECT * FROM taken ORDER BY taken.q, taken.priority DESC, taken.run_at, taken.seq) t
             GROUP BY t.q, t.priority ORDER BY t.q, t.priority DESC;
             IF logs THEN
@@ -103,15 +104,14 @@ BEGIN
         END LOOP;
     END IF;
     FOR i IN 1 .. cardinality(names) LOOP
-        place := array_position(steps, i);
-        IF place IS NULL AND limits[i] > 0 THEN
+        IF qs[i] IS NULL AND limits[i] > 0 THEN
             RETURN QUERY SELECT i, c.* FROM claim_limited(names[i], under, limits[i], manual) c;
         ELSE
             step := i;
             lost := false;
             now_ms := at;
-            next_due := dues[place];
-            holder := CASE WHEN place IS NOT NULL THEN named END;
+            next_due := dues[i];
+            holder := CASE WHEN qs[i] IS NOT NULL THEN named END;
             RETURN NEXT;
         END IF;
     END LOOP;

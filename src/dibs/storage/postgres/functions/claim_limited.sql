@@ -128,6 +128,7 @@ BEGIN
             at := NULL;
             after := NULL;
         END IF;
+        EXIT WHEN w.below IS NULL;
         w := next_line(qu.q, w.priority);
     END LOOP;
     IF started > 0 AND (qu.rate).starts IS NOT NULL THEN

@@ -42,14 +42,19 @@ DECLARE
     stop integer := 0;
     fresh boolean[];
     drawn bigint[];
+    -- The bits of all requests. In a SQL function, Postgres would plan this query again in each call.
+    bits integer := 0;
     -- Assigns a transaction id. prune() keeps rows of ids that ended during a running transaction, and finds running
     -- transactions by their ids.
     myself xid8 := pg_current_xact_id();
 BEGIN
     now_ms := tick(manual);
-    IF plain OR cardinality(ids) > 1 AND wants IS NULL AND NOT has_bit(hows, 64) THEN
+    IF hows IS NOT NULL THEN
+        bits := (SELECT bit_or(u.how) FROM unnest(hows) AS u (how));
+    END IF;
+    IF plain OR cardinality(ids) > 1 AND wants IS NULL AND bits & 64 = 0 THEN
         revisions := enqueue_new(qu, now_ms, ids, payloads, priorities, whens, attributes, overrides,
-                                 retentions, job_keys, once, has_bit(hows, 16));
+                                 retentions, job_keys, once, bits & 16 <> 0);
         IF revisions IS NOT NULL THEN
             IF qu.log_level = 'all' THEN
                 logged := notes_of(qu, 'queued', ids, now_ms);
@@ -60,7 +65,7 @@ BEGIN
             RETURN;
         END IF;
         IF once IS NULL AND cardinality(ids) > 1 AND NOT has_snapshot() THEN
-            fresh := new_ids(qu, has_bit(hows, 16), ids);
+            fresh := new_ids(qu, bits & 16 <> 0, ids);
         END IF;
     END IF;
     FOR i IN 1 .. cardinality(ids) LOOP
@@ -181,7 +186,7 @@ BEGIN
             AS a (id, payload, priority, said, attributes, overrides, retention, key, n)
         ORDER BY a.id COLLATE "C";
         -- If the sequence still stands at our last number, no id can have ended under a higher number.
-        IF drawn[cardinality(ids)] < (SELECT last_value FROM numbers) AND ended_since(qu, ids, drawn[1]) THEN
+        IF drawn[cardinality(ids)] < pg_sequence_last_value('numbers') AND ended_since(qu, ids, drawn[1]) THEN
             RAISE unique_violation;
         END IF;
         -- The inserted rows hold the ids, so no run of them can end between this look and the end of the transaction.
@@ -226,7 +231,7 @@ $$;
 CREATE OR REPLACE FUNCTION enqueue_one(
     queue text, manual bigint, wanted text, bytes bytea,
     OUT status text, OUT was text, OUT first bigint, OUT revision bigint
-) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     qu {name}.queues;
     now_ms bigint;
@@ -241,7 +246,7 @@ BEGIN
         VALUES (qu.q, wanted, 'w', 0, now_ms, revision, revision, revision, now_ms, bytes)
         ON CONFLICT (q, id) DO NOTHING;
         IF FOUND THEN
-            IF revision = (SELECT last_value FROM {name}.numbers) OR {name}.is_free(qu, wanted, revision) THEN
+            IF revision = pg_sequence_last_value('{name_text}.numbers') OR {name}.is_free(qu, wanted, revision) THEN
                 PERFORM {name}.note_start(qu.q, 0::smallint, now_ms, revision);
                 IF qu.work_until > clock_timestamp() THEN
                     PERFORM {name}.notify_waits(qu, true, false, NULL);
@@ -297,11 +302,6 @@ BEGIN
     END IF;
 END $$;
 
--- has_bit(hows, bit) -> true if one of the requests has the bit in `how`.
-CREATE OR REPLACE FUNCTION has_bit(hows integer[], wanted integer) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT EXISTS (SELECT 1 FROM unnest(hows) AS h (how) WHERE h.how & wanted <> 0)
-$$;
-
 -- begin_live(queue, request, now, origin) -> the number of the new waiting job, or NULL if the id is live already. The
 -- number is drawn before the insert, and so before the unique index reserves the id. A transaction that ended or
 -- removed the id in between left a row in `ended` or in `traces` with a higher number. So the function checks both
@@ -323,7 +323,7 @@ BEGIN
             RETURN NULL;
         END IF;
         -- If the sequence still stands at our number, no run can have a higher one.
-        IF number = (SELECT last_value FROM numbers) OR NOT ended_since(qu, ARRAY[r.id], number) THEN
+        IF number = pg_sequence_last_value('numbers') OR NOT ended_since(qu, ARRAY[r.id], number) THEN
             PERFORM note_start(qu.q, r.priority, r.run_at, number);
             RETURN number;
         END IF;

@@ -52,18 +52,21 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN false;
 END $$;
 
--- next_line(queue, below) -> the highest priority in use below a priority, and where claims of it begin; NULL if there
--- is none. It leaves out the closed lines, in which no job waits. As a rule, it reads one row.
+-- next_line(queue, above) -> the highest priority in use below `above`, where claims of it begin, and the next priority
+-- below it (NULL: there is none); NULL if there is none. It leaves out the closed lines, in which no job waits. As a
+-- rule, it reads two rows.
 CREATE OR REPLACE FUNCTION next_line(
-    wanted integer, below integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint
+    wanted integer, above integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint, OUT below smallint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     newest "char";
 BEGIN
-    priority := below;
     LOOP
-        SELECT k.priority, k.kind, k.run_at, k.seq INTO priority, newest, run_at, seq
-        FROM {name}.marks k WHERE k.q = wanted AND k.priority < next_line.priority
+        SELECT k.priority, k.kind, k.run_at, k.seq, (
+            SELECT b.priority FROM {name}.marks b WHERE b.q = wanted AND b.priority < k.priority
+            ORDER BY b.q, b.priority DESC, b.n DESC LIMIT 1)
+        INTO priority, newest, run_at, seq, below
+        FROM {name}.marks k WHERE k.q = wanted AND k.priority < coalesce(next_line.priority, above)
         ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
         IF newest <> 'c' THEN
             SELECT s.run_at, s.seq INTO run_at, seq FROM {name}.line_start(wanted, priority) s;
@@ -105,6 +108,7 @@ BEGIN
         run_at := w.run_at;
         seq := w.seq;
         RETURN NEXT;
+        EXIT WHEN w.below IS NULL;
     END LOOP;
 END $$;
 

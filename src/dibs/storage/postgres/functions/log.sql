@@ -11,7 +11,7 @@ DECLARE
     mark bigint;
 BEGIN
     IF current_setting('{setting}', true) IS DISTINCT FROM me THEN
-        SELECT last_value >> 10 INTO mark FROM numbers;
+        mark := pg_sequence_last_value('numbers') >> 10;
         WHILE NOT pg_try_advisory_xact_lock_shared({log_class}, mark::bit(32)::integer) LOOP
             mark := mark - 1;
         END LOOP;
