@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from dibs import Dibs, Fixed, Rate, current_job
-from tests.soak.journal import Journal
+from tests.soak.journal import Journal, soak_folder
 from tests.soak.limits import LIMITED
 
 #: Seconds between two ticks of the periodic task.
@@ -18,6 +20,7 @@ TICK_SECONDS = 1.0
 
 app = Dibs()
 journal = Journal("runs")
+chdirs = Journal("chdirs")
 
 
 @contextmanager
@@ -26,10 +29,21 @@ def recorded_run(*, fails: bool = False) -> Iterator[None]:
     job = current_job()
     run = {"queue": job.queue, "id": job.id, "fence": job.fence, "pid": os.getpid()}
     journal.write(**run, step="begin", at=time.time())
+    if random.random() < 0.02:
+        change_directory()
     yield
     if fails and job.attempt == 1:
         raise RuntimeError("the first attempt fails")
     journal.write(**run, step="end", at=time.time())
+
+
+def change_directory() -> None:
+    """Change the working directory of this process to a new folder, which in half of the cases is removed."""
+    folder = tempfile.mkdtemp(dir=soak_folder() / "elsewhere")
+    os.chdir(folder)
+    if random.random() < 0.5:
+        Path(folder).rmdir()
+    chdirs.write(pid=os.getpid(), at=time.time())
 
 
 def nap_seconds() -> float:

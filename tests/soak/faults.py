@@ -1,23 +1,31 @@
-"""The faults of a soak: killed and frozen processes, killed servers, cut connections."""
+"""The faults of a soak: killed and frozen processes, killed or full servers, full disks, replaced folders.
+
+One more fault is caused by the handlers in app.py: they change the working directory of their process.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import psutil
-from attrs import define, field
+import psycopg
+from attrs import define, field, frozen
 
 from dibs_conformance.crashes.proxy import Proxy
 from dibs_conformance.servers import PostgresServer, RedisServer
+from dibs_conformance.servers.processes import wait_until
 from tests.soak.accounting import Fault
 from tests.source import PROJECT
 
@@ -87,6 +95,45 @@ class Program:
             return None
 
 
+#: Bytes of the disk of each storage. An hour of events must fit.
+DISK_BYTES: Final = 1 << 30
+
+
+@contextmanager
+def small_disk() -> Iterator[Disk]:
+    """Mount a file system of DISK_BYTES on a new folder. Without the right to mount, yield a plain folder."""
+    folder = Path(tempfile.mkdtemp(prefix="dibs-disk-"))
+    folder.chmod(0o755)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=755", "tmpfs", str(folder)]
+    mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
+    # This shell sees the end of its standard input also when this process is killed.
+    script = 'read -r _; umount -l "$1"; rm -rf "$1"'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", script, "sh", folder], stdin=subprocess.PIPE, start_new_session=True
+    ):
+        yield Disk(folder, mounted=mounted)
+
+
+@frozen
+class Disk:
+    """The folder in which a storage has its data, and whether it is a file system of its own."""
+
+    folder: Path
+    mounted: bool
+
+    def fill(self, seconds: float) -> None:
+        """Leave no free byte for some seconds."""
+        end = time.monotonic() + seconds
+        path = self.folder / "filler"
+        with path.open("ab", buffering=0) as filler:
+            while time.monotonic() < end:
+                with suppress(OSError):
+                    while filler.write(bytes(1 << 20)):
+                        pass
+                time.sleep(0.02)
+        path.unlink()
+
+
 @define(eq=False)
 class FaultMaker:
     """The source of faults. `freeze` is the number of seconds that a worker stands still."""
@@ -95,6 +142,9 @@ class FaultMaker:
     producers: Sequence[Program]
     server: RedisServer | PostgresServer | None
     proxy: Proxy | None
+    disk: Disk
+    #: The link through which a file storage is reached; None for a server.
+    link: Path | None
     freeze: float
     faults: list[Fault] = field(factory=list, init=False)
     #: The frozen processes, and when they continue.
@@ -106,7 +156,11 @@ class FaultMaker:
             self.kill_process, self.kill_process, self.kill_worker, self.freeze_worker, self.kill_producer,
         ]  # fmt: skip
         if self.server is not None:
-            choices += [self.kill_server, self.cut_network, self.cut_network]
+            choices += [self.kill_server, self.cut_network, self.cut_network, self.refuse_writes]
+        if self.link is not None:
+            choices.append(self.replace_folder)
+        if self.disk.mounted:
+            choices.append(self.fill_disk)
         random.choice(choices)()
 
     def kill_process(self) -> None:
@@ -168,6 +222,47 @@ class FaultMaker:
         self.proxy.arm()
         self.faults.append(Fault("cut_network", at, time.time()))
 
+    def refuse_writes(self) -> None:
+        """Let the server refuse writes for up to two seconds: Redis at maxmemory, Postgres read-only."""
+        at = time.time()
+        self._set_refusal(on=True)
+        time.sleep(random.uniform(0, 2))
+        self._set_refusal(on=False)
+        self.faults.append(Fault("refuse_writes", at, time.time()))
+
+    def _set_refusal(self, *, on: bool) -> None:
+        if isinstance(self.server, RedisServer):
+            self.server.execute("CONFIG", "SET", "maxmemory", int(on))
+        elif self.server is not None:
+            with psycopg.connect(self.server.url, autocommit=True) as connection:
+                connection.execute(
+                    f"ALTER SYSTEM SET default_transaction_read_only = {'on' if on else 'off'}"
+                )
+                connection.execute("SELECT pg_reload_conf()")
+
+    def fill_disk(self) -> None:
+        """Fill the disk for up to two seconds. Start a server that ended because of it again."""
+        at = time.time()
+        self.disk.fill(random.uniform(0, 2))
+        if self.server is not None and self.server.ended:
+            self.server.start()
+        self.faults.append(Fault("fill_disk", at, time.time()))
+
+    def replace_folder(self) -> None:
+        """Switch the link to a copy of the folder that has every commit, and remove the folder."""
+        assert self.link is not None
+        folder, at = self.link.resolve(), time.time()
+        copy, new_link = folder.with_name(f"copy-{len(self.faults)}"), self.link.with_name("new-link")
+        with (folder / "lock").open("ab") as lock:
+            # A frozen worker may hold the lock.
+            if not wait_until(lambda: _try_lock(lock), 5):
+                return
+            shutil.copytree(folder, copy)
+            new_link.symlink_to(copy)
+            new_link.replace(self.link)
+        shutil.rmtree(folder)
+        self.faults.append(Fault("replace_folder", at, time.time()))
+
     def _record(self, kind: str, pids: frozenset[int]) -> None:
         self.faults.append(Fault(kind, time.time(), time.time(), pids))
 
@@ -176,3 +271,11 @@ def _signal(pids: Sequence[int] | frozenset[int], number: signal.Signals) -> Non
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,9 @@ from dibs_conformance.crashes.proxy import Proxy
 from dibs_conformance.servers import PostgresServer, RedisServer, start_postgres, start_redis
 from tests.soak.accounting import Accepted, Account, End, Evidence, Fault, Run, account
 from tests.soak.app import QUEUES, app
-from tests.soak.faults import FaultMaker, Program
+from tests.soak.faults import FaultMaker, Program, small_disk
 from tests.soak.journal import FOLDER_VARIABLE, read_journals
+from tests.source import PROJECT
 
 STORAGES: Final = ("file", "redis", "postgres")
 #: Seconds that the workers have, after the last fault, to complete everything.
@@ -71,6 +73,8 @@ class SoakReport:
     own_exits: int
     #: Exit codes of the workers after their SIGTERM.
     worker_exits: list[int | None]
+    #: Files in the folders to which handlers changed the working directory. There must be none.
+    strays: list[str]
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -81,18 +85,24 @@ class SoakReport:
             "left": self.left,
             "own_exits": self.own_exits,
             "worker_exits": self.worker_exits,
+            "strays": self.strays,
         }
 
 
 def run_soak(plan: SoakPlan, folder: Path) -> SoakReport:
     """Run a soak in an empty folder, write report.json there, and return the report."""
     with ExitStack() as stack:
-        server, proxy, url = stack.enter_context(open_storage_of(plan.storage, folder))
-        environment = {"DIBS_URL": url, FOLDER_VARIABLE: str(folder)}
+        disk = stack.enter_context(small_disk())
+        server, proxy, url = stack.enter_context(open_storage_of(plan.storage, disk.folder))
+        # Relative: the handlers change the working directory.
+        url_of_programs = f"file:{os.path.relpath(disk.folder / 'jobs', PROJECT)}" if server is None else url
+        environment = {"DIBS_URL": url_of_programs, FOLDER_VARIABLE: str(folder)}
+        (folder / "elsewhere").mkdir()
         workers = [Program(plan.worker, environment, folder / f"worker-{n}.log") for n in range(plan.workers)]
         producing = ("-m", "tests.soak.producer", str(plan.rate))
         producers = [Program(producing, environment, folder / f"producer-{n}.log") for n in range(2)]
-        maker = FaultMaker(workers, producers, server, proxy, freeze=1.5 * plan.lease)
+        link = disk.folder / "jobs" if server is None else None
+        maker = FaultMaker(workers, producers, server, proxy, disk, link, freeze=1.5 * plan.lease)
         for program in (*workers, *producers):
             program.start()
             stack.callback(program.kill)
@@ -102,11 +112,16 @@ def run_soak(plan: SoakPlan, folder: Path) -> SoakReport:
         stop_producers(producers)
         left = asyncio.run(drain(url, workers))
         worker_exits = [worker.stop(STOP_SECONDS) for worker in workers]
+        maker.faults += [
+            Fault("chdir", line["at"], line["at"], frozenset([line["pid"]]))
+            for line in read_journals(folder, "chdirs")
+        ]
+        strays = [str(path) for path in (folder / "elsewhere").glob("*/**/*")]
         (folder / "faults.json").write_bytes(msgspec.json.encode([asdict(fault) for fault in maker.faults]))
         evidence = asyncio.run(collect(url, folder, maker.faults))
         (folder / "ends.json").write_bytes(msgspec.json.encode([asdict(end) for end in evidence.ends]))
         own_exits = sum(len(program.own_exits) for program in workers)
-        report = SoakReport(plan, account(evidence), left, own_exits, worker_exits)
+        report = SoakReport(plan, account(evidence), left, own_exits, worker_exits, strays)
     (folder / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report.as_json())))
     return report
 
@@ -115,15 +130,21 @@ def run_soak(plan: SoakPlan, folder: Path) -> SoakReport:
 def open_storage_of(
     storage: str, folder: Path
 ) -> Iterator[tuple[RedisServer | PostgresServer | None, Proxy | None, str]]:
-    """Start the server of a storage, and a proxy in front of it; yield both and the URL of the proxy."""
+    """Start the server of a storage in a folder, with a proxy; yield both and the URL of the proxy."""
     if storage == "file":
+        (folder / "first").mkdir(mode=0o700)
+        (folder / "jobs").symlink_to(folder / "first")
         yield None, None, f"file:{folder / 'jobs'}"
         return
     server: RedisServer | PostgresServer
-    if storage == "redis":
-        server = start_redis(appendonly="yes", appendfsync="always")
-    else:
-        server = start_postgres(fsync="on")
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        if storage == "redis":
+            server = start_redis(appendonly="yes", appendfsync="always")
+        else:
+            server = start_postgres(fsync="on", max_wal_size="128MB")
+    finally:
+        tempfile.tempdir = before
     with server, Proxy.for_url(server.url) as proxy:
         yield server, proxy, proxy.proxied_url(server.url)
 

@@ -22,6 +22,10 @@ ROWS: Final[dict[str, Callable[[Report], object]]] = {
     "producers killed": lambda report: faults(report, "kill_producer"),
     "servers killed": lambda report: faults(report, "kill_server"),
     "network cut": lambda report: faults(report, "cut_network"),
+    "servers full or read-only": lambda report: faults(report, "refuse_writes"),
+    "disks full": lambda report: faults(report, "fill_disk"),
+    "folders replaced": lambda report: faults(report, "replace_folder"),
+    "directories changed by handlers": lambda report: faults(report, "chdir"),
     "workers ended by themselves": lambda report: report["own_exits"],
     "**lost**": lambda report: len(report["lost"]),
     "**doubled**": lambda report: len(report["doubled"]),
@@ -36,6 +40,9 @@ ROWS: Final[dict[str, Callable[[Report], object]]] = {
     "recovery, worker frozen": lambda report: recovery(report, "freeze_worker"),
     "recovery, server back": lambda report: recovery(report, "kill_server"),
     "recovery, network cut": lambda report: recovery(report, "cut_network"),
+    "recovery, server writable": lambda report: recovery(report, "refuse_writes"),
+    "recovery, disk free": lambda report: recovery(report, "fill_disk"),
+    "recovery, folder replaced": lambda report: recovery(report, "replace_folder"),
     "largest tick gap, s": lambda report: report["tick_gap"],
 }
 

@@ -42,6 +42,7 @@ def check(report: SoakReport) -> None:
     print(table([report.as_json()]))  # noqa: T201 - `pytest -rP` shows it
 
     assert [] == report.account.violations
+    assert [] == report.strays
     assert not any(report.left.values())
     # A worker that a fault has just restarted may still be importing when SIGTERM comes.
     assert {0, -signal.SIGTERM} >= set(report.worker_exits)
