@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing.process
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -112,6 +113,22 @@ async def test_a_process_has_the_present_environment_of_its_supervisor(
     before, after = [json.loads((await outcome(app, "surroundings", id)).result or b"") for id in "ac"]
     assert None is before[0]
     assert ["elsewhere", str(tmp_path), str(tmp_path)] == after
+
+
+async def test_a_process_starts_after_the_working_directory_was_removed(
+    fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment removes the folder of the release that still runs. The process starts in "/" then."""
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    monkeypatch.setattr(multiprocessing.process, "ORIGINAL_DIR", str(removed))
+    removed.rmdir()
+    child = Child(fork_server)
+    async with asyncio.timeout(TIMEOUT):
+        pid = await child.ready
+
+    assert "/" == psutil.Process(pid).cwd()
 
 
 async def test_without_a_fork_server_processes_are_spawned(

@@ -60,6 +60,20 @@ async def test_a_process_is_used_again(app: Dibs) -> None:
     assert all(pid != [os.getpid()] for pid in pids)
 
 
+async def test_a_process_starts_after_another_handler_removed_the_working_directory(
+    app: Dibs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory belongs to the whole worker, and a handler beside it may have changed it."""
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    await put(app, "resources", "c")
+    await run(app, queues=["resources"], until="empty")
+
+    assert "completed" in await event_kinds(app, "resources", "c")
+
+
 async def test_a_handler_may_set_signals_and_leaves_none_to_the_next_run(app: Dibs) -> None:
     await put(app, "alarmed", "a", "b")
     await run(app, queues=["alarmed"], until="empty")

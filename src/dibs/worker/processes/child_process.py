@@ -19,7 +19,11 @@ from attrs import define, field
 
 from dibs.errors import ConfigurationError
 from dibs.worker.processes.app_import import is_importing_app
-from dibs.worker.processes.multiprocessing_privates import FRAME_HEADER, is_importing_main_script
+from dibs.worker.processes.multiprocessing_privates import (
+    FRAME_HEADER,
+    is_importing_main_script,
+    leave_removed_folder,
+)
 
 #: Largest number of bytes that one read takes from the pipe.
 _READ_SIZE: Final = 65536
@@ -196,6 +200,7 @@ class SpawnedProcess(ChildProcess):
         on_exit: Callable[[str], None],
     ) -> None:
         parent_end, child_end = SPAWN_CONTEXT.Pipe()
+        leave_removed_folder()
         # Start the child on the thread of the loop: the kernel kills a child when the thread that started it
         # ends.
         self._process = SPAWN_CONTEXT.Process(target=target, args=(child_end, *arguments), name=PROCESS_NAME)

@@ -10,7 +10,8 @@ import atexit
 import multiprocessing
 import os
 import struct
-from multiprocessing import spawn, util
+from multiprocessing import process, spawn, util
+from pathlib import Path
 from typing import Any, Final
 
 #: The header of a message on a multiprocessing Connection: its length in bytes, if that is less than 2 GiB.
@@ -26,12 +27,27 @@ def interpreter_command() -> list[str]:
     return [os.fsdecode(spawn.get_executable()), *flags]
 
 
+def leave_removed_folder() -> None:
+    """Change to the folder in which this process started, or to "/", if the working directory was removed.
+
+    A handler or a deployment may have removed it. multiprocessing starts no process without one.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        try:
+            os.chdir(process.ORIGINAL_DIR or "/")  # type: ignore[attr-defined]
+        except OSError:
+            os.chdir("/")
+
+
 def preparation_data(process_name: str) -> dict[str, Any]:
     """Return the data that multiprocessing sends to a child it spawns, as values that JSON can hold.
 
     They are the name of the process, `sys.path`, `sys.argv`, the working directory, the main script and the
     authentication key. `prepare_process` applies them.
     """
+    leave_removed_folder()
     data = spawn.get_preparation_data(process_name)
     data["authkey"] = data["authkey"].hex()
     data["sys_path"] = [entry for entry in data["sys_path"] if isinstance(entry, str)]
@@ -43,12 +59,12 @@ def prepare_process(data: dict[str, Any]) -> None:
 
     The main script of the parent is imported as the module `__mp_main__`. Raise any error of that script.
     """
-    process = multiprocessing.current_process()
-    setattr(process, _INHERITING, True)
+    current = multiprocessing.current_process()
+    setattr(current, _INHERITING, True)
     try:
         spawn.prepare(data | {"authkey": bytes.fromhex(data["authkey"])})
     finally:
-        delattr(process, _INHERITING)
+        delattr(current, _INHERITING)
 
 
 def is_importing_main_script() -> bool:
