@@ -125,7 +125,7 @@ ERRORS = (
     Error(type="app.Oops", message="no\nway é", traceback="line 1\nline 2", cause=Error(type="KeyError")),
     Error(type="Long", message="m" * 20_000, traceback="t" * 20_000),
 )
-RESULTS = (None, b"null", b'{"ok": true}', bytes(range(256)))
+RESULTS = (None, b"", b"null", b'{"ok": true}', bytes(range(256)))
 
 #: The progress and the memo of a report. An empty memo removes the memo.
 REPORTS: tuple[tuple[bytes | None, bytes | None], ...] = (

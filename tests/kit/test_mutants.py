@@ -1,7 +1,7 @@
 """The kit must find each planted bug within a bounded number of examples.
 
-The default run plants the bugs in the engine, except two that are found late, and the first few of each other
-group; the marker `certify` adds the rest.
+The default run plants the bugs in the engine, and the first few of each other group; the marker `certify`
+adds the rest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tests.source import PROJECT
 
 #: Number of bugs of each other group that the default run tries.
 FEW = 3
-#: Bugs in the engine that are found late, and take as long as twenty others.
-LATE = ("a_manual_now_has_a_floor_for_each_handle", "a_log_trimmed_by_size_says_no_fell_off")
 
 #: Bugs that the examples from seed 1 on find late, and a seed whose first examples find them: 4 examples
 #: instead of 198. If the examples change, the later ones find the bug, up to its number of examples.
@@ -31,13 +29,6 @@ SEEDS = {"a_repeated_cancel_of_a_run_is_logged": 1125}
 
 def planted_in(where: str) -> list[Mutant]:
     return [mutant for mutant in MUTANTS.values() if mutant.where == where]
-
-
-def in_the_engine() -> list[object]:
-    return [
-        pytest.param(mutant, marks=pytest.mark.certify if mutant.name in LATE else ())
-        for mutant in planted_in("memory")
-    ]
 
 
 def some_of(where: str) -> list[object]:
@@ -59,7 +50,7 @@ def find(mutant: Mutant, patch: pytest.MonkeyPatch, target: str | OpenStorage, *
         assert failure is not None, f"not found in {session.examples} histories: breaks {mutant.breaks}"
 
 
-@pytest.mark.parametrize("mutant", in_the_engine(), ids=lambda one: one.name)
+@pytest.mark.parametrize("mutant", planted_in("memory"), ids=lambda one: one.name)
 def test_a_bug_in_memory_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     find(mutant, monkeypatch, "memory:", durable=False)
 

@@ -248,6 +248,18 @@ def fall_off_an_empty_log(lockstep: Lockstep) -> None:
     lockstep.events(QUEUE, reader, 10)
 
 
+def trim_a_log_by_size(lockstep: Lockstep) -> None:
+    """Write more events in one ms than `log_bytes` holds. A reader from before them must get `fell_off`."""
+    reader = Reader()
+    lockstep.configure(QUEUE, SettingsPatch(log_level="all", log_bytes=300))
+    enqueue(lockstep, "a")
+    lockstep.events(QUEUE, reader, 10)
+    for payload in b"123456789":
+        enqueue(lockstep, "a", payload=bytes([payload]))
+    lockstep.prune(QUEUE, 10)
+    lockstep.events(QUEUE, reader, 10)
+
+
 def call_with_batches(lockstep: Lockstep) -> None:
     """Pass batches to several verbs. Each item has a result of its own, and some ids are repeated."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
@@ -368,8 +380,10 @@ def use_two_handles(lockstep: Lockstep) -> None:
             lockstep.cancel(QUEUE, [run[0]], running=False)
             settle(lockstep, run, Complete())
         enqueue(lockstep, "a", "b")
-        for _ in range(2):
-            # A time before that of the last call counts as the time of that call, also of another handle.
+        for _ in range(4):
+            # A time before that of the last write counts as the time of the write, also of another handle.
+            lockstep.pass_time(1)
+            enqueue(lockstep, "c")
             lockstep.claim(QUEUE, lease, 1, now=lockstep.now - 10)
         lockstep.cancel(QUEUE, ["a", "b"], running=False)
         lockstep.pass_time(1)
@@ -389,6 +403,7 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     report_late,
     read_the_log,
     fall_off_an_empty_log,
+    trim_a_log_by_size,
     call_with_batches,
     log_every_change,
     finish_runs,
