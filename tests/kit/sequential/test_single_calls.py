@@ -93,7 +93,11 @@ LUA_BUGS = {
         "-limit, -1), #ids",
     ),
     "two priorities are one": ("include/claim_listed", "if #priorities > 1 then", "if #priorities > 2 then"),
-    "any holder ends a run": ("include/complete_claimed", " or sub(settlement, 1, 8) ~= fence or", " or"),
+    "any holder ends a run": (
+        "include/complete_claimed",
+        " or sub(settlement, 1, 8) ~= group.packed_fence or",
+        " or",
+    ),
     "an end loses the blocked job": (
         "include/complete_claimed",
         "or not text or successors[id] or",

@@ -34,14 +34,14 @@ def channel_prefix(queue_prefix: str, database: int) -> str:
     return f"{queue_prefix}{database}:"
 
 
-def declared_keys(prefixes: list[str], *, cluster: bool) -> list[str]:
-    """Return the keys that the call of a script declares: prefixes of queues, and one more in a cluster.
+def declared_in_cluster(prefixes: list[str]) -> list[str]:
+    """Return the keys that the call of a script declares in a cluster: prefixes of queues, and one more.
 
     None of these keys exists. While a slot moves to another node, each node has a part of the queue's keys. A
     script with two declared keys that do not exist gets ASK from the one node and TRYAGAIN from the other,
     so it runs on neither. With one such key, the receiving node would run it on a part of the queue.
     """
-    return [*prefixes, f"{prefixes[0]}moving"] if cluster else prefixes
+    return [*prefixes, f"{prefixes[0]}moving"]
 
 
 def escape(name: str) -> str:

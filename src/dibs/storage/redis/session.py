@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import repeat
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
@@ -156,6 +157,12 @@ class RedisSession:
     def _queue_prefix(self, queue: str) -> str:
         return keys.queue_prefix(self._prefix, queue)
 
+    def _declared_keys(self, *queues: str) -> list[str]:
+        """Return the keys that a call of a script on these queues declares."""
+        # keys.queue_prefix is cached.
+        prefixes = list(map(keys.queue_prefix, repeat(self._prefix), queues))
+        return keys.declared_in_cluster(prefixes) if self._cluster else prefixes
+
     def _channel_prefix(self, queue: str) -> str:
         return keys.channel_prefix(self._queue_prefix(queue), self._database)
 
@@ -191,16 +198,8 @@ class RedisSession:
         The script may also write to `more_queues`. With `repeatable`, it is sent again if its reply is lost.
         Raise OutcomeUnknown for a lost reply otherwise.
         """
-        prefixes = [self._queue_prefix(one) for one in (queue, *more_queues)]
-        declared = keys.declared_keys(prefixes, cluster=self._cluster)
-        return self._run_with_keys(name, declared, now, *arguments, repeatable=repeatable)
-
-    async def _run_with_keys(
-        self, name: str, declared: list[str], now: int | None, *arguments: Any, repeatable: bool = False
-    ) -> Any:
-        """Run a script with these keys on the server of the first one, and return its reply."""
-        at = self._time_argument(now)
-        return await self._open_calls().run(name, declared, [at, *arguments], repeatable=repeatable)
+        at, declared = self._time_argument(now), self._declared_keys(queue, *more_queues)
+        return self._open_calls().run(name, declared, [at, *arguments], repeatable=repeatable)
 
     async def _run_plain_script(self, name: str, key: str, *arguments: Any) -> None:
         """Run a script of one key that belongs to no queue. It must be safe to run twice."""
@@ -208,7 +207,7 @@ class RedisSession:
 
     async def _run_script_untimed(self, name: str, queue: str, arguments: Sequence[Any]) -> Any:
         """Run a script that takes no time. It must be safe to run twice: a lost reply sends it again."""
-        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
+        declared = self._declared_keys(queue)
         return await self._open_calls().run(name, declared, [*arguments], repeatable=True)
 
     async def _run_on_each(
@@ -272,8 +271,8 @@ class RedisSession:
 
         A full server refuses this if the use of the queue `adds_jobs`, and accepts it otherwise.
         """
-        new = [queue for queue in queues if queue not in self._registered]
-        if new:
+        if not self._registered.issuperset(queues):
+            new = [queue for queue in queues if queue not in self._registered]
             key = keys.registry_key(self._prefix)
             if adds_jobs:
                 await self._run_command(key, "SADD", key, *new)

@@ -142,7 +142,7 @@ class RedisStorage(RedisSession):
 
     def _packed_enqueue(self, calls: ScriptCalls, queue: str, requests: CheckedBatch) -> tuple[str, bytes]:
         """Return a key of the queue, and the packed command of an enqueue."""
-        declared = keys.declared_keys([self._queue_prefix(queue)], cluster=self._cluster)
+        declared = self._declared_keys(queue)
         return declared[0], pack(calls.command("enqueue", declared, ["", *codec.encode_requests(requests)]))
 
     def _end_enqueue(self, queue: str, requests: CheckedBatch, on_end: OnEnd, reply: Any) -> None:
@@ -214,7 +214,7 @@ class RedisStorage(RedisSession):
         prefix = self._queue_prefix(queue)
         request = BlockingRequest(
             (prefix + "claim_tokens", f"{prefix}claim_tokens:{claim_id}"), timeout, "claim",
-            keys.declared_keys([prefix], cluster=self._cluster),
+            self._declared_keys(queue),
             ["", codec.encode_lease(lease), min(limit, STEP)],
         )  # fmt: skip
         reply = await self._send_blocking(self._calls, request)
@@ -369,9 +369,8 @@ class RedisStorage(RedisSession):
         prefixes, left = list(by_prefix), limit
         for first in range(0, len(prefixes), SMALL_STEP):
             declared = [group, *prefixes[first : first + SMALL_STEP]]
-            reply = await self._run_with_keys(
-                "claim_any", declared, None, codec.encode_lease(lease), min(left, STEP)
-            )
+            arguments = [self._time_argument(None), codec.encode_lease(lease), min(left, STEP)]
+            reply = await self._open_calls().run("claim_any", declared, arguments)
             claims.update(await self._finish_claims(by_prefix, lease, left, reply[1:]))
             left = limit - sum(len(claim.jobs) for claim in claims.values())
             if left == 0:

@@ -165,7 +165,7 @@ def decode_job(id: str, raw: bytes) -> Job:
 
 
 def _check_head(head: Head) -> None:
-    """Raise ValueError for flags and numbers that no job has. check_head in parse_record.lua is the same."""
+    """Raise ValueError for flags and numbers that no job has. check_head in job_record.lua is the same."""
     flags = head.flags
     impossible = (
         flags & (LONG | LISTED) != LONG

@@ -9,7 +9,7 @@
 -- ARGV[5]  memo, '' to remove it; absent to keep it
 -- Returns  reported or lost
 
--- @include parse_record
+-- @include job_record
 -- @include commit
 
 local queue, id, memo = open_queue(KEYS[1], ARGV[1]), ARGV[2], ARGV[5]

@@ -42,7 +42,7 @@ class ScriptCalls:
     def command(self, verb: str, keys: list[str], arguments: list[Any]) -> tuple[Any, ...]:
         """Return the command that calls the code of a verb."""
         if self.has_functions:
-            function = scripts.library(self.servers.database).function(verb)
+            function = f"{scripts.library(self.servers.database).name}_{verb}"
             return ("FCALL", function, len(keys), *keys, *arguments)
         return ("EVALSHA", scripts.script(verb, self.servers.database).sha, len(keys), *keys, *arguments)
 

@@ -64,12 +64,9 @@ class Script(NamedTuple):
 class Library(NamedTuple):
     """The functions of all verbs. The name contains a hash of the text, so each version has its own name."""
 
+    #: The name of a function is that of the library, `_` and the verb.
     name: str
     text: str
-
-    def function(self, verb: str) -> str:
-        """Return the name by which FCALL calls the function of a verb."""
-        return f"{self.name}_{verb}"
 
 
 class BadScript(Exception):

@@ -1,13 +1,12 @@
 -- Claim due jobs: select them in claim order (priority, run_at, seq), and make them active under a lease.
 
--- @include parse_record
+-- @include job_record
 -- @include event_log
 -- @include claim_order
 -- @include keyed_claim
 
 -- The most list entries that one LRANGE reads, and the most stale entries that one step skips.
 local MAX_WINDOW, MAX_STALE = 400, 4000
-local NO_SEQ = string.rep('\0', 8)
 
 -- Return the priorities of the waiting jobs, highest first, and those of jobs without a key as a set.
 local function descending_priorities(queue)
@@ -18,16 +17,6 @@ local function descending_priorities(queue)
   end
   table.sort(found, function(a, b) return tonumber(a) > tonumber(b) end)
   return found, plain
-end
-
--- Raise DIBSDAMAGED for a record that no waiting job has. The check reads few bytes, because a claim makes it for each
--- stale entry: a record that is damaged in its first bytes looks like that of a job which changed since.
-local function check_waiting(queue, id, text)
-  local flags = string.byte(text or '')
-  if not flags or #text < 20 or band(flags, ACTIVE_ONLY) ~= 0 or (band(flags, LONG) == 0 and sub(text, 4, 11) == NO_SEQ) then
-    reading.prefix = queue.prefix
-    damaged('job', id)
-  end
 end
 
 -- Return a reader of the list `due:P` of a priority P, from its head. peek() skips stale entries (entries of jobs
@@ -50,7 +39,7 @@ local function list_reader(queue, priority, wanted)
         records, entry = call('HMGET', queue.prefix .. 'waiting', unpack(ids)), entries[1]
       end
       local text = records[at]
-      if text and sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0 then
+      if text and is_of_entry(text, entry) then
         return entry, text
       end
       if text then check_waiting(queue, sub(entry, 9), text) end
@@ -74,8 +63,8 @@ end
 
 -- Return whether record `a` comes before record `b` in claim order; both have the same priority.
 local function is_earlier(a, b)
-  local a_seq, a_run_at = unpack_from('>I8I8', a, 4)
-  local b_seq, b_run_at = unpack_from('>I8I8', b, 4)
+  local a_seq, a_run_at = place_in_line(a)
+  local b_seq, b_run_at = place_in_line(b)
   return a_run_at < b_run_at or (a_run_at == b_run_at and a_seq < b_seq)
 end
 
@@ -97,7 +86,7 @@ local function select_priority(queue, priority, limit, selected, plain)
     for n, member in ipairs(members) do
       -- A member of the set without its record is damage, too: set members are never stale.
       check_waiting(queue, ids[n], records[n])
-      if sub(records[n], 4, 11) ~= sub(member, 1, 8) then damaged('job', ids[n]) end
+      if packed_seq(records[n]) ~= sub(member, 1, 8) then damaged('job', ids[n]) end
     end
   end
   while count < limit do
@@ -139,42 +128,6 @@ local function select_due(queue, limit)
   return selected, gave_up
 end
 
-local FIRST_CLAIM_FLAGS = string.char(LONG + ACTIVE)
-
--- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
-local function encode_active(queue, id, text, lease_and_holder)
-  local flags = string.byte(text)
-  if flags == LISTED and string.byte(text, 20) == 0 then
-    -- Most jobs: enqueued once, due at once, without attributes. First and revision equal seq, all counters are 0, and
-    -- run_at is enqueued_at.
-    local run_at, seq = sub(text, 12, 19), sub(text, 4, 11)
-    return FIRST_CLAIM_FLAGS .. sub(text, 2, 11) .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
-      .. pack('>I8I8', next_number(queue), queue.now) .. lease_and_holder .. sub(text, 20)
-  end
-  local head, at = sub(text, 2, 27), 28
-  local data_at = band(flags, LONG) ~= 0 and 64 or band(flags, LISTED) ~= 0 and 20 or 28
-  -- A record whose data cannot be read must not become active: its reader would find the damage only after the claim.
-  if band(flags, 255 - LONG - LISTED) ~= 0 then
-    parse_job(id, text)
-  elseif string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then
-    damaged('job', id)
-  end
-  local first, revision, enqueues, attempts, retries, stalls, timeouts
-  if band(flags, LONG) ~= 0 then
-    first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
-  else
-    if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
-    -- Without LONG, first and revision equal seq, and all counters are 0.
-    local seq = sub(text, 4, 11)
-    return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. FIRST_CLAIM_COUNTS
-      .. pack('>I8I8', next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
-  end
-  flags = bor(band(flags, 255 - LISTED), LONG + ACTIVE)
-  return string.char(flags) .. head
-    .. pack('>I8I8I4I4I4I4I4I8I8', first, revision, enqueues, attempts + 1, retries, stalls, timeouts,
-      next_number(queue), queue.now) .. lease_and_holder .. sub(text, at)
-end
-
 -- Make up to `limit` due jobs active under a lease. Return a list of id, record, id, record, ..., and whether the
 -- search gave up at too many stale entries.
 local function claim_due(queue, lease, holder, limit)
@@ -185,7 +138,8 @@ local function claim_due(queue, lease, holder, limit)
   local waiting, active = planned_members(queue, 'hash', 'waiting'), planned_members(queue, 'hash', 'active')
   local held = planned_members(queue, 'set', 'held:' .. lease)
   for i, one in ipairs(selected) do
-    local id, text = one.id, encode_active(queue, one.id, one.original, lease_and_holder)
+    local id = one.id
+    local text = encode_active(id, one.original, next_number(queue), queue.now, lease_and_holder)
     waiting[id], active[id], held[id] = false, text, true
     reply[2 * i - 1], reply[2 * i] = id, text
     if queue.log_level == 'all' then

@@ -3,9 +3,6 @@
 
 -- @include outcomes
 
--- Positions (1 is the first byte) of fence, lease and size of the holder in an active record in the general form.
-local ACTIVE_FENCE, ACTIVE_LEASE, ACTIVE_HOLDER_SIZE = 64, 80, 112
-
 -- Return the bytes that all plain completions of a step share; false if they need the general path.
 local function shared_completion(queue)
   local plain = queue.shared_completion
@@ -31,16 +28,13 @@ local function complete_active(queue, id, settlement)
   local kind, has = string.byte(settlement, 9, 10)
   local run, plain = read_field(queue, 'active', id), shared_completion(queue)
   if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 19, 20) ~= '\0\0' then return false end
-  if not run or not plain or string.byte(run) ~= LONG + ACTIVE then return false end
-  if sub(run, ACTIVE_FENCE, ACTIVE_FENCE + 7) ~= sub(settlement, 1, 8) or read_field(queue, 'successors', id) then return false end
-  -- The general path handles a record that is too short. Its error names the record.
-  local size_end = ACTIVE_HOLDER_SIZE + 3
-  local head_size = #run > size_end and size_end + unpack_from('>I4', run, ACTIVE_HOLDER_SIZE) or #run
-  local data_flags = string.byte(run, head_size + 1)
+  if not run or not plain then return false end
+  local fence, lease, head, data_flags = active_parts(run)
+  if fence ~= sub(settlement, 1, 8) or read_field(queue, 'successors', id) then return false end
   if not data_flags or band(data_flags, plain.general) ~= 0 then return false end
-  local head, result = sub(run, 1, head_size), plain.kept and has == 16
+  local result = plain.kept and has == 16
   set_field(queue, 'active', id, false)
-  plan(queue, 'set', 'held:' .. sub(run, ACTIVE_LEASE, ACTIVE_LEASE + 31), id, false)
+  plan(queue, 'set', 'held:' .. lease, id, false)
   if plain.kept then
     local text = string.char(plain.flags + (result and HAS_RESULT or 0)) .. plain.times .. head
     store_outcome(queue, id, 1, result and text .. sub(settlement, 21) or text, plain.score)

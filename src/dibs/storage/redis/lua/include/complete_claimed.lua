@@ -2,7 +2,7 @@
 -- group: they share the bytes of their run, so they share one event in the log, and most bytes of their outcomes.
 -- tests/storage/redis/lua/test_claim_order.py compares it with the general path (end_run).
 
--- @include claimed_record
+-- @include job_record
 -- @include claim_order
 -- @include event_log
 -- @include short_outcomes
@@ -33,14 +33,14 @@ local function use_class(queue, age, holder)
 end
 
 -- Return the bytes that the outcomes of a group share; nil if they need the general form.
-local function shared_outcome(queue, age, run, priority)
-  local ahead, fence, claimed_at = queue.ahead or begin_incarnation(queue), unpack_from('>I8I8', run, 2)
-  local lead, duration = math.floor((fence - ahead) / 1000) - claimed_at, queue.now - claimed_at
+local function shared_outcome(queue, age, group)
+  local ahead = queue.ahead or begin_incarnation(queue)
+  local lead, duration = math.floor((group.fence - ahead) / 1000) - group.claimed_at, queue.now - group.claimed_at
   if lead < 0 or lead > MAX_LEAD or duration < 0 or duration > MAX_DURATION then return nil end
-  local class, plain = use_class(queue, age, sub(run, HOLDER)), priority == NO_PRIORITY
+  local class, plain = use_class(queue, age, group.holder), group.priority == NO_PRIORITY
   if class > MAX_CLASS then return nil end
-  return pack('>BI3', plain and 0 or KEEPS_PRIORITY, class) .. sub(run, 3, 9) .. pack('>BI3', lead, duration)
-    .. (plain and '' or priority)
+  return pack('>BI3', plain and 0 or KEEPS_PRIORITY, class) .. sub(group.packed_fence, 2) .. pack('>BI3', lead, duration)
+    .. (plain and '' or group.priority)
 end
 
 -- Note the end of the outcomes in the short form of this step.
@@ -67,14 +67,14 @@ local function completer(queue)
   local active, successors, outcomes = queue.fields.active, queue.fields.successors, queue.fields.outcomes
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
   local ended, stored, gone, held = queue.ended_ids, {}, nil, {}
-  -- The open group: the bytes that all its records begin with, and what follows from them.
-  local start, run, fence, priority, seq_at, shared, leased = '\255', '', '', '', 0, nil, nil
+  -- The open group: the bytes that all its records begin with, what they share, and what follows from it.
+  local start, group, shared, leased = '\255', nil, nil, nil
   local ids, heads, count, indexed = {}, {}, 0, {}
 
   local function finish()
     if count == 0 then return end
     local joined = table.concat(ids, '\0')
-    log_completions(queue, count, joined, run, priority, table.concat(heads))
+    log_completions(queue, count, joined, group, table.concat(heads))
     if keeps then
       index_ends(queue, age, indexed, #indexed == count and joined or table.concat(indexed, '\0'))
     end
@@ -85,18 +85,17 @@ local function completer(queue)
   local function begin(text)
     finish()
     start = '\255'
-    local at = waiting_record_at(text)
-    if not at then return false end
-    run, priority, fence, seq_at = sub(text, 1, at - 1), sub(text, at + 1, at + 2), sub(text, 2, 9), at + 4
-    shared = keeps and shared_outcome(queue, age, run, priority)
+    group = parse_claimed(text)
+    if not group then return false end
+    shared = keeps and shared_outcome(queue, age, group)
     if keeps and not shared then return false end
     if not gone then
       gone = planned_list(queue, 'hash', 'active', true)
       if keeps then stored = planned_list(queue, 'hash', 'outcomes', false) end
     end
-    local name = 'held:' .. sub(text, HOLDER_SIZE - 32, HOLDER_SIZE - 1)
+    local name = 'held:' .. group.lease
     held[name] = held[name] or planned_list(queue, 'set', name, true)
-    start, leased = sub(text, 1, at + 3), held[name]
+    start, leased = group.start, held[name]
     return true
   end
 
@@ -115,13 +114,12 @@ local function completer(queue)
     local text, result = active[id], nil
     if needs_general_path or not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
     local kind, has = byte(settlement, 9, 10)
-    if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= fence or sub(settlement, 19, 20) ~= '\0\0' then
+    if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= group.packed_fence or sub(settlement, 19, 20) ~= '\0\0' then
       return false
     end
     if has == 16 then result = sub(settlement, 21) end
-    local data_flags = byte(text, seq_at + 15)
+    local head, data_flags = claimed_place(text, start)
     if not data_flags or band(data_flags, general) ~= 0 then return false end
-    local head = sub(text, seq_at, seq_at + 14)
     count = count + 1
     ids[count], heads[count], active[id] = id, head, false
     gone[#gone + 1], leased[#leased + 1] = id, id

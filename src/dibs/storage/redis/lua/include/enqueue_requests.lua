@@ -12,14 +12,14 @@
 local function fast_enqueuer(queue, priority, flags)
   if queue.log_level == 'all' or not list_takes_more(queue, priority) then return false end
   local waiting, active, new_records = queue.fields.waiting, queue.fields.active, queue.new_records
-  local before_seq, after_seq = pack('>Bh', LISTED, priority), pack('>I8', queue.now) .. flags
+  local before_seq, after_seq = listed_parts(priority, queue.now)
   local entries, listed_counts = queue.list_entries[priority] or {}, queue.listed_counts
   queue.list_entries[priority] = entries
   return function(id, data)
     if waiting[id] or active[id] then return nil end
     local number = next_number(queue)
     local seq, n = pack('>I8', number), #new_records
-    local text = before_seq .. seq .. after_seq .. data
+    local text = before_seq .. seq .. after_seq .. flags .. data
     waiting[id], new_records[n + 1], new_records[n + 2] = text, id, text
     entries[#entries + 1] = seq .. id
     listed_counts[priority], queue.work_changed = (listed_counts[priority] or 0) + 1, true

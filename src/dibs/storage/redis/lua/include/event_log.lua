@@ -42,11 +42,11 @@ local function log_attempt(queue, kind, id, head, error, result)
   append_event(queue, kind, id, head, error, logged)
 end
 
--- Log completions as a group. `ids` and `heads` are joined; `run` is the first part of a record of the form `claimed`.
-local function log_completions(queue, count, ids, run, priority, heads)
+-- Log completions of the jobs of one claim; `group` has what they share, and `ids` and `heads` are joined.
+local function log_completions(queue, count, ids, group, heads)
   if queue.log_level == 'off' then return end
-  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, 0, count, #ids) .. ids .. sub(run, 2, 17)
-    .. priority .. sub(run, 50) .. heads
+  queue.events[#queue.events + 1] = pack('>BBI2I4', GROUP + EVENT_KINDS.completed, 0, count, #ids) .. ids .. group.times
+    .. group.priority .. group.sized_holder .. heads
   queue.grouped_events = (queue.grouped_events or 0) + count - 1
 end
 

@@ -20,8 +20,7 @@ local function expand_kept(queue, text)
   local seq, run_at = '\0' .. sub(text, at, at + 6), sub(text, at + 7, at + 14)
   return pack('>BI8I8', COMPLETED_FLAG + (for_ever and KEPT_FOR_EVER or 0) + band(flags, KEEPS_RESULT), ended_at,
       for_ever and 0 or ended_at + tonumber(age))
-    .. string.char(LONG + ACTIVE) .. priority .. seq .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS
-    .. pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder) .. sub(text, at + 15)
+    .. first_run_head(priority, seq, run_at, pack('>I8I8', fence, claimed_at) .. NO_LEASE .. sized(holder)) .. sub(text, at + 15)
 end
 
 -- Return an outcome in the general form (storage/redis/lua/include/outcomes.lua).

@@ -8,7 +8,7 @@
 -- update     table with creates, replaces, rule and resets; rule is 0 always, 1 never, 2 later, 3 earlier
 -- A successor whose requests are all update-only creates no job: it has no data, and its run_at and seq are 0.
 
--- @include parse_record
+-- @include job_record
 
 local ALWAYS, NEVER, LATER = 0, 1, 2
 local NO_DATA = '\0'

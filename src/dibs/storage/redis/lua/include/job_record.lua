@@ -11,7 +11,7 @@
 -- claimed   B CLAIMED, I8 fence, I8 claimed_at, c32 lease, I4 + holder, then the record of the job as it waited, with the
 --           one flag LISTED. Most active jobs have this form: they were enqueued once, and this is their first claim.
 --           The jobs of one claim share the bytes before the waiting record. `expand_claimed` in
---           storage/redis/lua/include/parse_record.lua returns the general form.
+--           this file returns the general form.
 --
 -- A job without LONG has first = revision = seq, enqueues = 1 and counters 0. A LISTED job without LONG was enqueued
 -- at its run_at. So the head of most waiting jobs has 19 bytes.
@@ -81,4 +81,234 @@ local function encode_job(job)
   if job.origin then text = text .. sized(job.origin) end
   if job.progress then text = text .. sized(job.progress) end
   return text .. job.data
+end
+
+-- Records on the fast paths of batches, which parse no record.
+
+-- Return the bytes before the seq, and between the seq and the data, of a new job in a list.
+local function listed_parts(priority, run_at)
+  return pack('>Bh', LISTED, priority), pack('>I8', run_at)
+end
+
+-- Return whether a record is that of the waiting job of an entry in a list (storage/redis/lua/include/claim_order.lua).
+local function is_of_entry(text, entry)
+  return sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0
+end
+
+-- Return the 8 bytes of the seq of a waiting job.
+local function packed_seq(text)
+  return sub(text, 4, 11)
+end
+
+-- Return seq and run_at of a waiting job.
+local function place_in_line(text)
+  return unpack_from('>I8I8', text, 4)
+end
+
+-- Return the first part of a record of the form `claimed`.
+local function claimed_run(fence, claimed_at, lease, holder)
+  return pack('>BI8I8', CLAIMED, fence, claimed_at) .. lease .. sized(holder)
+end
+
+-- Positions (1 is the first byte) of the size of the holder, and of the holder, in the form `claimed`.
+local HOLDER_SIZE, HOLDER = 50, 54
+
+-- Return the head of a job that was enqueued once, at its run_at, and runs for the first time. `run` is the run: fence,
+-- claimed_at, lease, and I4 + holder.
+local function first_run_head(priority, seq, run_at, run)
+  return string.char(LONG + ACTIVE) .. priority .. seq .. run_at .. run_at .. seq .. seq .. FIRST_CLAIM_COUNTS .. run
+end
+
+-- Return the position of the waiting record in a record of the form `claimed`; nil for another record.
+local function waiting_record_at(text)
+  if string.byte(text) ~= CLAIMED or #text < HOLDER then return nil end
+  local at = HOLDER + unpack_from('>I4', text, HOLDER_SIZE)
+  return string.byte(text, at) == LISTED and #text >= at + 19 and at or nil
+end
+
+-- Raise an error unless data (storage/redis/lua/include/job_record.lua) begins at `at`.
+local function check_data(text, at)
+  local flags = string.byte(text, at)
+  if not flags or flags > 31 then error('no data') end
+  at = at + 1
+  for i = 0, 4 do
+    if band(flags, 2 ^ i) ~= 0 then at = select(2, read_sized(text, at)) end
+  end
+end
+
+-- Return the record of an entry that is not stale, if it can be claimed as it is; else nil.
+local function claimable_record(entry, text)
+  if not text then return nil end
+  local flags, _, _, a, b, c, d, e, f, g, h = string.byte(text, 1, 11)
+  local s, t, u, v, w, x, y, z = string.byte(entry, 1, 8)
+  if flags ~= LISTED or h ~= z or g ~= y or f ~= x or e ~= w or d ~= v or c ~= u or b ~= t or a ~= s then return nil end
+  local data_flags = string.byte(text, 20)
+  if data_flags == 0 or data_flags and pcall(check_data, text, 20) then return text end
+end
+
+-- Return what the records of one claim share, with the bytes `start` at their beginning; nil for a record of another form.
+local function parse_claimed(text)
+  local at = waiting_record_at(text)
+  if not at then return nil end
+  local fence, claimed_at = unpack_from('>I8I8', text, 2)
+  return {
+    start = sub(text, 1, at + 3), fence = fence, claimed_at = claimed_at, lease = sub(text, HOLDER_SIZE - 32, HOLDER_SIZE - 1),
+    holder = sub(text, HOLDER, at - 1), priority = sub(text, at + 1, at + 2), packed_fence = sub(text, 2, 9),
+    times = sub(text, 2, 17), sized_holder = sub(text, HOLDER_SIZE, at - 1),
+  }
+end
+
+-- Return the last 7 bytes of seq with run_at, and the flags of the data, of a record that begins with `start`.
+local function claimed_place(text, start)
+  return sub(text, #start + 1, #start + 15), string.byte(text, #start + 16)
+end
+
+-- Return fence, lease, head and flags of the data of an active record in the general form without sections after its
+-- head; nil for a record of another form.
+local function active_parts(text)
+  local size_at = 112
+  if string.byte(text) ~= LONG + ACTIVE or #text < size_at + 4 then return nil end
+  local head_size = size_at + 3 + unpack_from('>I4', text, size_at)
+  return sub(text, 64, 71), sub(text, 80, 111), sub(text, 1, head_size), string.byte(text, head_size + 1)
+end
+
+-- Reading of records. A damaged record raises an error that names it.
+
+-- Return a function (id, text) that calls `parse` and names the record if `parse` raises an error.
+local function guarded(part, parse)
+  return function(id, text)
+    local ok, parsed, at = pcall(parse, id, text)
+    if not ok then damaged(part, id) end
+    return parsed, at
+  end
+end
+
+-- Return the general form of the record of a job; only the form `claimed` differs from it.
+local function expand_claimed(text)
+  if string.byte(text) ~= CLAIMED then return text end
+  local at = waiting_record_at(text) or error('no job')
+  local seq, run_at = sub(text, at + 3, at + 10), sub(text, at + 11, at + 18)
+  return first_run_head(sub(text, at + 1, at + 2), seq, run_at, sub(text, 2, at - 1)) .. sub(text, at + 19)
+end
+
+-- Return the job with the fields of the head at `at`, and the position after it.
+local function parse_head(id, text, at)
+  local flags, priority, seq, run_at, next = unpack_from('>BhI8I8', text, at)
+  local enqueued_at = run_at
+  if band(flags, LONG + LISTED) ~= LISTED then enqueued_at, next = unpack_from('>I8', text, next) end
+  local job = {
+    id = id, flags = flags, priority = priority, run_at = run_at, enqueued_at = enqueued_at, seq = seq,
+    first = seq, revision = seq, enqueues = 1, attempts = 0, retries = 0, stalls = 0, timeouts = 0,
+    fence = false, claimed_at = false, lease = false, holder = false, head_end = 0, data = false,
+    listed = band(flags, LISTED) ~= 0, cancel_requested = band(flags, CANCEL_REQUESTED) ~= 0,
+    handed_off = band(flags, HANDED_OFF) ~= 0,
+  }
+  if band(flags, LONG) ~= 0 then
+    job.first, job.revision, job.enqueues, job.attempts, job.retries, job.stalls, job.timeouts, next =
+      unpack_from('>I8I8I4I4I4I4I4', text, next)
+  end
+  if band(flags, ACTIVE) ~= 0 then
+    job.fence, job.claimed_at, job.lease, next = unpack_from('>I8I8c32', text, next)
+    job.holder, next = read_sized(text, next)
+  end
+  job.head_end = next - 1
+  return job, next
+end
+
+-- Flags that only an active job has.
+local ACTIVE_ONLY = ACTIVE + PROGRESS + CANCEL_REQUESTED + HANDED_OFF
+
+-- Raise an error for flags and numbers that no job has, such as those of a record of zeros.
+local function check_head(job)
+  local flags = job.flags
+  local active = band(flags, ACTIVE) ~= 0
+  if not active and band(flags, ACTIVE_ONLY) ~= 0 or active and band(flags, LONG + LISTED) ~= LONG
+    or band(flags, LONG) == 0 and job.seq == 0 then error('no job') end
+end
+
+local NO_SEQ = string.rep('\0', 8)
+
+-- Raise DIBSDAMAGED for a record that no waiting job has. The check reads few bytes, because a claim makes it for each
+-- stale entry: a record that is damaged in its first bytes looks like that of a job which changed since.
+local function check_waiting(queue, id, text)
+  local flags = string.byte(text or '')
+  if not flags or #text < 20 or band(flags, ACTIVE_ONLY) ~= 0 or (band(flags, LONG) == 0 and packed_seq(text) == NO_SEQ) then
+    reading.prefix = queue.prefix
+    damaged('job', id)
+  end
+end
+
+local parse_job = guarded('job', function(id, text)
+  text = expand_claimed(text)
+  local job, at = parse_head(id, text, 1)
+  check_head(job)
+  local flags = job.flags
+  if band(flags, ERROR) ~= 0 then job.error, at = read_sized(text, at) end
+  if band(flags, ORIGIN) ~= 0 then job.origin, at = read_sized(text, at) end
+  if band(flags, PROGRESS) ~= 0 then job.progress, at = read_sized(text, at) end
+  check_data(text, at)
+  job.data, job.original = sub(text, at), text
+  return job
+end)
+
+-- Convert the record of a waiting job to that of an active job. For speed, copy unchanged bytes without parsing them.
+local function encode_active(id, text, fence, claimed_at, lease_and_holder)
+  local flags = string.byte(text)
+  if flags == LISTED and string.byte(text, 20) == 0 then
+    -- Most jobs: enqueued once, due at once, without attributes. First and revision equal seq, all counters are 0, and
+    -- run_at is enqueued_at.
+    local run = pack('>I8I8', fence, claimed_at) .. lease_and_holder
+    return first_run_head(sub(text, 2, 3), sub(text, 4, 11), sub(text, 12, 19), run) .. sub(text, 20)
+  end
+  local head, at = sub(text, 2, 27), 28
+  local data_at = band(flags, LONG) ~= 0 and 64 or band(flags, LISTED) ~= 0 and 20 or 28
+  -- A record whose data cannot be read must not become active: its reader would find the damage only after the claim.
+  if band(flags, 255 - LONG - LISTED) ~= 0 then
+    parse_job(id, text)
+  elseif string.byte(text, data_at) ~= 0 and not pcall(check_data, text, data_at) then
+    damaged('job', id)
+  end
+  local first, revision, enqueues, attempts, retries, stalls, timeouts
+  if band(flags, LONG) ~= 0 then
+    first, revision, enqueues, attempts, retries, stalls, timeouts, at = unpack_from('>I8I8I4I4I4I4I4', text, at)
+  else
+    if band(flags, LISTED) ~= 0 then head, at = sub(text, 2, 19) .. sub(text, 12, 19), 20 end
+    -- Without LONG, first and revision equal seq, and all counters are 0.
+    local seq = sub(text, 4, 11)
+    return string.char(bor(band(flags, 255 - LISTED), LONG + ACTIVE)) .. head .. seq .. seq .. FIRST_CLAIM_COUNTS
+      .. pack('>I8I8', fence, claimed_at) .. lease_and_holder .. sub(text, at)
+  end
+  flags = bor(band(flags, 255 - LISTED), LONG + ACTIVE)
+  return string.char(flags) .. head
+    .. pack('>I8I8I4I4I4I4I4I8I8', first, revision, enqueues, attempts + 1, retries, stalls, timeouts,
+      fence, claimed_at) .. lease_and_holder .. sub(text, at)
+end
+
+-- Return the bytes of the head of a job as they were read, without the changes of this step.
+local function original_head(job)
+  return sub(job.original, 1, job.head_end)
+end
+
+local DATA_SECTIONS = {'attributes', 'overrides', 'retention', 'memo', 'key'}
+
+-- Return the parts of data as a table with `payload` and, if present, attributes, overrides, retention, memo and key.
+local function split_data(data)
+  local flags, at, parts = string.byte(data, 1), 2, {}
+  for i, name in ipairs(DATA_SECTIONS) do
+    if band(flags, 2 ^ (i - 1)) ~= 0 then parts[name], at = read_sized(data, at) end
+  end
+  parts.payload = sub(data, at)
+  return parts
+end
+
+-- Return data from its parts, as `split_data` returns them.
+local function join_data(parts)
+  local flags, texts = 0, {}
+  for i, name in ipairs(DATA_SECTIONS) do
+    if parts[name] then
+      flags = flags + 2 ^ (i - 1)
+      texts[#texts + 1] = sized(parts[name])
+    end
+  end
+  return string.char(flags) .. table.concat(texts) .. parts.payload
 end

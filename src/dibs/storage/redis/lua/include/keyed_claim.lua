@@ -41,7 +41,7 @@ end
 
 -- Return whether a job with a key comes before the waiting job of a record in claim order.
 local function comes_first(job, text)
-  local seq, run_at = unpack_from('>I8I8', text, 4)
+  local seq, run_at = place_in_line(text)
   return is_before(job.run_at, job.seq, run_at, seq)
 end
 
@@ -117,7 +117,7 @@ local function read_records(queue, selected)
   for n, text in ipairs(call('HMGET', queue.prefix .. 'waiting', unpack(ids))) do
     local one = selected[places[n]]
     check_waiting(queue, one.id, text)
-    if sub(text, 4, 11) ~= one.seq then damaged('job', one.id) end
+    if packed_seq(text) ~= one.seq then damaged('job', one.id) end
     one.original = text
   end
 end
