@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from dibs.model.job import Error, JobData, NewJob
+from dibs.model.job import JobData, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import (
-    Cancelled,
     Complete,
     EnqueueRequest,
-    Fail,
-    HandOff,
     Release,
-    RetryLater,
     SettingsPatch,
     SettleAction,
     Settlement,
@@ -81,54 +75,6 @@ def configure(index: Index, **settings: object) -> None:
     index.end_step()
 
 
-def test_a_full_key_is_passed_over_and_keeps_its_place(index: Index) -> None:
-    """Jobs of other keys and jobs without a key go on; the passed job is the first once there is room."""
-    put(index, "a", "b", priority=5)
-    put(index, "c", key=None)
-    put(index, "d", "e", key="other")
-
-    assert ["a", "c", "d"] == taken(index)
-    assert [] == taken(index)
-    put(index, "f", key=None)
-    settle(index, "a", Complete())
-    assert ["b", "f"] == taken(index)
-
-
-def reap_later(index: Index) -> None:
-    index.now = NOW + 100
-    claiming.reap(index, "q", 9)
-
-
-FREES: dict[str, Callable[[Index], object]] = {
-    "an end": lambda index: settle(index, "a", Complete()),
-    "a failure": lambda index: settle(index, "a", Fail(error=Error(type="E"))),
-    "a retry": lambda index: settle(index, "a", RetryLater(delay=50)),
-    "a release": lambda index: settle(index, "a", Release(delay=50)),
-    "a hand-off": lambda index: settle(index, "a", HandOff()),
-    "a cancellation": lambda index: settle(index, "a", Cancelled()),
-    "a drop": lambda index: claiming.drop(index, ["q"], "short", 9),
-    "forget": lambda index: by_id.forget(index, "q", ["a"]),
-    "reap": reap_later,
-}
-
-
-@pytest.mark.parametrize("free", FREES.values(), ids=FREES)
-@pytest.mark.parametrize("delay", [None, 10_000], ids=["due", "scheduled"])
-def test_room_wakes_if_a_job_of_the_key_waits(free: Callable[[Index], object], delay: int | None) -> None:
-    """Each end and comeback of a run makes room at once."""
-    index = limited(per_key=1)
-    claiming.grant(index, ["q"], "short", 100, "h")
-    put(index, "a")
-    claim(index, lease="short")
-    put(index, "b", delay=delay)
-    before = token(index)
-    free(index)
-
-    assert token(index) > before
-    # A job that is due again at once after the drop or reap stands before or behind b.
-    assert delay is not None or taken(index) in (["b"], ["a"])
-
-
 def test_an_end_wakes_nobody_if_no_job_of_its_key_waits(index: Index) -> None:
     put(index, "a")
     put(index, "b", key="other")
@@ -163,40 +109,6 @@ class FakeWaiter(Waiter):
         self.watch, self.queues = "work", ["q"]
 
 
-def test_a_handed_off_run_does_not_count(index: Index) -> None:
-    put(index, "a", "b", "c")
-    claim(index)
-    settle(index, "a", HandOff())
-    assert ["b"] == taken(index)
-    settle(index, "a", Complete())
-
-    assert [] == taken(index)
-
-
-def test_lowered_limits_stop_no_run_and_lifted_limits_free_every_key() -> None:
-    index = limited(per_key=3)
-    put(index, "a", "b", "c", "d")
-    assert ["a", "b"] == taken(index, 2)
-    configure(index, per_key=2)
-    assert [] == taken(index)
-    settle(index, "a", Complete())
-    assert ["c"] == taken(index)
-    configure(index, per_key=None)
-
-    assert ["d"] == taken(index)
-
-
-def test_a_job_that_changes_its_key_waits_under_the_new_one(index: Index) -> None:
-    put(index, "a", "b")
-    assert ["a"] == taken(index)
-    put(index, "b", key="other")
-    assert ["b"] == taken(index)
-    put(index, "c")
-    put(index, "c", key=None)
-
-    assert ["c"] == taken(index)
-
-
 def test_a_key_opens_when_its_clock_allows_and_next_due_says_when() -> None:
     """Two starts at once, then one each 10 ms. Other keys and jobs without a key are not held back."""
     index = limited(key_rate=StartRate(1, 10, 2))
@@ -215,23 +127,6 @@ def test_a_key_opens_when_its_clock_allows_and_next_due_says_when() -> None:
     assert token(index) > before
 
 
-def test_the_rate_of_the_queue_holds_back_every_job() -> None:
-    index = limited(rate=StartRate(2, 10))
-    put(index, "a", key=None)
-    put(index, "b", "c")
-    assert ["a"] == taken(index)
-    assert NOW + 5 == claim(index).next_due
-    put(index, "later", delay=2)
-    assert NOW + 5 == claim(index).next_due
-    index.now = NOW + 5
-    assert ["b"] == taken(index)
-    index.now = NOW + 100
-    answer = claim(index)
-
-    assert ["c"] == [job.id for job in answer.jobs]
-    assert NOW + 105 == answer.next_due
-
-
 def test_nothing_is_to_come_if_only_a_closed_clock_is_left() -> None:
     """A clock that holds back no job is no reason to wake."""
     index = limited(rate=StartRate(1, 10), key_rate=StartRate(1, 50))
@@ -242,22 +137,6 @@ def test_nothing_is_to_come_if_only_a_closed_clock_is_left() -> None:
     index.queue("q")
 
     assert answer.token == str(token(index))
-
-
-def test_the_same_rate_again_changes_nothing_and_another_rate_begins_again() -> None:
-    index = limited(rate=StartRate(1, 1000), key_rate=StartRate(1, 1000))
-    put(index, "a", "b", "c", "d")
-    assert ["a"] == taken(index)
-    configure(index, rate=StartRate(1, 1000), key_rate=StartRate(1, 1000), per_key=9)
-    assert [] == taken(index)
-    configure(index, rate=StartRate(1, 999))
-    assert [] == taken(index)
-    configure(index, key_rate=StartRate(1, 999))
-    assert ["b"] == taken(index)
-    configure(index, rate=None, key_rate=None)
-
-    assert ["c", "d"] == taken(index)
-    assert {} == index.queue("q").clocks.values
 
 
 def test_prune_removes_past_clocks_alone() -> None:
