@@ -83,6 +83,11 @@ async def app(storage_url: str) -> AsyncIterator[Dibs]:
         yield app
 
 
+@pytest.fixture
+def queue(app: Dibs) -> Queue:
+    return app.queue("q")
+
+
 @pytest.fixture(autouse=True)
 def restored_root_logger() -> Iterator[None]:
     """Restore the handlers and the level of the root logger after each test.

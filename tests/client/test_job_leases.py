@@ -9,11 +9,6 @@ import pytest
 from dibs import Dibs, Exponential, Queue
 
 
-@pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
-
-
 @pytest.mark.long
 async def test_a_short_lease_of_a_job_never_shortens_that_of_its_neighbours(queue: Queue) -> None:
     """Contract 3, Leases: the holder renews for the longest of its own length and those of the jobs."""

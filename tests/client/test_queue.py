@@ -30,11 +30,6 @@ from tests.client import handlers
 from tests.client.manual_claims import claimed
 
 
-@pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
-
-
 async def listed(queue: Queue, state: Any) -> list[str]:
     return [status.id async for status in queue.list(state)]
 

@@ -16,11 +16,6 @@ from tests.client import handlers
 from tests.client.manual_claims import claimed
 
 
-@pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
-
-
 async def state(queue: Queue, id: str = "a") -> str:
     status = await queue.get(id)
     return status.state if status else "nothing"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from dibs import Dibs, Queue
+from dibs import Dibs
 from tests.conftest import ALL_SCHEMES
 from tests.lineage import scripted_handlers
 from tests.storage_urls import new_url
@@ -29,11 +29,6 @@ async def app(storage_url: str) -> AsyncIterator[Dibs]:
     """An open app on the storage."""
     async with Dibs(storage_url) as app:
         yield app
-
-
-@pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
 
 
 @pytest.fixture

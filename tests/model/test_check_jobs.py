@@ -175,11 +175,6 @@ def test_over_the_limit_it_is_refused(new: NewJob, field: str, says: str) -> Non
     assert field.partition("[")[0] in str(refused)
 
 
-@pytest.mark.parametrize("queue", ["q" * 501, "", "a\0", 7])
-def test_a_bad_name_of_a_queue_is_refused(queue: Any) -> None:
-    assert "queue" == refusal(lambda: check_jobs.check_queue(queue)).field
-
-
 def test_a_queue_of_500_bytes_is_taken_and_so_is_its_fail_queue() -> None:
     """Every queue that takes jobs can have a fail queue, also one with the longest name."""
     check_jobs.check_enqueue_queue("q" * 500)
@@ -229,34 +224,6 @@ def test_a_bad_batch_names_each_bad_item_by_its_index() -> None:
 
 def test_a_request_key_of_128_bytes_is_taken() -> None:
     check_jobs.check_batch([request(request_key="k" * 128), request(request_key=None)])
-
-
-UNKNOWN_RULES: tuple[Any, ...] = (
-    None,
-    "reject",
-    changed(Update(), run_at="soon"),
-    changed(Update(), data=1),
-    changed(Update(), reset_counts=0),
-    changed(Reject(), failed=1),
-    changed(Update(), create=None),
-    Update(data=True, create=False),
-)
-
-
-@pytest.mark.parametrize("how", UNKNOWN_RULES)
-def test_an_unknown_conflict_rule_is_refused(how: Any) -> None:
-    assert "on_conflict" in refusal(lambda: check_jobs.check_request(request(on_conflict=how))).field
-
-
-def test_an_update_only_request_has_no_data() -> None:
-    """The job of such a request may set a time, and no field of its data, not even a priority."""
-    rule = Update(create=False)
-    check_jobs.check_conflict(rule, NewJob(id="a", delay=5))
-    check_jobs.check_conflict(Update(data=False, create=False, reset_counts=True), NewJob(id="a"))
-
-    for data in ({"payload": b"1"}, {"priority": 1}, {"key": "k"}, {"attributes": {"a": b"1"}}):
-        refused = refusal(lambda data=data: check_jobs.check_conflict(rule, job(**data)))  # type: ignore[misc]
-        assert "data" == refused.field
 
 
 def test_a_refusal_names_the_limits_of_the_storage() -> None:

@@ -42,15 +42,6 @@ async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
         assert await waiter == "done"
 
 
-async def test_a_timed_out_wait_does_not_affect_the_job(queue: Queue) -> None:
-    ticket = await queue.enqueue(1, id="a")
-
-    with pytest.raises(WaitTimeout, match=f"{queue.name}/a") as timeout:
-        await ticket.result(0.01)
-    assert isinstance(timeout.value, TimeoutError)
-    assert (await ticket.status()).state == "waiting"
-
-
 async def test_each_of_many_waiters_gets_its_own_result(queue: Queue) -> None:
     tickets = await queue.enqueue_many(range(50))
     waiters = [asyncio.create_task(ticket.result(30)) for ticket in tickets]

@@ -31,11 +31,6 @@ async def app(redis_server: RedisServer) -> AsyncIterator[Dibs]:
 
 
 @pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
-
-
-@pytest.fixture
 def calls(app: Dibs, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted(app.storage, monkeypatch)
 

@@ -43,11 +43,6 @@ async def app(url: str) -> AsyncIterator[Dibs]:
 
 
 @pytest.fixture
-def queue(app: Dibs) -> Queue:
-    return app.queue("q")
-
-
-@pytest.fixture
 def pause(url: str, request: pytest.FixtureRequest) -> Pause:
     """Stops the server of the storage, or for files another process that holds the lock, during a block."""
     match urlsplit(url).scheme:
