@@ -21,7 +21,6 @@ from dibs import (
     Refused,
     Reject,
     StorageError,
-    StorageTooNew,
     UnknownOption,
     WaitTimeout,
     open_storage,
@@ -31,8 +30,8 @@ from dibs.errors import DibsError
 from dibs.model.limits import LIMITS
 from dibs.storage.registry import parse_scheme
 from tests.lineage import scripted_handlers
+from tests.lineage.blocked_creation import BLOCK_CREATION
 from tests.lineage.scripted_handlers import claim_one
-from tests.lineage.unusable_storages import BLOCK_CREATION, MARK_AS_NEWER
 
 
 async def test_a_place_is_a_url(storage_url: str, other_url: str) -> None:
@@ -100,23 +99,6 @@ async def test_a_creation_that_fails_is_raised_and_leaves_nothing(
         await app.queue("q").enqueue(1, id="a")
         assert (scheme in BLOCK_CREATION) == app.storage.capabilities.durable
         assert 1 == (await claim_one(app.queue("q"))).data
-
-
-async def test_what_a_newer_version_wrote_is_refused(
-    storage_url: str, request: pytest.FixtureRequest
-) -> None:
-    """A storage of the same version opens; a newer major version is refused and named."""
-    async with Dibs(storage_url) as app:
-        await app.queue("q").enqueue(1)
-        durable = app.storage.capabilities.durable
-    async with Dibs(storage_url) as again:
-        assert 1 == (await again.queue("q").counts()).waiting
-
-    assert durable == (parse_scheme(storage_url) in MARK_AS_NEWER), "what lasts meets other versions"
-    if durable:
-        MARK_AS_NEWER[parse_scheme(storage_url)](storage_url, request)
-        with pytest.raises(StorageTooNew):
-            await Dibs(storage_url).queue("q").counts()
 
 
 async def test_many_may_open_a_new_place_at_once(storage_url: str) -> None:

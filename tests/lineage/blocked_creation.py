@@ -1,8 +1,7 @@
-"""What makes a storage unusable: the mark of a newer version, and an object in the place of its own."""
+"""Objects of other programs in the place of a storage, which its creation cannot take."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -10,32 +9,6 @@ from typing import Any, Final
 import pytest
 
 Request = pytest.FixtureRequest
-
-
-def mark_file_as_newer(url: str, request: Request) -> None:
-    (Path(url.removeprefix("file:")) / "format").write_text(json.dumps({"format": 2, "made_by": "dibs 2"}))
-
-
-def mark_redis_as_newer(url: str, request: Request) -> None:
-    prefix = url.partition("?prefix=")[2]
-    request.getfixturevalue("redis_server").execute("SET", f"{prefix}:version", 1000)
-
-
-def mark_postgres_as_newer(url: str, request: Request) -> None:
-    import psycopg
-
-    address, _, schema = url.partition("?schema=")
-    with psycopg.connect(address) as connection:
-        statement: Any = f"insert into {schema}.migrations (number, name) values (1000, 'of a newer dibs')"
-        connection.execute(statement)
-
-
-#: Scheme -> function that marks a storage as written by a newer major version. Memory ends with its process.
-MARK_AS_NEWER: Final[dict[str, Callable[[str, Request], None]]] = {
-    "file": mark_file_as_newer,
-    "redis": mark_redis_as_newer,
-    "postgresql": mark_postgres_as_newer,
-}
 
 
 def block_file(url: str, request: Request) -> Callable[[], None]:
