@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -166,17 +165,25 @@ async def test_an_exception_that_ends_programs_ends_only_the_run(
     assert ["retried", "completed"] == await event_kinds(app, "q", "a")
 
 
-async def test_a_handler_may_set_the_time_of_the_retry(app: Dibs) -> None:
-    at = datetime(2100, 1, 1, tzinfo=UTC)
-    handler = Raiser(Retry("busy", at=at))
-    add(app, "q", handler)
+AT = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def with_retry_at(error: Exception) -> Exception:
+    error.retry_at = AT.timestamp()  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize("error", [Retry("busy", at=AT), with_retry_at(ConnectionError("busy"))], ids=repr)
+async def test_an_error_may_set_the_time_of_the_retry(app: Dibs, error: Exception) -> None:
+    """The attribute `retry_at` counts on any exception."""
+    add(app, "q", Raiser(error), backoff=Fixed(3600))
     add(app, "stop", stop_worker)
     await put(app, "q", "a")
     await put(app, "stop", "s")
     await run(app)
 
     job = await current(app, "q", "a")
-    assert (job.run_at, job.retries) == (round(at.timestamp() * 1000), 1)
+    assert (job.run_at, job.retries) == (round(AT.timestamp() * 1000), 1)
     assert job.error is not None
     assert "busy" == job.error.message
 
@@ -184,19 +191,6 @@ async def test_a_handler_may_set_the_time_of_the_retry(app: Dibs) -> None:
 def stop_worker() -> None:
     """Stop the worker of this process by a signal."""
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-async def test_retry_at_counts_on_any_exception(app: Dibs) -> None:
-    error = ConnectionError("busy")
-    error.retry_at = time.time() + 0.2  # type: ignore[attr-defined]
-    add(app, "q", Raiser(error), backoff=Fixed(3600))
-    await put(app, "q", "a")
-
-    before = time.monotonic()
-    await work(app)
-
-    assert ["retried", "completed"] == await event_kinds(app, "q", "a")
-    assert 0.1 < time.monotonic() - before < 5
 
 
 async def test_a_payload_that_cannot_be_read_is_an_error_of_the_run(app: Dibs) -> None:
