@@ -152,3 +152,13 @@ async def claim_one(queue: Queue) -> Claim:
     receiver = queue.receive(max_jobs=1, wait=0)
     await receiver.__aenter__()
     return await anext(receiver)
+
+
+async def claim_and_die(app: Dibs, ttl: int = 20) -> None:
+    """Claim a job of the queue `q` and never renew its lease, as a process that dies.
+
+    The lease has `ttl` ms, and twice as long after each claim that came too late.
+    """
+    lease = (await app.storage.grant(["q"], ttl, "died")).lease
+    if not (await app.storage.claim("q", lease, 1)).jobs:
+        await claim_and_die(app, 2 * ttl)

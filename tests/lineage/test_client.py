@@ -31,7 +31,7 @@ from dibs.model.limits import LIMITS
 from dibs.storage.registry import parse_scheme
 from tests.lineage import scripted_handlers
 from tests.lineage.blocked_creation import BLOCK_CREATION
-from tests.lineage.scripted_handlers import claim_one
+from tests.lineage.scripted_handlers import claim_and_die, claim_one
 
 
 async def test_a_place_is_a_url(storage_url: str, other_url: str) -> None:
@@ -199,9 +199,7 @@ async def test_a_waiter_gets_the_result_of_the_run_after_a_stall(queue: Queue, a
     """The wait lasts until the second run, after the lease of a dead worker has expired."""
     ticket = await queue.enqueue(1, id="a")
     waiting = asyncio.ensure_future(ticket.result(scripted_handlers.TIMEOUT))
-    lease = (await app.storage.grant(["q"], 1, "died")).lease
-    while not (await app.storage.claim("q", lease, 1)).jobs:
-        lease = (await app.storage.grant(["q"], 20, "died")).lease
+    await claim_and_die(app)
     async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.receive(1, lease=0.3) as claims:
         claim = await anext(claims)
         await claim.complete(f"run {claim.attempt} after {claim.stalls} stall")

@@ -17,6 +17,7 @@ from dibs.worker import run
 from dibs.worker.work_plan import process_count
 from tests.lineage import scripted_handlers
 from tests.lineage.scripted_handlers import (
+    claim_and_die,
     read_events,
     run_until_empty,
     running_worker,
@@ -252,9 +253,7 @@ async def test_a_worker_looks_for_stalls_when_it_begins(
 ) -> None:
     """A worker reaps at its start and at every heartbeat."""
     await queue.enqueue(1, id="a")
-    lease = (await app.storage.grant(["q"], 1, "gone")).lease
-    while not (await app.storage.claim("q", lease, 1)).jobs:
-        lease = (await app.storage.grant(["q"], 20, "gone")).lease
+    await claim_and_die(app)
     set_handler(queue)
     async with running_worker(app, heartbeat=0.02, lease=5):
         await wait_for_event(queue, "completed")
