@@ -16,7 +16,8 @@ from dibs import Claim, CurrentJob, Dibs, Event, Queue
 from dibs.model.retry import Immediate
 from dibs.worker import WorkReport, run
 
-TIMEOUT = 10.0
+#: Seconds until a wait fails; long enough for a busy machine.
+TIMEOUT = 30.0
 
 
 @define
