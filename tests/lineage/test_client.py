@@ -200,7 +200,7 @@ async def test_a_waiter_gets_the_result_of_the_run_after_a_stall(queue: Queue, a
     ticket = await queue.enqueue(1, id="a")
     waiting = asyncio.ensure_future(ticket.result(scripted_handlers.TIMEOUT))
     await claim_and_die(app)
-    async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.receive(1, lease=0.3) as claims:
+    async with asyncio.timeout(scripted_handlers.TIMEOUT), queue.receive(1, lease=3) as claims:
         claim = await anext(claims)
         await claim.complete(f"run {claim.attempt} after {claim.stalls} stall")
 
