@@ -242,12 +242,12 @@ async def test_a_cancelled_run_does_not_come_back(queue: Queue) -> None:
 
 async def test_the_heart_keeps_the_lease_and_brings_news(queue: Queue) -> None:
     await queue.enqueue(1, id="a")
-    async with queue.receive(lease=0.15, wait=0) as claims:
+    async with queue.receive(lease=0.6, wait=0) as claims:
         claim = await anext(claims)
         await queue.cancel("a", running=True)
         begun = asyncio.get_running_loop().time()
         # Real time on purpose: the test needs the time at which the lease would have expired.
-        while not claim.cancelled or asyncio.get_running_loop().time() < begun + 0.3:  # noqa: ASYNC110
+        while not claim.cancelled or asyncio.get_running_loop().time() < begun + 0.8:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
         assert not claim.lost
