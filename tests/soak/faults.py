@@ -24,7 +24,7 @@ import psycopg
 from attrs import define, field, frozen
 
 from dibs_conformance.crashes.proxy import Proxy
-from dibs_conformance.servers import PostgresServer, RedisServer
+from dibs_conformance.servers import PostgresServer, RedisServer, ServerUnavailable
 from dibs_conformance.servers.processes import wait_until
 from tests.soak.accounting import Fault
 from tests.source import PROJECT
@@ -96,7 +96,7 @@ class Program:
 
 
 #: Bytes of the disk of each storage. An hour of events must fit.
-DISK_BYTES: Final = 1 << 30
+DISK_BYTES: Final = 400 << 20
 
 
 @contextmanager
@@ -209,8 +209,17 @@ class FaultMaker:
         at = time.time()
         self.server.kill()
         time.sleep(random.uniform(0, 1))
-        self.server.start()
+        self._start_server()
         self.faults.append(Fault("kill_server", at, time.time()))
+
+    def _start_server(self) -> None:
+        """Start the server again. On a busy machine it may read its data for longer than a start may take."""
+        assert self.server is not None
+        try:
+            self.server.start()
+        except ServerUnavailable:
+            if self.server.ended or not wait_until(self.server.is_ready, 300):
+                raise
 
     def cut_network(self) -> None:
         """Cut connections for half a second, in the middle of a request or of a reply."""
@@ -245,7 +254,7 @@ class FaultMaker:
         at = time.time()
         self.disk.fill(random.uniform(0, 2))
         if self.server is not None and self.server.ended:
-            self.server.start()
+            self._start_server()
         self.faults.append(Fault("fill_disk", at, time.time()))
 
     def replace_folder(self) -> None:
@@ -260,7 +269,8 @@ class FaultMaker:
             shutil.copytree(folder, copy)
             new_link.symlink_to(copy)
             new_link.replace(self.link)
-        shutil.rmtree(folder)
+        while folder.exists():  # a process that still reads it may write a file meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
         self.faults.append(Fault("replace_folder", at, time.time()))
 
     def _record(self, kind: str, pids: frozenset[int]) -> None:

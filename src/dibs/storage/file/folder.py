@@ -98,11 +98,15 @@ class Folder:
 
     def is_current(self) -> bool:
         """Return whether the path still names the folder that is open. Raise OSError."""
+        return self.place() == self._identity
+
+    def place(self) -> tuple[int, int] | None:
+        """Return device and inode of the folder that the path names now; None without one. Raise OSError."""
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
-            return False
-        return (found.st_dev, found.st_ino) == self._identity
+            return None
+        return found.st_dev, found.st_ino
 
     def exists(self, name: str) -> bool:
         """Return whether a file exists. A failing `read` takes 3 times as long."""

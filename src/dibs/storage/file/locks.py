@@ -74,6 +74,8 @@ class CommitLock:
         try:
             self._acquire(turn, self._waiting_since + ACQUIRE_TIMEOUT)
         except OSError as error:
+            if not self._directory.is_current():
+                raise FolderReplaced from error
             raise to_write_error(error, f"cannot lock {self._path}") from error
         finally:
             self._waiting_since = None

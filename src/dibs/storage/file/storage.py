@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from dibs.errors import ConfigurationError, NotRunning, OutcomeUnknown, StorageDamaged, StorageUnavailable
+from dibs.errors import (
+    ConfigurationError,
+    NotRunning,
+    OutcomeUnknown,
+    StorageDamaged,
+    StorageError,
+    StorageUnavailable,
+)
 from dibs.model.findings import Finding
 from dibs.model.results import WaitResult
 from dibs.storage.addresses import parse_file_path
@@ -138,6 +145,24 @@ class FileStorage(IndexedStorage):
             raise
 
     def _load_directory(self) -> None:
+        """Read the folder that the path names. If another program replaces it meanwhile, read the new one."""
+        for _ in range(MAX_REOPENS - 1):
+            place = self._directory.place()
+            try:
+                return self._load_folder()
+            except FolderReplaced:
+                self._replay.forget_folder()
+            except StorageError:
+                # The files of a folder that is being removed look like a damaged storage.
+                if self._directory.place() == place:
+                    raise
+                self._replay.forget_folder()
+        try:
+            return self._load_folder()
+        except FolderReplaced:
+            raise self._replaced_again_and_again() from None
+
+    def _load_folder(self) -> None:
         created = self._directory.prepare()
         if created and self._fsync:
             self._sync_parent()
@@ -252,7 +277,10 @@ class FileStorage(IndexedStorage):
                     self._directory.claim_identity()
                 return work()
             self._reopen()
-        raise StorageUnavailable(f"{self._directory.path} is replaced again and again; nothing was written")
+        raise self._replaced_again_and_again()
+
+    def _replaced_again_and_again(self) -> StorageUnavailable:
+        return StorageUnavailable(f"{self._directory.path} is replaced again and again; nothing was written")
 
     def _write_commit(self, index: Index, step: Step, number: int, *, grows: bool) -> None:
         """Write the commit of a step. If the write fails, undo the step in the index and raise.

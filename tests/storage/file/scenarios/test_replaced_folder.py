@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ import pytest
 from dibs import Dibs
 from dibs.errors import StorageDamaged, StorageUnavailable
 from dibs.storage.file import FileStorage, open_url
+from dibs.storage.file.replay import Replay
+from dibs.storage.indexed.index import Step
 from tests.storage.file.child_process import PROJECT
 from tests.storage.file.doubling_app import app, double
 from tests.storage.file.folder import commit, commits, fill, ids_in, opened, request
@@ -170,6 +172,45 @@ async def test_a_folder_of_another_user_is_refused_also_under_an_open_storage(
         await storage.enqueue("q", [request("c")], now=3000)
 
     assert ["a", "b", "c"] == await ids_in(root)
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["open", "reopen"])
+async def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, is_open: bool
+) -> None:
+    """Its files are removed while a process replays them, which must not look like damage."""
+    await fill(root, "a", "b", "c")
+    copies = [shutil.copytree(root, root.with_name(f"copy-{number}")) for number in range(2)]
+    first = root.with_name("first")
+    root.rename(first)
+    root.symlink_to(first)
+
+    def replace(folder: Path) -> None:
+        before = root.resolve()
+        link = root.with_name("next")
+        link.symlink_to(folder)
+        link.rename(root)
+        shutil.rmtree(before)
+
+    def replace_and_read(self: Replay) -> Iterator[Step]:
+        for step in read(self):
+            yield step
+            if copies:
+                replace(copies.pop())
+
+    read = Replay.replay_all_commits
+    async with AsyncExitStack() as stack:
+        storage = opened(root)
+        if is_open:
+            await stack.enter_async_context(storage)
+            replace(copies.pop())
+        monkeypatch.setattr(Replay, "replay_all_commits", replace_and_read)
+        if not is_open:
+            await stack.enter_async_context(storage)
+        await storage.enqueue("q", [request("d")], now=2000)
+
+    assert not copies
+    assert ["a", "b", "c", "d"] == await ids_in(root)
 
 
 async def test_a_partly_removed_folder_is_refused_and_left_alone(root: Path) -> None:
