@@ -3,11 +3,7 @@
     report = certify("file:./scratch")
     report = certify(open_storage)  # a function (location, clock) -> async context manager of Storage
 
-A test for a third-party storage has three lines:
-
-    def test_my_storage_keeps_the_contract():
-        report = certify(open_my_storage)
-        assert report.certified, report.text()
+The docstring of `certify` shows a test for a third-party storage.
 """
 
 from __future__ import annotations
@@ -72,6 +68,15 @@ def certify(
     a part for each level, and the shortest sequence of calls that the kit found for each failure.
 
     Raise Refused for an unknown level, and for a negative budget or number of histories.
+
+    For example, in a test of a storage of your own:
+
+        def test_my_storage_keeps_the_contract():
+            report = certify(open_my_storage, "L2", budget=120)
+            assert report.certified, report.text()
+
+    A function that is passed as `target` must be importable by its name: some tests start processes. For the
+    same reason, a script calls `certify` under `if __name__ == "__main__":`.
     """
     check_level(level)
     check_effort(budget, examples)

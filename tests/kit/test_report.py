@@ -202,7 +202,7 @@ def test_the_badge_shows_the_verdict(found: Findings) -> None:
     expected = {"reached": "L0", "not tested": "no level reached", "broken": "failed at L0"}
 
     assert (
-        f"dibs · {expected[level('L0', found).verdict]} · kit 1.4 · seed 7 · 2026-11-23"
+        f"dibs · {expected[level('L0', found).verdict]} · 60 s for L0 · kit 1.4 · seed 7 · 2026-11-23"
         == badge.attrib["aria-label"]
     )
 
@@ -213,7 +213,7 @@ def test_the_command_writes_page_and_badge(tmp_path: Path) -> None:
 
     assert 0 == done.exit_code
     assert "Certified at L0: histories " in page.read_text("utf-8")
-    assert "dibs · L0 · kit " in badge.read_text("utf-8")
+    assert "dibs · L0 · 1 random histories a level · kit " in badge.read_text("utf-8")
 
 
 def test_each_line_of_the_text_fits_into_80_columns() -> None:

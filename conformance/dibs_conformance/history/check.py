@@ -52,6 +52,12 @@ def check(steps: Iterable[RecordedStep], *, deep: bool | None = None) -> CheckRe
 
     `deep` decides whether R22 is checked, which takes about as long as all other rules. By default it is
     checked for histories of at most `MAX_DEEP_STEPS` steps.
+
+    For example:
+
+        checked = check(read_file(Path("history.jsonl")))
+        if not checked.holds:
+            print(*(f"{one.law}: {one.why}" for one in checked.failures))
     """
     with gc_disabled():
         history = RecordedHistory.from_steps(steps)

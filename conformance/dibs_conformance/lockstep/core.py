@@ -11,7 +11,7 @@ wait, through the handle of the claim.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any, Final, Literal, TypeVar
 
@@ -180,6 +180,15 @@ class LockstepCore:
         self._story.add(verb, self.now, args, answer)
         check_result(verb, answer)
         return answer
+
+    def call_with_ids(
+        self, verb: str, step: Callable[..., Sequence[Any]], queue: str, ids: Sequence[str], **named: Any
+    ) -> None:
+        """Call a verb on a list of ids, and compare its answers with those of the `step` of the oracle."""
+        work = getattr(self.storage, verb)(queue, ids, **self.options(verb, **named), now=self.now)
+        answers = self.call(verb, {"queue": queue, "ids": ids, **named}, work)
+        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now, **named)), tuple(answers))
+        self.after_write(queue)
 
     def pass_time(self, by: int) -> None:
         self.now += by

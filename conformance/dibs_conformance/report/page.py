@@ -50,7 +50,7 @@ def render_page(report: ReportData) -> str:
 
 
 def render_badge(report: ReportData) -> str:
-    """Return an SVG of one line, as "dibs · L3 · kit 1.4 · seed 7 · 2026-11-23".
+    """Return an SVG of one line, as "dibs · L3 · 600 s for L0 to L3 · kit 1.4 · seed 7 · 2026-11-23".
 
     The level is the highest that was reached together with all below it, "failed at L1", or "no level".
     """
@@ -58,7 +58,7 @@ def render_badge(report: ReportData) -> str:
     mark = "broken" if failed else "reached" if report.reached else "not-tested"
     level = f"failed at {failed}" if failed else report.reached or "no level reached"
     left = "dibs"
-    right = " · ".join([level, f"kit {report.kit}", f"seed {report.seed}", report.date])
+    right = " · ".join([level, report.effort, f"kit {report.kit}", f"seed {report.seed}", report.date])
     sizes = [round(CHARACTER * len(text)) + 12 for text in (left, right)]
     return (
         templates()

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 class CertificationReport(ReportData, frozen=True, kw_only=True):
-    """The result of a certification. `text`, `html`, `render_badge`, `json` and `print` render it."""
+    """The result of a certification. `text`, `html`, `badge`, `json` and `print` render it.
+
+    For example, a script that fails with the reasons, and keeps a page:
+
+        report = certify("file:./scratch", "L3", budget=600)
+        Path("report.html").write_text(report.html())
+        if not report.certified:
+            sys.exit(report.text())
+    """
 
     def json(self) -> str:
         """Return the report as JSON: one key for each field, and `verdict`, `failed_at` and `not_tried`."""

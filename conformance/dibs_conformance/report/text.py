@@ -93,8 +93,8 @@ def summary_lines(report: ReportData) -> Iterator[str]:
     for failure in report.failures[-1:]:
         yield f"{failure.law}: {first_line(failure.why)}"
     yield (
-        f"Seed {report.seed}, kit {report.kit}, contract version {report.contract}, {report.date}, "
-        f"{report.seconds:.1f} s"
+        f"Seed {report.seed}, {report.effort}, kit {report.kit}, contract version {report.contract}, "
+        f"{report.date}, {report.seconds:.1f} s"
     )
     yield f"Durability: {report.durability}"
 

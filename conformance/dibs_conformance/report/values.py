@@ -195,6 +195,13 @@ class ReportData(Struct, frozen=True, kw_only=True):
         return next((level.name for level in self.levels if level.failures), "")
 
     @property
+    def effort(self) -> str:
+        """Return the requested effort in words: "60 s for L0 to L3", or "25 random histories a level"."""
+        if self.examples is not None:
+            return f"{self.examples:,} random histories a level"
+        return f"{self.budget:g} s for L0" + (f" to {self.level}" if self.level != "L0" else "")
+
+    @property
     def histories(self) -> int:
         return sum(level.histories for level in self.levels)
 

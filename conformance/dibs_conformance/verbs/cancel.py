@@ -17,17 +17,15 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ending import end_current
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, WITH_SUCCESSOR
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    CallPart,
     Scene,
     Verb,
+    apply_to_id,
     by_ids,
-    check_answer,
     race,
     step_of_each_id,
     with_status,
@@ -78,23 +76,11 @@ def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> 
     return "requested"
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
-    running = part.call.args["running"]
-    [expected] = step(world.oracle, part.call.queue, [part.request], now, running=running)
-    check_answer(world, part, part.request, expected)
-
-
 class CancelCalls(LockstepCore):
     """`cancel`, called in lockstep."""
 
     def cancel(self, queue: str, ids: Sequence[str], *, running: bool) -> None:
-        args = {"ids": ids, "running": running}
-        options = self.options("cancel", running=running)
-        work = self.storage.cancel(queue, ids, **options, now=self.now)
-        answers = self.call("cancel", {"queue": queue, **args}, work)
-        expected = step(self.oracle, queue, ids, self.now, running=running)
-        self.compare(queue, "", tuple(expected), tuple(answers))
-        self.after_write(queue)
+        self.call_with_ids("cancel", step, queue, ids, running=running)
 
 
 class CancelRules(MachineBase):
@@ -109,7 +95,7 @@ VERB = Verb(
     weight=4,
     arguments=build_arguments,
     batch="ids",
-    apply=apply,
+    apply=apply_to_id(step),
     races=(race("cancel", "settle"), race("cancel", "claim", setup=(*GRANTS, ENQUEUE))),
     scenes={"cancel": Scene(WITH_SUCCESSOR, ClientAction(operation="cancel", flag=True))},
     encoding=CallEncoding(step_of_each_id("cancel"), with_status),

@@ -12,18 +12,16 @@ from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction
 from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, RUNNING
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    CallPart,
     Scene,
     StepFields,
     Verb,
+    apply_to_id,
     by_ids,
-    check_answer,
     race,
     step_of_each_id,
     with_status,
@@ -44,19 +42,11 @@ def forget(queue: OracleQueue, id: str, now: int) -> bool:
     return had
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
-    [expected] = step(world.oracle, part.call.queue, [part.request], now)
-    check_answer(world, part, part.request, expected)
-
-
 class ForgetCalls(LockstepCore):
     """`forget`, called in lockstep."""
 
     def forget(self, queue: str, ids: Sequence[str]) -> None:
-        args = {"ids": ids}
-        answers = self.call("forget", {"queue": queue, **args}, self.storage.forget(queue, ids, now=self.now))
-        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now)), tuple(answers))
-        self.after_write(queue)
+        self.call_with_ids("forget", step, queue, ids)
 
 
 class ForgetRules(MachineBase):
@@ -75,7 +65,7 @@ VERB = Verb(
     weight=2,
     arguments=by_ids,
     batch="ids",
-    apply=apply,
+    apply=apply_to_id(step),
     races=(race("forget", "claim", setup=(*GRANTS, ENQUEUE)),),
     scenes={"forget": Scene(RUNNING, ClientAction(operation="forget"))},
     encoding=CallEncoding(step_of_each_id("forget"), recorded_reply),

@@ -12,17 +12,15 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
-from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.verbs.actions import ClientAction
 from dibs_conformance.verbs.situations import FAILED
 from dibs_conformance.verbs.verb import (
     CallEncoding,
-    CallPart,
     Scene,
     Verb,
+    apply_to_id,
     by_ids,
-    check_answer,
     race,
     step_of_each_id,
     with_status,
@@ -66,20 +64,11 @@ def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobDat
     )
 
 
-def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
-    [expected] = step(world.oracle, part.call.queue, [part.request], now)
-    check_answer(world, part, part.request, expected)
-
-
 class RetryFailedCalls(LockstepCore):
     """`retry_failed`, called in lockstep."""
 
     def retry_failed(self, queue: str, ids: Sequence[str]) -> None:
-        args = {"ids": ids}
-        work = self.storage.retry_failed(queue, ids, now=self.now)
-        answers = self.call("retry_failed", {"queue": queue, **args}, work)
-        self.compare(queue, "", tuple(step(self.oracle, queue, ids, self.now)), tuple(answers))
-        self.after_write(queue)
+        self.call_with_ids("retry_failed", step, queue, ids)
 
 
 class RetryFailedRules(MachineBase):
@@ -94,7 +83,7 @@ VERB = Verb(
     weight=2,
     arguments=by_ids,
     batch="ids",
-    apply=apply,
+    apply=apply_to_id(step),
     races=(race("retry_failed", "enqueue", setup=FAILED),),
     scenes={"retry_failed": Scene(FAILED, ClientAction(operation="retry_failed"))},
     encoding=CallEncoding(step_of_each_id("retry_failed"), with_status),

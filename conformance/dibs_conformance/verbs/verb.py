@@ -207,6 +207,17 @@ def ids_in_arguments(call: ClientCall) -> Iterator[str]:
         yield from (then.job.id for then in getattr(args.get("end"), "then", ()))
 
 
+def apply_to_id(step: Callable[..., Sequence[Any]]) -> ApplyPart:
+    """Return the `apply` of a verb on a list of ids. `step` is its model step, with the same arguments."""
+
+    def apply(world: PossibleWorld, part: CallPart, now: int) -> None:
+        named = {name: value for name, value in part.call.args.items() if name != "ids"}
+        [expected] = step(world.oracle, part.call.queue, [part.request], now, **named)
+        check_answer(world, part, part.request, expected)
+
+    return apply
+
+
 # -- steps of histories ------------------------------------------------------------------------------
 
 
