@@ -1,8 +1,8 @@
 """Measure rows per second between Spark and a storage: `python -m benchmarks.spark_rows [--rows N] [--rounds
 N]`.
 
-Each round also measures baselines with the same rows on the same Postgres: psycopg's COPY and ADBC in data
-sources in Python, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's
+Each round also measures baselines with the same rows on the same Postgres: psycopg's COPY in a data
+sink in Python, and Spark's JDBC source and sink, if `--jdbc` names a JAR or Debian's
 libpostgresql-jdbc-java is installed. They write a plain table with a primary key, without deduplication or
 other guarantees, so they are the limit of what a queue can reach. Reads are compared like with like: all
 columns of `jobs` with a plain table of as many columns, and the columns id and payload with a plain table of
@@ -154,7 +154,7 @@ def baselines(
 ) -> dict[str, Callable[[], Any]]:
     """Return the steps without a queue. With `wide`, all columns of the jobs on Postgres are read, too."""
     calls: dict[str, Callable[[], Any]] = {}
-    for kind in ("copy", "adbc", *(("jdbc",) if jdbc else ())):
+    for kind in ("copy", *(("jdbc",) if jdbc else ())):
         with psycopg.connect(postgres) as connection:
             for name in (suffix, f"few_{suffix}"):
                 connection.execute(TABLE.format(f"{kind}_{name}"))
@@ -165,8 +165,6 @@ def baselines(
     if wide:
         # A table of the same rows with the columns of `jobs`, filled before the clock starts.
         calls["(prepare the wide table)"] = partial(copy_jobs, postgres, f"rows_{suffix}", all_columns)
-        calls["ADBC read postgres, all columns"] = partial(read_adbc, spark, postgres, all_columns)
-    calls["ADBC read postgres, 2 columns"] = partial(read_adbc, spark, postgres, f"adbc_{suffix}")
     if jdbc:
         options = jdbc_options(postgres)
         for title, table in (("2", f"jdbc_{suffix}"), *((("all", all_columns),) if wide else ())):
@@ -185,7 +183,7 @@ def write_jobs(url: str, rows: DataFrame, suffix: str) -> None:
 
 
 def write_plain(url: str, kind: str, rows: DataFrame, suffix: str) -> None:
-    """Append rows to a plain table with COPY, ADBC or JDBC."""
+    """Append rows to a plain table with COPY or JDBC."""
     table = f"{kind}_{suffix}"
     if kind == "jdbc":
         options = jdbc_options(url) | {"dbtable": table, "batchsize": "1000"}
@@ -202,10 +200,6 @@ def copy_jobs(url: str, schema: str, table: str) -> None:
 
 def read_jdbc(spark: SparkSession, options: Mapping[str, str]) -> None:
     read_to_noop(spark.read.format("jdbc").options(**options).load())
-
-
-def read_adbc(spark: SparkSession, url: str, table: str) -> None:
-    read_to_noop(spark_drivers.frame(spark, url, table))
 
 
 def read_constants(spark: SparkSession, rows: int, columns: str) -> None:
@@ -284,7 +278,6 @@ def main() -> None:
         spark = session("dibs rows", master="local[2]", config=config)
         stack.callback(spark.stop)
         spark.dataSource.register(spark_drivers.CopySource)
-        spark.dataSource.register(spark_drivers.AdbcSource)
         spark.dataSource.register(ConstantsSource)
         urls = {"file": f"file:{folder}/NAME", "redis": redis, "postgres": postgres}
         chosen = {name: url for name, url in urls.items() if name in options.storages.split(",")}

@@ -44,7 +44,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dibs.storage.postgres": (
         ("queries",),
         ("codec",),
-        ("column_query", "migrate"),
+        ("migrate",),
         ("network",),
         ("diagnosis", "line_starts", "vacuum", "wakeups"),
         ("session",),

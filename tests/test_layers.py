@@ -115,8 +115,6 @@ THIRD_PARTY = {
     "cronsim": ("model",),
     # The extra dibs[crypto]: serdes that encrypt or sign.
     "cryptography": ("client",),
-    "adbc_driver_manager": ("spark",),
-    "adbc_driver_postgresql": ("spark",),
     "asgiref": ("django",),
     "deltalake": ("spark",),
     "django": ("django",),

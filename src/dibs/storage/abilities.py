@@ -7,16 +7,14 @@ A storage declares in its `Capabilities` what the contract and the kit must know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast
-
-from attrs import field, frozen
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from dibs.model.check_jobs import CheckedBatch
 from dibs.model.findings import Finding
 from dibs.model.job import Outcome
 from dibs.model.request_columns import RequestColumns
 from dibs.model.requests import QueueStep
-from dibs.model.results import ClaimResult, EnqueueResult, EnqueueStatus, SettleAndClaimResult, State
+from dibs.model.results import ClaimResult, EnqueueResult, EnqueueStatus, SettleAndClaimResult
 from dibs.storage.protocol import Storage
 
 A = TypeVar("A")
@@ -157,53 +155,6 @@ class ManyQueues(Protocol):
         ...
 
 
-ColumnTable = Literal["jobs", "outcomes"]
-
-#: The column of a ColumnQuery that holds all numbers of a row.
-NUMBERS_COLUMN: Final = "numbers"
-#: The number that stands for null. No number of a job or an outcome is negative, except priorities.
-NULL_NUMBER: Final = -(2**63) + 1
-
-
-@frozen
-class ColumnQuery:
-    """A statement of SQL that reads the requested columns, and where to run it.
-
-    It returns a column for each name that is not in `numbers`. The numbers of a row come together in the
-    bytes column NUMBERS_COLUMN, if there are any.
-    """
-
-    #: A connection string of libpq; it may have a password.
-    connection: str = field(repr=False)
-    sql: str
-    #: The columns in NUMBERS_COLUMN, each as a big-endian integer of 64 bits, with NULL_NUMBER for null. The
-    #: driver takes 40 to 55 ns for each value or null of a separate column.
-    numbers: tuple[str, ...] = ()
-
-
-class ColumnQueries(Protocol):
-    """The method of a storage whose server runs SQL. It has no part in the queue semantics."""
-
-    async def column_query(
-        self,
-        table: ColumnTable,
-        queue: str,
-        columns: Sequence[str],
-        *,
-        state: State | None = None,
-        after: str | None = None,
-        until: str | None = None,
-    ) -> ColumnQuery:
-        """Return the query of the current jobs and successors of a queue, or of its kept outcomes.
-
-        `state` and the cursors have the meaning of `list`; None stands for all ids. The columns are the
-        fields of Job, JobData, ActiveRun and Outcome with these types: times are ms; `attributes`, `error`,
-        `origin` and `progress` are JSON texts; `handed_off` and `cancel_requested` are the numbers 0 and 1;
-        `memo_bytes` is the size of the memo.
-        """
-        ...
-
-
 class Compaction(Protocol):
     """The method of a storage that rewrites its data now and then, as in a checkpoint or a vacuum."""
 
@@ -241,7 +192,7 @@ _METHODS: Final[dict[type[Any], tuple[str, ...]]] = {
     kind: tuple(name for name in vars(kind) if not name.startswith("_"))
     for kind in (
         *(DirectEnqueue, BlockingEnqueue, EndWatches, LockWaits),
-        *(KeySets, ColumnQueries, Compaction, Diagnosis),
+        *(KeySets, Compaction, Diagnosis),
     )
 }
 _SECOND_WAYS: Final[frozenset[type[Any]]] = frozenset((DirectEnqueue, BlockingEnqueue, EndWatches, LockWaits))

@@ -7,29 +7,24 @@ that a retried task reads the same events.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, cast, get_args
+from typing import Final, cast
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from dibs.errors import Refused, StorageError
+from dibs.errors import Refused
 from dibs.model.results import State
 from dibs.spark.connection import StorageConnection
 from dibs.spark.executors import Shipped, freeze_imports
 from dibs.spark.schemas import struct_type
-from dibs.spark.source.arrow_rows import has_arrow_driver, read_batches, storage_columns, to_table_batch
 from dibs.spark.source.options import ReadOptions
 from dibs.spark.source.pages import id_ranges, log_pages, offset_ranges, record_pages
 from dibs.spark.source.pushdown import Predicates, split_filters
 from dibs.spark.source.record_columns import ITEMS, Item, passing_items, to_record_batch
-from dibs.storage.abilities import ColumnQueries, ColumnQuery, ColumnTable, ability
-
-logger: Final = logging.getLogger("dibs.spark")
 
 #: Table -> the column with the state of an id, and its possible values.
 STATES: Final[dict[str, tuple[str, tuple[State, ...]]]] = {
@@ -42,8 +37,7 @@ class QueuePartition(ds.InputPartition):
     """The input of one task: a part of the ids or of the log of one queue.
 
     Ids are given one by one in `ids`, or as a range of all ids or of the ids in one `state`. The range is
-    behind `after` and up to `until`; for a log these are offsets. `query` reads the range as columns, if the
-    storage runs SQL.
+    behind `after` and up to `until`; for a log these are offsets.
     """
 
     def __init__(
@@ -54,7 +48,6 @@ class QueuePartition(ds.InputPartition):
         ids: tuple[str, ...] | None = None,
         after: str | None = None,
         until: str | None = None,
-        query: ColumnQuery | None = None,
     ) -> None:
         super().__init__(queue)
         self.queue = queue
@@ -62,7 +55,6 @@ class QueuePartition(ds.InputPartition):
         self.ids = ids
         self.after = after
         self.until = until
-        self.query = query
 
 
 class TableReader(Shipped, ds.DataSourceReader):
@@ -108,28 +100,7 @@ class TableReader(Shipped, ds.DataSourceReader):
             return
         for state in states if states is not None and len(states) <= 1 else (None,):
             for start, stop in id_ranges(connection, queue, state, self._options.partitions):
-                query = self._column_query(connection, queue, state, start, stop)
-                yield QueuePartition(queue, state=state, after=start, until=stop, query=query)
-
-    def _column_query(
-        self,
-        connection: StorageConnection,
-        queue: str,
-        state: State | None,
-        after: str | None,
-        until: str | None,
-    ) -> ColumnQuery | None:
-        """Return the query of a range of ids, which a task can run without opening the storage."""
-        queries, table = ability(connection.storage, ColumnQueries), self._options.table
-        if queries is None or table not in get_args(ColumnTable):
-            return None
-        names = [*self._schema.names, *(predicate.column.name for predicate in self._predicates.predicates)]
-        columns = storage_columns(names)
-        return connection.run(
-            queries.column_query(
-                cast("ColumnTable", table), queue, columns, state=state, after=after, until=until
-            )
-        )
+                yield QueuePartition(queue, state=state, after=start, until=stop)
 
     def _states(self) -> list[State] | None:
         column, states = STATES[self._options.table]
@@ -143,26 +114,9 @@ class TableReader(Shipped, ds.DataSourceReader):
             # Spark passes an empty partition if the plan has no partitions.
             return
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        batches = self._read_columns(part, schema)
-        if batches is not None:
-            yield from batches
-        else:
-            with StorageConnection(self._options.url) as connection:
-                yield from self._read_rows(connection, part, schema)
+        with StorageConnection(self._options.url) as connection:
+            yield from self._read_rows(connection, part, schema)
         freeze_imports()
-
-    def _read_columns(self, part: QueuePartition, schema: pa.Schema) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows as columns of a storage that runs SQL; None for other storages and tables."""
-        if part.query is None or not has_arrow_driver():
-            return None
-        try:
-            batches = read_batches(part.query)
-        except StorageError as error:
-            # For example behind a pooler that keeps no prepared statements.
-            logger.warning("%s; reading row by row", error)
-            return None
-        predicates = self._predicates.predicates
-        return (to_table_batch(part.queue, raw, schema, predicates) for raw in batches)
 
     def _read_rows(
         self, connection: StorageConnection, part: QueuePartition, schema: pa.Schema

@@ -10,25 +10,20 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from msgspec import UNSET, UnsetType
 from psycopg import BaseConnection
-from psycopg.conninfo import make_conninfo
 
 from dibs.errors import Refused, StorageDamaged
 from dibs.model.findings import Finding
 from dibs.model.limits import LIMITS, Limits
 from dibs.model.requests import EnqueueRequest, Settlement
-from dibs.model.results import State
 from dibs.storage import checks, clock
-from dibs.storage.abilities import ColumnQuery, ColumnTable
 from dibs.storage.postgres import diagnosis
 from dibs.storage.postgres.codec import parameters
 from dibs.storage.postgres.codec.parameters import sendable_id
 from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import UnreadableRow
-from dibs.storage.postgres.column_query import column_query, packed_numbers
 from dibs.storage.postgres.line_starts import LineStarts
 from dibs.storage.postgres.network.address import PostgresAddress
 from dibs.storage.postgres.network.server import PostgresDatabase
-from dibs.storage.postgres.queries import quote_identifier
 from dibs.storage.postgres.vacuum import Vacuum
 from dibs.storage.postgres.wakeups.wait import PostgresWaits
 from dibs.storage.protocol import Clock
@@ -200,21 +195,6 @@ class PostgresSession:
     def refuse_other_database(self, connection: BaseConnection[Any]) -> Refused:
         """Return the Refused for a caller's connection to a database without the schema of this storage."""
         return self._server.refuse_other_database(connection)
-
-    async def column_query(
-        self,
-        table: ColumnTable,
-        queue: str,
-        columns: Sequence[str],
-        *,
-        state: State | None = None,
-        after: str | None = None,
-        until: str | None = None,
-    ) -> ColumnQuery:
-        schema = quote_identifier(self._server.queries.plain)
-        sql = column_query(schema, table, queue, columns, state=state, after=after, until=until)
-        connection = make_conninfo(**await self._server.connection_params())
-        return ColumnQuery(connection, sql, packed_numbers(columns))
 
     async def register_queues(self, queues: Sequence[str]) -> None:
         """Insert the rows of new queues, in a separate transaction that commits at once.
