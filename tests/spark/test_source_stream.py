@@ -17,6 +17,9 @@ import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from dibs.spark.schemas import struct_type
+from dibs.spark.source.options import stream_options
+from dibs.spark.source.stream_reader import EventStreamReader
 from tests.spark.source_storages import SHARED, at, log, records, run_some, wait_until
 from tests.spark.source_stream import BATCH, SINKS, commits, finished, followed, into
 from tests.storage_urls import new_url
@@ -49,6 +52,26 @@ def copies_in(url: str) -> list[str]:
 
 def offsets_in(url: str) -> list[str]:
     return [offset for offset, _ in at(url, lambda storage: log(storage, "work"))]
+
+
+def test_max_events_bounds_a_micro_batch_of_more_queues(tmp_path: Path) -> None:
+    """Seven queues with 4 events each, and batches of 3 events: no queue has to wait for ever."""
+    url, names = f"file:{tmp_path}/jobs", [f"q{number}" for number in range(7)]
+    for name in names:
+        run_jobs(url, 0, 4, name)
+    lengths = {name: [offset for offset, _ in at(url, lambda s, n=name: log(s, n))] for name in names}  # type: ignore[misc]
+    options = stream_options({"url": url, "max_events": "3"})
+    reader = EventStreamReader(options, struct_type("events"))
+    position, sizes = reader.initialOffset(), list[int]()
+    while True:
+        end = reader.latestOffset(position, reader.getDefaultReadLimit())
+        if end == position:
+            break
+        sizes.append(sum(position[name] < offset <= end[name] for name in names for offset in lengths[name]))
+        position = end
+
+    assert max(sizes) <= 3
+    assert sum(map(len, lengths.values())) == sum(sizes)
 
 
 @pytest.mark.parametrize("scheme", SHARED)

@@ -43,6 +43,8 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
         self._schema = check_schema(options.table, schema)
         #: With the trigger availableNow: the offset at which the query stops.
         self._target: StreamOffset | None = None
+        #: Number of micro-batches that this process has planned.
+        self._turn = 0
 
     # -- offsets -------------------------------------------------------------------------------------
 
@@ -63,7 +65,8 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
             # Keep the offset of a queue that was deleted, or that was created after the target was set.
             ends = {**start, **ends}
             if isinstance(limit, ReadMaxRows):
-                ends = _limit_offset(connection, start, ends, limit.max_rows)
+                ends = _limit_offset(connection, start, ends, limit.max_rows, self._turn)
+                self._turn += 1
         # The end must never be before `start`, which a micro-batch in the checkpoint has reached.
         return {queue: max(end, start.get(queue, "")) for queue, end in ends.items()}
 
@@ -116,17 +119,22 @@ class EventStreamReader(Shipped, ds.DataSourceStreamReader, SupportsTriggerAvail
 
 
 def _limit_offset(
-    connection: StorageConnection, start: StreamOffset, ends: StreamOffset, most: int
+    connection: StorageConnection, start: StreamOffset, ends: StreamOffset, most: int, turn: int
 ) -> StreamOffset:
     """Return offsets at most `most` events after `start`.
 
     Each queue gets the same share of the events, so that the backlog of one queue does not delay
-    another.
+    another. Of more queues than `most`, other ones get their share in each turn.
     """
     behind = [queue for queue, end in sorted(ends.items()) if end > start.get(queue, "")]
-    share = max(1, most // max(1, len(behind)))
+    if len(behind) > most:
+        first = turn * most % len(behind)
+        behind = [*behind[first:], *behind[:first]][:most]
+    share = most // max(1, len(behind))
     return {
-        queue: _offset_after(connection, queue, start.get(queue, ""), end, share) if queue in behind else end
+        queue: _offset_after(connection, queue, start.get(queue, ""), end, share)
+        if queue in behind
+        else start.get(queue, "")
         for queue, end in ends.items()
     }
 
