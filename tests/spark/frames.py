@@ -1,10 +1,10 @@
-"""DataFrames made of events and slots, without the data source, for tests that have them as values."""
+"""Tables of Arrow made of events and slots, for tests that have them as values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,9 +12,6 @@ from dibs.model.events import LogEvent
 from dibs.model.job import Job, Slot, Successor
 from dibs.spark.history.tables import JOB_COLUMNS
 from dibs.spark.schemas import arrow_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENTS = pa.schema([*arrow_schema("events"), *((name, pa.string()) for name in JOB_COLUMNS)])
@@ -43,9 +40,8 @@ def ms(moment: datetime) -> int:
     return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
-def events_frame(spark: SparkSession, events: Iterable[tuple[str, str, LogEvent]]) -> DataFrame:
-    rows = [event_row(*one) for one in events]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=EVENTS))
+def events_table(events: Iterable[tuple[str, str, LogEvent]]) -> pa.Table:
+    return pa.Table.from_pylist([event_row(*one) for one in events], schema=EVENTS)
 
 
 def event_row(queue: str, offset: str, event: LogEvent) -> dict[str, Any]:
@@ -60,14 +56,14 @@ def event_row(queue: str, offset: str, event: LogEvent) -> dict[str, Any]:
     }
 
 
-def live_frame(spark: SparkSession, live: Iterable[tuple[str, Slot]]) -> DataFrame:
+def live_table(live: Iterable[tuple[str, Slot]]) -> pa.Table:
     rows = []
     for queue, slot in live:
         if slot.current:
             rows.append(live_row(queue, slot.current.id, slot.current))
             if slot.successor:
                 rows.append(live_row(queue, slot.current.id, slot.successor))
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=LIVE))
+    return pa.Table.from_pylist(rows, schema=LIVE)
 
 
 def live_row(queue: str, id: str, job: Job | Successor) -> dict[str, Any]:
@@ -84,5 +80,5 @@ def live_row(queue: str, id: str, job: Job | Successor) -> dict[str, Any]:
     }
 
 
-def starts_frame(spark: SparkSession, starts: Mapping[str, int]) -> DataFrame:
-    return spark.createDataFrame([*starts.items()], "queue string, start bigint")
+def starts_table(starts: Mapping[str, int]) -> pa.Table:
+    return pa.table({"queue": [*starts], "start": pa.array(starts.values(), pa.int64())})

@@ -1,33 +1,26 @@
+"""The definitions in SQL, run unchanged by Spark and DuckDB, against the plain computation."""
+
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import functions as f
 
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
-from dibs.spark.history.spark_engine.metrics import (
-    changes_of_ended,
-    changes_of_live,
-    difference,
-    ids_from,
-    merge_ids,
-    metrics_of,
-    runs_from,
-    union,
-)
-from dibs.spark.history.spark_engine.storage_sources import without_ended
-from dibs.spark.history.tables import MINUTE
+from dibs.spark.history.duckdb_engine import add_sources, connect
+from dibs.spark.history.engines import bounds
+from dibs.spark.history.queries import statement
+from dibs.spark.history.spark_engine import run_statement
+from dibs.spark.history.tables import MINUTE, table_schema
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
-from tests.spark.frames import events_frame, live_frame, ms, starts_frame
+from tests.spark.frames import LIVE, events_table, live_table, ms, starts_table
 from tests.spark.random_day import BEGIN, QUEUES, RandomDay
 from tests.spark.storage_contents import all_events, all_slots
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Events = list[tuple[str, LogEvent]]
 Live = list[tuple[str, Slot]]
@@ -42,14 +35,50 @@ def horizon_of(events: Events, live: Live) -> int:
     return max([event.at for _, event in events] + runs + waiting)
 
 
-def rows_of(frame: DataFrame) -> dict[tuple[str, int], dict[str, Any]]:
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(params=["duckdb", "spark"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run a definition with tables of Arrow as sources, and return its rows."""
+
+    def run_duckdb(name: str, table: str = "", **sources: pa.Table) -> list[dict[str, Any]]:
+        with connect() as database:
+            add_sources(database, sources)
+            found: list[dict[str, Any]] = (
+                database.sql(statement(name, *sources, table=table)).to_arrow_table().to_pylist()
+            )
+            return found
+
+    def run_spark(name: str, table: str = "", **sources: pa.Table) -> list[dict[str, Any]]:
+        spark = request.getfixturevalue("spark")
+        frames = {source: spark.createDataFrame(rows) for source, rows in sources.items()}
+        found: list[dict[str, Any]] = (
+            run_statement(spark, statement(name, *sources, table=table), frames).toArrow().to_pylist()
+        )
+        return found
+
+    return run_duckdb if request.param == "duckdb" else run_spark
+
+
+def metrics_of(
+    run: Run, events: pa.Table, live: pa.Table, starts: Mapping[str, int], horizon: int
+) -> dict[tuple[str, int], dict[str, Any]]:
     rows = {}
-    for row in frame.collect():
-        events = row.asDict()
-        key = events.pop("queue"), ms(events.pop("minute"))
+    for row in run(
+        "metrics",
+        "metrics",
+        events=events,
+        live=live,
+        old_live=LIVE.empty_table(),
+        old_metrics=table_schema("metrics").empty_table(),
+        starts=starts_table(starts),
+        bounds=bounds(horizon),
+    ):
+        key = row.pop("queue"), ms(row.pop("minute"))
         assert key not in rows
-        del events["date"]
-        rows[key] = events
+        del row["date"]
+        rows[key] = row
     return rows
 
 
@@ -63,24 +92,19 @@ async def day() -> RandomDay:
     return day
 
 
-async def test_every_minute_has_the_expected_metrics(spark: SparkSession, day: RandomDay) -> None:
+async def test_every_minute_has_the_expected_metrics(run: Run, day: RandomDay) -> None:
     events, live = await all_events(day.storage), await all_slots(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
     kinds = {event.kind for _, event in pairs}
 
-    found = metrics_of(
-        events_frame(spark, events),
-        live_frame(spark, live),
-        starts_frame(spark, dict.fromkeys(QUEUES, 0)),
-        horizon,
-    )
+    found = metrics_of(run, events_table(events), live_table(live), dict.fromkeys(QUEUES, 0), horizon)
 
     assert set(expected_history.ENDS) <= kinds
-    assert expected_history.metrics(pairs, live, horizon) == rows_of(found)
+    assert expected_history.metrics(pairs, live, horizon) == found
 
 
-async def test_metrics_from_a_minute_on_need_only_later_events(spark: SparkSession, day: RandomDay) -> None:
+async def test_metrics_from_a_minute_on_need_only_later_events(run: Run, day: RandomDay) -> None:
     events, live = await all_events(day.storage), await all_slots(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     horizon = horizon_of(pairs, live)
@@ -89,41 +113,48 @@ async def test_metrics_from_a_minute_on_need_only_later_events(spark: SparkSessi
         start = sorted(minute for _, minute in expected)[int(len(expected) * share)]
         late = [row for row in events if row[2].at >= start]
 
-        found = metrics_of(
-            events_frame(spark, late), live_frame(spark, live), starts_frame(spark, {"mail": start}), horizon
-        )
+        found = metrics_of(run, events_table(late), live_table(live), {"mail": start}, horizon)
 
-        assert {k: v for k, v in expected.items() if k[0] == "mail" and k[1] >= start} == rows_of(found)
+        assert {k: v for k, v in expected.items() if k[0] == "mail" and k[1] >= start} == found
 
 
-async def test_runs_and_ids_are_as_expected(spark: SparkSession, day: RandomDay) -> None:
+async def test_runs_and_ids_are_as_expected(run: Run, day: RandomDay) -> None:
     events = await all_events(day.storage)
     pairs = [(queue, event) for queue, _, event in events]
     columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = runs_from(events_frame(spark, events)).select(*columns).collect()
+    runs = {tuple(row[name] for name in columns) for row in run("runs", "runs", events=events_table(events))}
     half = len(events) // 2
-    parts = (ids_from(events_frame(spark, part)) for part in (events[:half], events[half:]))
-    ids = merge_ids(union(*parts, single=False))
+    parts = [
+        pa.Table.from_pylist(run("ids", "ids", events=events_table(part)), schema=table_schema("ids"))
+        for part in (events[:half], events[half:])
+    ]
+    # Rows of one id and day become one; without a day, all rows of the id.
+    merged = pa.concat_tables(parts)
+    merged = merged.set_column(merged.schema.names.index("date"), "date", pa.nulls(len(merged), pa.date32()))
     found = {}
-    for row in ids.collect():
-        values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.asDict().items()}
-        del values["date"]
+    for row in run("ids_merged", "ids", merged=merged):
+        values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
+        assert values.pop("date") == datetime.fromtimestamp(values["last_end_at"] / 1000, UTC).date()
         found[values.pop("queue"), values.pop("id")] = values
 
-    assert expected_history.runs(pairs) == {tuple(row) for row in runs}
+    assert expected_history.runs(pairs) == runs
     assert expected_history.ids(pairs) == found
 
 
-async def test_metrics_before_the_first_difference_are_unchanged(spark: SparkSession, day: RandomDay) -> None:
+async def test_metrics_before_the_first_difference_are_unchanged(run: Run, day: RandomDay) -> None:
     """A job that was live and has ended since makes the same changes to the past as when it was live."""
     events, live = await all_events(day.storage), await all_slots(day.storage)
-    before = changes_of_live(live_frame(spark, live), day.now)
     old = expected_history.metrics([(queue, event) for queue, _, event in events], live, day.now)
     then = day.now
     await day.advance(150)
     later, now = await all_events(day.storage), await all_slots(day.storage)
-    new = changes_of_ended(events_frame(spark, [row for row in later if row not in events]))
-    found = difference(new.unionByName(changes_of_live(live_frame(spark, now), then)), before).collect()
+    found = run(
+        "changed",
+        events=events_table([row for row in later if row not in events]),
+        live=live_table(now),
+        old_live=live_table(live),
+        bounds=bounds(then, then),
+    )
     starts = {row["queue"]: row["start"] // MINUTE * MINUTE for row in found}
     recounted = expected_history.metrics([(queue, event) for queue, _, event in later], now, day.now)
 
@@ -136,7 +167,7 @@ def untouched(rows: dict[tuple[str, int], Any], starts: dict[str, int]) -> dict[
     return {key: row for key, row in rows.items() if key[1] < starts[key[0]]}
 
 
-def test_the_last_record_of_a_live_id_and_its_later_events_count(spark: SparkSession) -> None:
+def test_the_last_record_of_a_live_id_and_its_later_events_count(run: Run) -> None:
     read = [
         # Claimed between two pages.
         ("claimed", "waiting", 1, None, 0),
@@ -152,17 +183,18 @@ def test_the_last_record_of_a_live_id_and_its_later_events_count(spark: SparkSes
         ("mail", "1", LogEvent(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
         ("mail", "2", LogEvent(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
     ]
-    frame = spark.createDataFrame(read, "id string, state string, first long, fence long, seen long")
-    never = f.timestamp_millis(f.lit(None).cast("long"))
-    whole = dict.fromkeys(("enqueued_at", "due_at", "claimed_at"), never)
-    data = dict.fromkeys(("key", "flow", "memo_bytes"), f.lit(None))
-    live = without_ended(
-        frame.withColumns({"queue": f.lit("mail"), "date": f.lit(None), **whole, **data}),
-        events_frame(spark, events),
+    schema = pa.schema([*LIVE, ("seen", pa.int64()), ("date", pa.date32())])
+    names = ("id", "state", "first", "fence", "seen")
+    rows = [{"queue": "mail", **dict(zip(names, row, strict=True))} for row in read]
+    live = run(
+        "live",
+        "live",
+        live_read=pa.Table.from_pylist(rows, schema=schema),
+        events=events_table(events),
     )
 
     assert {
         ("claimed", "active", 1, 10),
         ("back", "waiting", 2, None),
         ("back since", "waiting", 5, None),
-    } == {tuple(row) for row in live.select("id", "state", "first", "fence").collect()}
+    } == {tuple(row[name] for name in ("id", "state", "first", "fence")) for row in live}

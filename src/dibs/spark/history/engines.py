@@ -1,8 +1,8 @@
-"""The interface of the engines that compute tables: Spark, or DuckDB in this process.
+"""The interface of the engines that run the definitions of the tables: Spark, or DuckDB in this process.
 
 An engine reads and writes Parquet files in local folders. It knows neither generations nor the store of
-the warehouse, so that every store works with both engines. Both write the same values;
-tests/spark/test_history_engines.py compares them.
+the warehouse, so that every store works with both engines. Both run the same statements
+(queries/__init__.py) and write the same values; tests/spark/test_history_engines.py compares them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from dibs.errors import ConfigurationError
-from dibs.spark.history.storage_reads import ReadPlan
+from dibs.spark.history.queries import statement
+from dibs.spark.history.storage_reads import ReadPart
 from dibs.spark.history.warehouse.draft import WarehouseDraft
 
 EngineName = Literal["auto", "spark", "duckdb"]
@@ -22,63 +25,46 @@ EngineName = Literal["auto", "spark", "duckdb"]
 INSTALL_COMMAND: Final = "pip install 'dibs[history]'"
 
 
+class TableFiles(NamedTuple):
+    """Parquet files with rows of a table."""
+
+    table: str
+    files: Sequence[Path]
+
+
+#: Name in a statement -> its rows.
+Sources = Mapping[str, TableFiles | pa.Table]
+
+
 class Engine(Protocol):
-    """The computations of an increment. Each method that writes files puts them below
-    `draft.staging(name)`.
-    """
+    """A program that runs statements. What it writes is below `draft.staging(name)`."""
 
     @property
     def tasks(self) -> int:
         """Number of ranges into which a long log is divided, to be read in parallel."""
 
-    def read_live(self, url: str, queues: Sequence[str]) -> None:
-        """Write the live jobs of a storage under the name `live-read`; without `queues`, of all queues.
+    def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> None:
+        """Write the rows of `parts` of a storage under the name `table`, without partitions."""
 
-        An id may be there several times; the row with the highest `seen` counts.
-        """
+    def write(self, name: str, table: str, sql: str, sources: Sources) -> None:
+        """Write the rows of a statement by queue and day, with the columns of `table`."""
 
-    def read_events(self, url: str, plan: ReadPlan) -> None:
-        """Write the events of a plan under the name `events`."""
+    def rows(self, sql: str, sources: Sources) -> list[Any]:
+        """Return the rows of a statement."""
 
-    def write_live(self, read: Sequence[Path], new: Sequence[Path]) -> None:
-        """Write `live`: the jobs in `read`, except jobs that ended by the events in `new`.
 
-        An active job whose attempt ended without ending the job, for example by a retry, becomes waiting.
-        """
+def write_table(
+    engine: Engine, table: str, sources: Sources, *, name: str = "", definition: str = ""
+) -> None:
+    """Write a table by its definition under a name, by default that of the table."""
+    sql = statement(definition or table, *sources, table=table)
+    engine.write(name or table, table, sql, sources)
 
-    def first_changed_minutes(
-        self, new: Sequence[Path], live: Sequence[Path], old_live: Sequence[Path], before: int, now: int
-    ) -> dict[str, int]:
-        """Return queue -> first minute (ms) whose metrics have changed, for the queues with changes.
 
-        `before` and `now` are the old and the new horizon in ms.
-        """
-
-    def write_runs(self, events: Sequence[Path]) -> None:
-        """Write `runs`: one row for each attempt that ended by these events."""
-
-    def write_metrics(
-        self,
-        events: Sequence[Path],
-        live: Sequence[Path],
-        old: Sequence[Path],
-        starts: Mapping[str, int],
-        horizon: int,
-        end: int | None,
-    ) -> None:
-        """Write `metrics`: of each queue in `starts`, its minutes from the start (ms) up to `end`.
-
-        The other minutes of these queues are those in `old`.
-        """
-
-    def write_ids(self, events: Sequence[Path]) -> None:
-        """Write `ids`: one row for each id that ended by these events, on the day of its latest end."""
-
-    def merge_files(self, table: str, files: Sequence[Path], name: str) -> None:
-        """Write the rows of several files of a table under `name`, as one file for each partition.
-
-        In a partition of `ids`, the rows of one id become one row.
-        """
+def bounds(horizon: int, before: int = 0, until: int | None = None) -> pa.Table:
+    """Return the source `bounds`: one row with times in ms."""
+    names = {"horizon": horizon, "before": before, "until": until}
+    return pa.table({name: pa.array([value], pa.int64()) for name, value in names.items()})
 
 
 @contextmanager
@@ -90,7 +76,7 @@ def open_engine(name: EngineName, draft: WarehouseDraft) -> Iterator[Engine]:
         with open_duckdb(draft) as engine:
             yield engine
     else:
-        from dibs.spark.history.spark_engine.engine import open_spark  # noqa: PLC0415
+        from dibs.spark.history.spark_engine import open_spark  # noqa: PLC0415
         from dibs.spark.java import session  # noqa: PLC0415
 
         with open_spark(session("dibs history"), draft) as engine:

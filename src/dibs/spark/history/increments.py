@@ -12,13 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 from attrs import field, frozen
 from msgspec.structs import replace
 
 from dibs.errors import Refused
 from dibs.spark.connection import shared_url
-from dibs.spark.history.engines import Engine, EngineName, open_engine
-from dibs.spark.history.storage_reads import ReadPlan, plan_read, source_name
+from dibs.spark.history.engines import (
+    Engine,
+    EngineName,
+    Sources,
+    TableFiles,
+    bounds,
+    open_engine,
+    write_table,
+)
+from dibs.spark.history.queries import statement
+from dibs.spark.history.storage_reads import ReadPlan, plan_live, plan_read, source_name
 from dibs.spark.history.tables import GROWING_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
 from dibs.spark.history.warehouse.draft import WarehouseDraft
 from dibs.spark.history.warehouse.manifest import (
@@ -72,10 +82,12 @@ def update(
             )
         with open_engine(engine, draft) as opened:
             # Read the live jobs first; `plan_read` gives the reason.
-            opened.read_live(storage_url, names)
+            opened.read(storage_url, "live-read", plan_live(storage_url, names))
             plan = plan_read(storage_url, state.offsets, names, tasks=opened.tasks)
             if plan.ranges:
-                opened.read_events(storage_url, plan)
+                opened.read(storage_url, "events-read", plan.ranges)
+                read = {"events_read": TableFiles("events-read", draft.staged("events-read"))}
+                write_table(opened, "events", read)
             return _IncrementBuilder(draft, opened, replace(state, source=source), plan).build(names)
 
 
@@ -97,14 +109,14 @@ def rerun(
         end = _minute_ms(until, state.horizon + MINUTE)
         days = (_utc_day(begin), _utc_day(max(end - 1, begin)))
         events = draft.known("events")
-        opened.write_runs(draft.local(_between(events, *days)))
+        write_table(opened, "runs", _events(draft.local(_between(events, *days))))
         draft.replace("runs", {file.partition for file in _between(draft.known("runs"), *days)}, "runs")
         names = sorted({file.queue for table in ("events", "live") for file in draft.known(table)})
         starts = dict.fromkeys(names, begin)
         if names:
             live = draft.local(draft.known("live"))
             _count_metrics(draft, opened, (draft.local(events), live), starts, state.horizon, end)
-        opened.write_ids(draft.local(events))
+        write_table(opened, "ids", _events(draft.local(events)))
         draft.replace("ids", {file.partition for file in draft.known("ids")}, "ids")
         return Increment(
             generation=generation_name(draft.commit(state).generation), starts=_by_queue_name(starts, state)
@@ -123,7 +135,8 @@ class _IncrementBuilder:
     def build(self, queues: Sequence[str]) -> Increment:
         draft, engine, before, plan = self.draft, self.engine, self.state.horizon, self.plan
         new = draft.staged("events")
-        engine.write_live(draft.staged("live-read"), new)
+        read_jobs = TableFiles("live-read", draft.staged("live-read"))
+        write_table(engine, "live", {**_events(new), "live_read": read_jobs})
         # Without `queues` all queues were read. A queue that was not read keeps its live jobs.
         read = {*map(folder_name, queues)}
         old_live = draft.known("live")
@@ -132,7 +145,14 @@ class _IncrementBuilder:
         horizon = max(before, *(latest_time(files, *TIME_COLUMNS[table]) for table, files in (
             ("events", new), ("live", live),
         )))  # fmt: skip
-        starts = engine.first_changed_minutes(new, live, draft.local(old_live), before, horizon)
+        sources: Sources = {
+            **_events(new),
+            "live": TableFiles("live", live),
+            "old_live": TableFiles("live", draft.local(old_live)),
+            "bounds": bounds(horizon, before),
+        }
+        changed = engine.rows(statement("changed", *sources), sources)
+        starts = {queue: int(at - at % MINUTE) for queue, at in changed}
         if not starts and self.state.offsets == plan.offsets and not plan.gaps:
             return Increment(generation=generation_name(draft.before.generation))
         self._append(new)
@@ -146,12 +166,14 @@ class _IncrementBuilder:
     def _append(self, new: Sequence[Path]) -> None:
         """Add the new events, their runs and ids, and compact the partitions with too many small files."""
         if new:
-            self.engine.write_runs(new)
-            self.engine.write_ids(new)
+            write_table(self.engine, "runs", _events(new))
+            write_table(self.engine, "ids", _events(new))
         for table in GROWING_TABLES:
             self.draft.add(table, table)
             if files := self.draft.files_to_compact(table):
-                self.engine.merge_files(table, files, f"{table}-merged")
+                merged = {"merged": TableFiles(table, files)}
+                definition = "ids_merged" if table == "ids" else "whole"
+                write_table(self.engine, table, merged, name=f"{table}-merged", definition=definition)
                 self.draft.compact(table, files, f"{table}-merged")
 
     def _events_since(self, starts: Mapping[str, int], new: Sequence[Path]) -> list[Path]:
@@ -167,7 +189,12 @@ class _IncrementBuilder:
         state, plan = self.state, self.plan
         gaps = (*state.gaps, *(LogGap(queue=queue, at=state.horizon) for queue in plan.gaps))
         after = replace(
-            state, offsets=plan.offsets, horizon=horizon, gaps=gaps, names={**state.names, **plan.names}
+            state,
+            offsets=plan.offsets,
+            horizon=horizon,
+            gaps=gaps,
+            names={**state.names, **plan.names},
+            rates=plan.rates,
         )
         return Increment(
             generation=generation_name(self.draft.commit(after).generation),
@@ -193,8 +220,21 @@ def _count_metrics(
     touched = [
         file for file in draft.known("metrics") if file.queue in first and file.date >= first[file.queue]
     ]
-    engine.write_metrics(*files, draft.local(touched), starts, horizon, end)
+    events, live = files
+    sources: Sources = {
+        **_events(events),
+        "live": TableFiles("live", live),
+        "old_live": TableFiles("live", ()),
+        "old_metrics": TableFiles("metrics", draft.local(touched)),
+        "starts": pa.table({"queue": [*starts], "start": pa.array(starts.values(), pa.int64())}),
+        "bounds": bounds(horizon, until=end),
+    }
+    write_table(engine, "metrics", sources)
     draft.replace("metrics", {file.partition for file in touched}, "metrics")
+
+
+def _events(files: Sequence[Path]) -> Sources:
+    return {"events": TableFiles("events", files)}
 
 
 def _between(files: Iterable[DataFile], first: str, last: str) -> list[DataFile]:

@@ -15,10 +15,14 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
+from dibs.spark.history.engines import TableFiles
+from dibs.spark.history.queries import statement
+from dibs.spark.history.spark_engine import source_frame
 from dibs.spark.history.tables import dataset_of, merge_ids, table_schema
 from dibs.spark.history.warehouse.manifest import TABLES, DataFile
 from dibs.spark.history.warehouse.store import RemoteStore
@@ -106,38 +110,21 @@ def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataF
     Spark reads the files of a folder itself, and those of an object store through pyarrow, so that it
     needs no jars for the store. Raise Refused for an unknown table, and for a location without a warehouse.
     """
-    from dibs.spark.history.spark_engine.metrics import merge_ids as merge_rows  # noqa: PLC0415
-
     found, files = _open(warehouse, table)
     if not files:
         return spark.createDataFrame(table_schema(table).empty_table())
-    frame = _files_frame(spark, found, table, files)
-    return merge_rows(frame) if table == "ids" else frame
-
-
-def _files_frame(spark: SparkSession, found: Warehouse, table: str, files: list[DataFile]) -> DataFrame:
-    from dibs.spark.history.reading import read_through_arrow  # noqa: PLC0415
-    from dibs.spark.history.tables import schema  # noqa: PLC0415
-
     if isinstance(found.store, RemoteStore):
-        return read_through_arrow(spark, found.store.location, table, [file.path for file in files])
-    paths = [found.store.full_path(file.path) for file in files]
-    frames = [
-        spark.read.schema(schema(table)).option("basePath", base).parquet(*its)
-        for base, its in _by_base(paths)
-    ]
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.unionByName(other)
-    return frame
-
-
-def _by_base(paths: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the files below each folder whose subfolders are partitions."""
-    found: dict[str, list[str]] = {}
-    for path in paths:
-        found.setdefault(str(Path(path).parents[2]), []).append(path)
-    yield from found.items()
+        frame = read_through_arrow(spark, found.store.location, table, [file.path for file in files])
+    else:
+        paths = [found.store.local_copy(file.path) for file in files]
+        frame = source_frame(spark, TableFiles(table, paths))
+    if table != "ids":
+        return frame
+    # Without a day, all rows of an id become one.
+    rows = frame.withColumn("date", f.lit(None).cast("date"))
+    return spark.sql(
+        statement("ids_merged", "merged", table="ids").replace("merged m", "{merged} m"), merged=rows
+    )
 
 
 def _open(warehouse: str | Path, table: str) -> tuple[Warehouse, list[DataFile]]:

@@ -29,42 +29,48 @@ from msgspec.structs import replace
 from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.model.job import Job, JobData, Slot, Successor
-from dibs.model.requests import Settings
+from dibs.model.requests import Settings, StartRate
 from dibs.model.results import ExportRecord, State
 from dibs.model.wakeup import flow_of
 from dibs.model.worker_record import without_reserved
 from dibs.spark.connection import StorageConnection, run_in_thread
-from dibs.spark.history.tables import JOB_COLUMNS
+from dibs.spark.history.tables import JOB_COLUMNS, LIVE_READ_COLUMNS, table_schema, utc_days
 from dibs.spark.history.warehouse.manifest import folder_name
 from dibs.spark.schemas import arrow_schema
 from dibs.spark.source.pages import PAGE, QueuePart, log_pages, offset_ranges, record_pages
 from dibs.spark.source.record_columns import to_record_batch
 
 
-class LogRange(Struct, frozen=True):
-    """A range of one queue's log: behind `after` (None: from the oldest event on), up to `until`."""
+class ReadPart(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The live jobs of a queue, or a range of its log: behind `after` (None: from the oldest event on).
+
+    Sent to the tasks of Spark as JSON, in an option of the data source.
+    """
 
     queue: str
-    after: str | None
-    until: str
-    #: True if the range has at most one page of events.
-    is_short: bool = False
+    after: str | None = None
+    #: End of the range; None for the live jobs.
+    until: str | None = None
+    #: False if the part has more than one page of events.
+    is_short: bool = True
     #: True if the queue has a limit by key (per_key or key_rate), so that its jobs may have keys.
     has_keys: bool = False
+    #: False if the queue has no log.
+    is_logged: bool = True
 
 
 class ReadPlan(Struct, frozen=True, kw_only=True):
-    """The log ranges that one increment reads. Sent to Spark as JSON, in an option of the data source."""
+    """The log ranges that one increment reads."""
 
-    ranges: tuple[LogRange, ...]
+    ranges: tuple[ReadPart, ...]
     #: Queue -> offset at which the next increment starts.
     offsets: dict[str, str]
     #: Queues with events that were trimmed before they were read.
     gaps: tuple[str, ...]
     #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
     names: dict[str, str]
-    #: Number of tasks to divide the short ranges among.
-    tasks: int
+    #: Queue -> its limit on the starts of runs, if it has one.
+    rates: dict[str, StartRate]
 
 
 def source_name(url: str) -> str:
@@ -81,6 +87,21 @@ def _display_url(url: str) -> str:
         return connection.storage.url
 
 
+def plan_live(url: str, queues: Iterable[str] = ()) -> list[ReadPart]:
+    """Return the live jobs of the queues; without `queues`, of all queues."""
+
+    def plan() -> list[ReadPart]:
+        with StorageConnection(url) as connection:
+            infos = without_reserved(connection.run(connection.storage.queues()))
+        levels = {info.name: info.settings.log_level for info in infos}
+        return [
+            ReadPart(queue=name, is_logged=levels.get(name, "off") != "off")
+            for name in sorted(set(queues) or levels)
+        ]
+
+    return run_in_thread(plan)
+
+
 def plan_read(
     url: str, offsets: Mapping[str, str], queues: Iterable[str] = (), *, tasks: int = 1
 ) -> ReadPlan:
@@ -93,7 +114,7 @@ def plan_read(
 
 
 def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: int) -> ReadPlan:
-    found: list[LogRange] = []
+    found: list[ReadPart] = []
     gaps, new_offsets = [], dict(offsets)
     with StorageConnection(url) as connection:
         infos = without_reserved(connection.run(connection.storage.queues()))
@@ -114,7 +135,8 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             if page.fell_off and after is not None:
                 gaps.append(queue)
                 after = None
-            log = LogRange(queue, after, until, is_short=page.offset >= until, has_keys=queue in keyed)
+            is_short = page.offset >= until
+            log = ReadPart(queue=queue, after=after, until=until, is_short=is_short, has_keys=queue in keyed)
             found += _split_range(connection, log, tasks)
             new_offsets[queue] = until
     keys = {folder_name(queue): queue for queue in names}
@@ -123,7 +145,7 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
         offsets=new_offsets,
         gaps=tuple(gaps),
         names={key: queue for key, queue in keys.items() if key != queue},
-        tasks=tasks,
+        rates={info.name: rate for info in infos if (rate := info.settings.rate) is not None},
     )
 
 
@@ -131,14 +153,39 @@ def _has_key_limit(settings: Settings) -> bool:
     return settings.per_key is not None or settings.key_rate is not None
 
 
-def _split_range(connection: StorageConnection, log: LogRange, tasks: int) -> list[LogRange]:
-    if log.is_short:
+def _split_range(connection: StorageConnection, log: ReadPart, tasks: int) -> list[ReadPart]:
+    if log.is_short or log.until is None:
         return [log]
     parts = offset_ranges(connection, log.queue, log.after, log.until, tasks)
     return [replace(log, after=after, until=until) for after, until in parts]
 
 
+def part_batches(connection: StorageConnection, part: ReadPart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part page by page: those of `events`, or those of `live-read`."""
+    if part.until is not None:
+        yield from _event_batches(connection, part)
+        return
+    name = folder_name(part.queue)
+    for seen, records in enumerate(live_record_pages(connection, part.queue, is_logged=part.is_logged)):
+        if rows := [row for record in records for row in live_rows(name, record, seen)]:
+            yield _live_batch(rows)
+
+
+def _live_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    schema = table_schema("live-read")
+    names = ("queue", *LIVE_READ_COLUMNS)
+    columns = {
+        name: pa.array(
+            values, _MILLISECONDS if pa.types.is_timestamp(kind := schema.field(name).type) else kind
+        ).cast(kind)
+        for name, values in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    columns["date"] = utc_days(columns["enqueued_at"])
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
 Row = tuple[Any, ...]
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 #: States in the order in which jobs pass through them, so a job that only moves forward is listed at least
 #: once.
@@ -207,19 +254,20 @@ RECORDS: Final = 100
 KnownJobs = Mapping[tuple[str, int, int], tuple[str | None, str | None]]
 
 
-def event_batches(connection: StorageConnection, log: LogRange) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a range, page by page, with the columns of `events` and JOB_COLUMNS."""
+def _event_batches(connection: StorageConnection, log: ReadPart) -> Iterator[pa.RecordBatch]:
+    schema, logged = table_schema("events"), arrow_schema("events")
     part = QueuePart(log.queue, after=log.after, until=log.until)
     for page in log_pages(connection, part, gaps=False):
-        if page:
-            yield _event_batch(log, page, _read_jobs(connection, log, page))
-
-
-def _event_batch(log: LogRange, page: Sequence[tuple[str, LogEvent]], known: KnownJobs) -> pa.RecordBatch:
-    batch = to_record_batch("events", folder_name(log.queue), page, arrow_schema("events"))
-    for index, column in enumerate(JOB_COLUMNS):
-        batch = batch.append_column(column, _job_column(page, known, index))
-    return batch
+        if not page:
+            continue
+        batch = to_record_batch("events", folder_name(log.queue), page, logged)
+        known = _read_jobs(connection, log, page)
+        columns = {
+            **{name: batch.column(name) for name in logged.names},
+            **{name: _job_column(page, known, index) for index, name in enumerate(JOB_COLUMNS)},
+            "date": utc_days(batch.column("at")),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _job_column(page: Sequence[tuple[str, LogEvent]], known: KnownJobs, index: int) -> pa.Array:
@@ -230,7 +278,7 @@ def _job_column(page: Sequence[tuple[str, LogEvent]], known: KnownJobs, index: i
 
 
 def _read_jobs(
-    connection: StorageConnection, log: LogRange, page: Sequence[tuple[str, LogEvent]]
+    connection: StorageConnection, log: ReadPart, page: Sequence[tuple[str, LogEvent]]
 ) -> KnownJobs:
     ids = (event.id for _, event in page if event.id)
     # Most ids have no slash, and a search for one takes less time than the pattern.

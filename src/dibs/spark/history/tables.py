@@ -127,7 +127,7 @@ def schema(table: str) -> StructType:
     if own := _WAREHOUSE_COLUMNS.get(table):
         inner = _parse_ddl(_to_ddl(own))
     else:
-        logged = [field for field in struct_type(table) if field.name != "queue"]
+        logged = [field for field in struct_type(table.removesuffix("-read")) if field.name != "queue"]
         inner = [*logged, *_parse_ddl(_to_ddl(JOB_COLUMNS))]
     return StructType([*inner, *_parse_ddl("queue string, date date")])
 
@@ -138,10 +138,23 @@ def table_schema(table: str) -> pa.Schema:
         inner = _arrow_fields(own)
     else:
         logged = [
-            field.with_nullable(nullable=True) for field in arrow_schema(table) if field.name != "queue"
+            field.with_nullable(nullable=True)
+            for field in arrow_schema(table.removesuffix("-read"))
+            if field.name != "queue"
         ]
         inner = [*logged, *_arrow_fields(JOB_COLUMNS)]
     return pa.schema([*inner, pa.field("queue", pa.string()), pa.field("date", pa.date32())])
+
+
+def numeric_columns(table: str) -> dict[str, str]:
+    """Return the columns of a table that are numbers -> their types in SQL."""
+    kinds = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"}
+    return {field.name: kinds[field.type] for field in table_schema(table) if field.type in kinds}
+
+
+def base_folder(file: Path) -> Path:
+    """Return the folder below which the names of folders are values of the partition columns."""
+    return file.parents[2] if file.parent.name.startswith("date=") else file.parent
 
 
 def _arrow_fields(columns: Mapping[str, str]) -> list[pa.Field]:

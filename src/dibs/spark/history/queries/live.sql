@@ -1,13 +1,6 @@
 -- The live jobs that were read, except jobs that ended by the events read later. If an id was read twice,
--- its last page counts.
-WITH latest AS (
-    SELECT * FROM live_read QUALIFY seen = max(seen) OVER (PARTITION BY queue, id)
-),
-over AS (SELECT DISTINCT queue, id, first FROM ended('events') WHERE is_last),
--- Attempts that ended without the job. Their jobs wait again.
-back AS (SELECT DISTINCT queue, id, fence FROM ended('events') WHERE fence IS NOT NULL)
-SELECT
-    latest.id,
+-- its last page counts. An active job whose attempt ended without ending the job waits again.
+SELECT latest.id,
     CASE WHEN back.fence IS NULL THEN latest.state ELSE 'waiting' END AS state,
     latest.first,
     CASE WHEN back.fence IS NULL THEN latest.fence END AS fence,
@@ -19,8 +12,11 @@ SELECT
     latest.memo_bytes,
     latest.queue,
     latest.date
-FROM latest
-LEFT JOIN back ON back.queue = latest.queue AND back.id = latest.id AND back.fence = latest.fence
-WHERE NOT EXISTS (
-    FROM over WHERE over.queue = latest.queue AND over.id = latest.id AND over.first = latest.first
-)
+FROM (
+    SELECT r.*, max(r.seen) OVER (PARTITION BY r.queue, r.id) AS newest FROM live_read r
+) AS latest
+LEFT JOIN (SELECT DISTINCT queue, id, fence FROM ended WHERE fence IS NOT NULL) AS back
+    ON back.queue = latest.queue AND back.id = latest.id AND back.fence = latest.fence
+LEFT JOIN (SELECT DISTINCT queue, id, first_revision FROM ended WHERE is_last) AS over_jobs
+    ON over_jobs.queue = latest.queue AND over_jobs.id = latest.id AND over_jobs.first_revision = latest.first
+WHERE latest.seen = latest.newest AND over_jobs.id IS NULL

@@ -1,23 +1,24 @@
 -- One row for each queue and minute, from the start of the queue to the minute of the horizon, and the old
 -- rows outside of the counted time. A minute is the time of its start in ms.
 WITH
--- Changes before the start of a queue count as made at its start, without the counters.
-changes AS (
-    SELECT changes.queue, greatest(moment, start) AS moment,
-        CASE WHEN moment < start THEN 0 ELSE arrivals END AS arrivals,
-        CASE WHEN moment < start THEN 0 ELSE claims END AS claims,
-        waiting, due, active
-    FROM (FROM ended_changes('late_events') UNION ALL FROM live_changes('live', getvariable('horizon')))
-        AS changes
-    JOIN starts ON starts.queue = changes.queue
+-- Changes before the start of a queue count as made at its start, without the counters. Events before it are not
+-- counted at all.
+timed AS (
+    SELECT c.queue, greatest(c.moment, s.start) AS moment,
+        greatest(c.moment, s.start) - greatest(c.moment, s.start) % 60000 AS minute,
+        CASE WHEN c.moment < s.start THEN 0 ELSE c.arrivals END AS arrivals,
+        CASE WHEN c.moment < s.start THEN 0 ELSE c.claims END AS claims,
+        c.waiting, c.due, c.active
+    FROM changes c JOIN starts s ON s.queue = c.queue
+    WHERE coalesce(c.logged, s.start) >= s.start
 ),
 at_once AS (
-    SELECT queue, moment - moment % 60000 AS minute, moment, sum(arrivals) AS arrivals, sum(claims) AS claims,
+    SELECT queue, minute, moment, sum(arrivals) AS arrivals, sum(claims) AS claims,
         sum(waiting) AS waiting, sum(due) AS due, sum(active) AS active
-    FROM changes GROUP BY queue, minute, moment
+    FROM timed GROUP BY queue, minute, moment
 ),
 risen AS (
-    SELECT *, sum(active) OVER (PARTITION BY queue, minute ORDER BY moment) AS rise FROM at_once
+    SELECT a.*, sum(active) OVER (PARTITION BY queue, minute ORDER BY moment) AS rise FROM at_once a
 ),
 -- `…_ms` is the amount that the changes add to the minute's sum of level x ms. `active_rise` is the highest
 -- level of `active` above the opening level.
@@ -31,23 +32,20 @@ by_minute AS (
     FROM risen GROUP BY queue, minute
 ),
 levels AS (
-    SELECT *,
-        sum(waiting) OVER in_order AS waiting_end,
-        sum(due) OVER in_order AS due_end,
-        sum(active) OVER in_order AS active_end,
-        coalesce(
-            lead(minute) OVER (PARTITION BY queue ORDER BY minute),
-            getvariable('horizon') - getvariable('horizon') % 60000 + 60000
-        ) AS next_minute
-    FROM by_minute
-    WINDOW in_order AS (PARTITION BY queue ORDER BY minute ROWS UNBOUNDED PRECEDING)
+    SELECT b.*,
+        sum(waiting) OVER (PARTITION BY queue ORDER BY minute) AS waiting_end,
+        sum(due) OVER (PARTITION BY queue ORDER BY minute) AS due_end,
+        sum(active) OVER (PARTITION BY queue ORDER BY minute) AS active_end,
+        lead(minute) OVER (PARTITION BY queue ORDER BY minute) AS next_minute
+    FROM by_minute b
 ),
 -- A minute without a change has a row if a gauge is above zero.
 filled AS (
-    SELECT *, unnest(range(minute, CASE
-        WHEN greatest(waiting_end, due_end, active_end) > 0 AND next_minute > minute THEN next_minute
-        ELSE minute + 60000 END, 60000)) AS at_minute
-    FROM levels
+    SELECT l.*, explode(sequence(minute, CASE
+        WHEN greatest(waiting_end, due_end, active_end) > 0
+        THEN greatest(minute, coalesce(next_minute - 60000, bounds.horizon - bounds.horizon % 60000))
+        ELSE minute END, CAST(60000 AS BIGINT))) AS at_minute
+    FROM levels l CROSS JOIN bounds
 ),
 gauges AS (
     SELECT queue, at_minute AS minute,
@@ -65,10 +63,10 @@ gauges AS (
         CASE WHEN NOT is_first THEN active_end
             WHEN first_at > at_minute THEN active_end - active + greatest(active_rise, 0)
             ELSE active_end - active + active_rise END AS active_peak
-    FROM (SELECT *, at_minute = minute AS is_first FROM filled)
+    FROM (SELECT f.*, at_minute = minute AS is_first FROM filled f) AS marked
 ),
 lists AS (
-    SELECT queue, finished - finished % 60000 AS minute,
+    SELECT queue, minute,
         count(*) FILTER (WHERE kind = 'completed') AS completed,
         count(*) FILTER (WHERE kind = 'failed') AS failed,
         count(*) FILTER (WHERE kind = 'cancelled') AS cancelled,
@@ -79,40 +77,59 @@ lists AS (
         count(claimed) AS attempts,
         sum(wait) AS wait_ms,
         sum(run) AS run_ms,
-        count(DISTINCT holder) FILTER (WHERE claimed IS NOT NULL) AS holders,
-        list_sort(list(wait) FILTER (WHERE wait IS NOT NULL)) AS waits,
-        list_sort(list(run) FILTER (WHERE run IS NOT NULL)) AS runs
-    FROM ended('late_events') GROUP BY queue, minute
+        count(DISTINCT CASE WHEN claimed IS NOT NULL THEN holder END) AS holders,
+        sort_array(collect_list(wait)) AS waits,
+        sort_array(collect_list(run)) AS runs
+    FROM (
+        SELECT e.*, finished - finished % 60000 AS minute
+        FROM ended e JOIN starts s ON s.queue = e.queue WHERE logged >= s.start
+    ) AS late
+    GROUP BY queue, minute
 ),
+-- The percentile by nearest rank: the smallest value that p of 100 values do not exceed.
+ranked AS (
+    SELECT l.*,
+        CASE WHEN size(waits) > 0 THEN element_at(waits, CAST(floor((size(waits) * 50 + 99) / 100) AS INT)) END AS wait_p50,
+        CASE WHEN size(waits) > 0 THEN element_at(waits, CAST(floor((size(waits) * 95 + 99) / 100) AS INT)) END AS wait_p95,
+        CASE WHEN size(waits) > 0 THEN element_at(waits, CAST(floor((size(waits) * 99 + 99) / 100) AS INT)) END AS wait_p99,
+        CASE WHEN size(runs) > 0 THEN element_at(runs, CAST(floor((size(runs) * 50 + 99) / 100) AS INT)) END AS run_p50,
+        CASE WHEN size(runs) > 0 THEN element_at(runs, CAST(floor((size(runs) * 95 + 99) / 100) AS INT)) END AS run_p95,
+        CASE WHEN size(runs) > 0 THEN element_at(runs, CAST(floor((size(runs) * 99 + 99) / 100) AS INT)) END AS run_p99
+    FROM lists l
+),
+-- Only log level `all` records enqueues.
 accepted AS (
-    SELECT queue, epoch_ms("at") - epoch_ms("at") % 60000 AS minute, count(*) AS enqueues
-    FROM late_events WHERE kind IN ('queued', 'updated', 'blocked') GROUP BY queue, minute
-),
-counted AS (
-    SELECT minute, arrivals, enqueues, claims,
-        coalesce(completed, 0) AS completed, coalesce(failed, 0) AS failed,
-        coalesce(cancelled, 0) AS cancelled, coalesce(retried, 0) AS retried,
-        coalesce(stalled, 0) AS stalled, coalesce(timed_out, 0) AS timed_out,
-        coalesce(released, 0) AS released, coalesce(attempts, 0) AS attempts,
-        CAST(retried AS DOUBLE) / nullif(attempts, 0) AS retry_rate,
-        CAST(stalled AS DOUBLE) / nullif(attempts, 0) AS stall_rate,
-        CAST(timed_out AS DOUBLE) / nullif(attempts, 0) AS timeout_rate,
-        coalesce(wait_ms, 0) AS wait_ms, coalesce(run_ms, 0) AS run_ms,
-        nearest_rank(waits, 50) AS wait_p50_ms, nearest_rank(waits, 95) AS wait_p95_ms,
-        nearest_rank(waits, 99) AS wait_p99_ms,
-        nearest_rank(runs, 50) AS run_p50_ms, nearest_rank(runs, 95) AS run_p95_ms,
-        nearest_rank(runs, 99) AS run_p99_ms,
-        coalesce(holders, 0) AS holders, backlog, backlog_due, waiting, due, active, active_peak,
-        active / nullif(active_peak, 0) AS utilisation,
-        queue, utc_day(minute) AS date
-    FROM gauges
-    LEFT JOIN lists USING (queue, minute)
-    LEFT JOIN accepted USING (queue, minute)
-    WHERE minute < coalesce(getvariable('until'), minute + 1)
-),
-kept AS (
-    SELECT old_metrics.* REPLACE (epoch_ms(minute) AS minute)
-    FROM old_metrics JOIN starts ON starts.queue = old_metrics.queue
-    WHERE epoch_ms(minute) < start OR epoch_ms(minute) >= getvariable('until')
+    SELECT queue, minute, count(*) AS enqueues
+    FROM (
+        SELECT e.queue, unix_millis(e.at) - unix_millis(e.at) % 60000 AS minute
+        FROM events e JOIN starts s ON s.queue = e.queue
+        WHERE e.kind IN ('queued', 'updated', 'blocked') AND unix_millis(e.at) >= s.start
+    ) AS late
+    GROUP BY queue, minute
 )
-FROM counted UNION ALL BY NAME FROM kept
+SELECT timestamp_millis(g.minute) AS minute, g.arrivals, a.enqueues, g.claims,
+    coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS failed,
+    coalesce(r.cancelled, 0) AS cancelled, coalesce(r.retried, 0) AS retried,
+    coalesce(r.stalled, 0) AS stalled, coalesce(r.timed_out, 0) AS timed_out,
+    coalesce(r.released, 0) AS released, coalesce(r.attempts, 0) AS attempts,
+    CAST(r.retried AS DOUBLE) / nullif(r.attempts, 0) AS retry_rate,
+    CAST(r.stalled AS DOUBLE) / nullif(r.attempts, 0) AS stall_rate,
+    CAST(r.timed_out AS DOUBLE) / nullif(r.attempts, 0) AS timeout_rate,
+    coalesce(r.wait_ms, 0) AS wait_ms, coalesce(r.run_ms, 0) AS run_ms,
+    r.wait_p50 AS wait_p50_ms, r.wait_p95 AS wait_p95_ms, r.wait_p99 AS wait_p99_ms,
+    r.run_p50 AS run_p50_ms, r.run_p95 AS run_p95_ms, r.run_p99 AS run_p99_ms,
+    coalesce(r.holders, 0) AS holders, g.backlog, g.backlog_due, g.waiting, g.due, g.active, g.active_peak,
+    g.active / nullif(g.active_peak, 0) AS utilisation,
+    g.queue, date_from_unix_date(CAST(floor(g.minute / 86400000) AS INT)) AS date
+FROM gauges g
+LEFT JOIN ranked r ON r.queue = g.queue AND r.minute = g.minute
+LEFT JOIN accepted a ON a.queue = g.queue AND a.minute = g.minute
+CROSS JOIN bounds b
+WHERE g.minute < coalesce(b.until, g.minute + 1)
+UNION ALL
+SELECT m.minute, m.arrivals, m.enqueues, m.claims, m.completed, m.failed, m.cancelled, m.retried, m.stalled, m.timed_out,
+    m.released, m.attempts, m.retry_rate, m.stall_rate, m.timeout_rate, m.wait_ms, m.run_ms,
+    m.wait_p50_ms, m.wait_p95_ms, m.wait_p99_ms, m.run_p50_ms, m.run_p95_ms, m.run_p99_ms, m.holders, m.backlog,
+    m.backlog_due, m.waiting, m.due, m.active, m.active_peak, m.utilisation, m.queue, m.date
+FROM old_metrics m JOIN starts s ON s.queue = m.queue CROSS JOIN bounds b
+WHERE unix_millis(m.minute) < s.start OR unix_millis(m.minute) >= b.until

@@ -1,10 +1,10 @@
 -- One row for each attempt that ended, by the day it finished.
-SELECT "offset", id, attempt, fence, kind AS "end", enqueued_at,
-    greatest(run_at, enqueued_at) AS due_at, claimed_at, finished_at,
-    greatest(epoch_ms(claimed_at) - epoch_ms(greatest(run_at, enqueued_at)), 0) AS wait_ms,
-    greatest(epoch_ms(finished_at) - epoch_ms(claimed_at), 0) AS run_ms,
-    holder, error_type, error_message, error_traceback, first, revision, enqueues, key, flow, queue,
-    utc_day(epoch_ms(finished_at)) AS date
-FROM events
-WHERE kind IN ('completed', 'failed', 'cancelled', 'retried', 'stalled', 'timed_out', 'released')
-    AND finished_at IS NOT NULL AND claimed_at IS NOT NULL
+SELECT e.offset, e.id, e.attempt, e.fence, e.kind AS end, e.enqueued_at,
+    greatest(e.run_at, e.enqueued_at) AS due_at, e.claimed_at, e.finished_at,
+    greatest(unix_millis(e.claimed_at) - unix_millis(greatest(e.run_at, e.enqueued_at)), 0) AS wait_ms,
+    greatest(unix_millis(e.finished_at) - unix_millis(e.claimed_at), 0) AS run_ms,
+    e.holder, e.error_type, e.error_message, e.error_traceback, e.first, e.revision, e.enqueues, e.key, e.flow, e.queue,
+    date_from_unix_date(CAST(floor(unix_millis(e.finished_at) / 86400000) AS INT)) AS date
+FROM events e
+WHERE e.kind IN ('completed', 'failed', 'cancelled', 'retried', 'stalled', 'timed_out', 'released')
+    AND e.finished_at IS NOT NULL AND e.claimed_at IS NOT NULL

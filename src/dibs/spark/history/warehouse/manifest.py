@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.errors import StorageDamaged, StorageTooNew
+from dibs.model.requests import StartRate
 from dibs.version import VERSION
 
 #: Format of the warehouse. Increase it with every change that older code would misread.
@@ -77,6 +78,8 @@ class WarehouseState(Struct, frozen=True, kw_only=True):
     #: Newest time in the tables, ms. Gauges are known until then.
     horizon: int = 0
     gaps: tuple[LogGap, ...] = ()
+    #: Queue -> its limit on the starts of runs, if it has one. The findings of the report need it.
+    rates: dict[str, StartRate] = {}
     #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
     names: dict[str, str] = {}
 

@@ -1,0 +1,2 @@
+-- The new events as they were read.
+SELECT * FROM events_read

@@ -1,0 +1,2 @@
+-- Rows of several files as they are.
+SELECT * FROM merged

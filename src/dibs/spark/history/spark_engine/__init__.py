@@ -1,1 +1,0 @@
-"""The engine on Spark, for histories that are larger than one machine should compute."""
