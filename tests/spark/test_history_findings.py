@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dibs.model.requests import StartRate
 from dibs.spark.report.figures.capacity import advise, busiest_hour, simulate_wait_p95
 from dibs.spark.report.figures.findings import Outage, find_outages, find_poison_ids, merge_outages
 
@@ -46,6 +47,28 @@ def test_silence_while_jobs_are_due_is_an_outage() -> None:
 )
 def test_other_silence_is_no_outage(minutes: list[dict[str, Any]], usual_run_ms: int) -> None:
     assert [] == find_outages("mail", minutes, usual_run_ms)
+
+
+def test_the_silence_that_the_rate_of_a_queue_causes_is_no_outage() -> None:
+    """A queue that starts a run every ten minutes is silent for nine, also with a backlog."""
+    minutes = [minute(n, claims=int(n % 10 == 0), due=50) for n in range(60)]
+
+    assert 6 == len(find_outages("mail", minutes, 100))
+    assert [] == find_outages("mail", minutes, 100, StartRate(starts=6, per=60 * MINUTE))
+    # A pause of more than three times the pace is still an outage.
+    assert 1 == len(find_outages("mail", silent(*[5] * 40), 100, StartRate(starts=6, per=60 * MINUTE)))
+
+
+def test_slots_do_not_make_a_rate_faster() -> None:
+    jobs = [(0, 10)] * 20
+
+    slow = [simulate_wait_p95(jobs, slots, StartRate(starts=1, per=100)) for slots in (1, 20)]
+    burst = simulate_wait_p95(jobs, 20, StartRate(starts=1, per=100, burst=20))
+
+    assert ([1800, 1800], 0) == (slow, burst)
+    advice = advise(jobs, (0, 3_600_000), 1_000, 1, rate=StartRate(starts=1, per=100))
+    assert advice is not None
+    assert advice.slots is None
 
 
 def test_queues_that_are_silent_together_are_one_outage() -> None:

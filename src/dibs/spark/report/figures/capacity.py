@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
+from math import ceil
 from typing import Any, Final
 
 from msgspec import Struct
+
+from dibs.model.requests import StartRate
 
 MINUTE: Final = 60_000
 WINDOW_MINUTES: Final = 60
@@ -58,16 +61,18 @@ def advise(
     target_ms: int,
     seen_slots: int,
     size: int | None = None,
+    rate: StartRate | None = None,
 ) -> CapacityAdvice | None:
     """Return the advice for attempts, given as (due, run time) in ms; None without attempts.
 
-    `size` is the number of capacity units of a run, 1 to 100; None if it is unknown.
+    `size` is the number of capacity units of a run, 1 to 100; None if it is unknown. `rate` is the limit of
+    the queue on starts: no number of slots makes waits shorter than it allows.
     """
     units = DEFAULT_SIZE if size is None else size
     jobs = sorted(due_and_run)
     if not jobs:
         return None
-    enough = _fewest_slots(jobs, target_ms)
+    enough = _fewest_slots(jobs, target_ms, rate)
     around = {max(1, round((enough or MAX_SLOTS) * part)) for part in (0.5, 0.65, 0.8, 0.9, 1, 1.15, 1.5, 2)}
     return CapacityAdvice(
         begin=window[0],
@@ -79,37 +84,42 @@ def advise(
         processes=None if enough is None else -(-enough // (UNITS_PER_PROCESS // units)),
         size=size,
         seen_slots=seen_slots,
-        curve=tuple((slots, simulate_wait_p95(jobs, slots)) for slots in sorted(around)),
+        curve=tuple((slots, simulate_wait_p95(jobs, slots, rate)) for slots in sorted(around)),
     )
 
 
-def _fewest_slots(jobs: Sequence[tuple[int, int]], target_ms: int) -> int | None:
+def _fewest_slots(jobs: Sequence[tuple[int, int]], target_ms: int, rate: StartRate | None) -> int | None:
     """Return the fewest slots that meet the target.
 
     Binary search works as more slots never lengthen a wait.
     """
     high = 1
-    while simulate_wait_p95(jobs, high) > target_ms:
+    while simulate_wait_p95(jobs, high, rate) > target_ms:
         high *= 2
         if high > MAX_SLOTS:
             return None
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        if simulate_wait_p95(jobs, middle) > target_ms:
+        if simulate_wait_p95(jobs, middle, rate) > target_ms:
             low = middle
         else:
             high = middle
     return high
 
 
-def simulate_wait_p95(jobs: Sequence[tuple[int, int]], slots: int) -> int:
+def simulate_wait_p95(jobs: Sequence[tuple[int, int]], slots: int, rate: StartRate | None = None) -> int:
     """Return the 95th percentile of the waits (ms) of jobs, sorted by due time, on this many slots."""
+    pace = 0.0 if rate is None else rate.per / rate.starts
+    ahead = 0.0
+    slack = 0.0 if rate is None else (rate.burst - 1) * pace
     free = [0] * slots
     heapify(free)
     waits = []
     for due, run in jobs:
-        start = max(due, free[0])
+        # `ahead` is the time at which a run would start if all starts before it had kept the pace.
+        start = max(due, free[0], ceil(ahead - slack))
+        ahead = max(ahead, start) + pace
         heapreplace(free, start + run)
         waits.append(start - due)
     waits.sort()

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from dibs.model.requests import StartRate
+
 MINUTE: Final = 60_000
 #: Least length of an outage, ms. Shorter pauses without a claim also occur when all workers run well.
 MIN_OUTAGE_MS: Final = 3 * MINUTE
@@ -48,13 +50,17 @@ class PoisonId(Struct, frozen=True, kw_only=True):
     error_type: str | None = None
 
 
-def find_outages(queue: str, minutes: Sequence[Mapping[str, Any]], usual_run_ms: int) -> list[Outage]:
+def find_outages(
+    queue: str, minutes: Sequence[Mapping[str, Any]], usual_run_ms: int, rate: StartRate | None = None
+) -> list[Outage]:
     """Return the periods of minutes without a claim or an end while jobs were due.
 
     If long runs take all slots of the workers, the queue is silent too. So a period must be at least
-    three times `usual_run_ms`, the 95th percentile of the run times, and at least MIN_OUTAGE_MS.
+    three times `usual_run_ms`, the 95th percentile of the run times, three times the time between two starts
+    that the `rate` of the queue allows, and at least MIN_OUTAGE_MS.
     """
-    shortest = max(MIN_OUTAGE_MS, 3 * usual_run_ms)
+    pace_ms = 0 if rate is None else rate.per / rate.starts
+    shortest = max(MIN_OUTAGE_MS, 3 * usual_run_ms, 3 * pace_ms)
     outages = []
     for period in _silent_periods(minutes):
         begin, end = period[0]["minute"], period[-1]["minute"] + MINUTE

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.model.requests import StartRate
 from dibs.spark.history.warehouse.manifest import LogGap
 from dibs.spark.history.warehouse.warehouse import Warehouse
 from dibs.spark.report.figures.capacity import CapacityAdvice, advise, busiest_hour
@@ -186,9 +187,11 @@ def create_report(
     for name in names:
         minutes = reader.minutes(name)
         summary = _summarize_queue(reader, name, minutes, end)
-        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (sizes or {}).get(name))
+        rate = warehouse.state.rates.get(name)
+        size = (sizes or {}).get(name)
+        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (size, rate))
         queues.append(replace(summary, capacity=capacity))
-        outages += find_outages(name, minutes, summary.run.p95 or 0)
+        outages += find_outages(name, minutes, summary.run.p95 or 0, rate)
         poisons += poison_ids(reader, name, summary.failures)
         series[name] = chart_series(minutes, end)
     figures = HistoryReport(
@@ -265,10 +268,11 @@ def _advise_capacity(
     queue: QueueSummary,
     minutes: Sequence[Mapping[str, Any]],
     target_ms: int,
-    size: int | None,
+    limits: tuple[int | None, StartRate | None],
 ) -> CapacityAdvice | None:
+    """Return the advice. `limits` are the size of a run, and the limit of the queue on starts."""
     begin, end = busiest_hour(minutes)
     due = pc.field("due_at")
     in_hour = (due >= ms_to_timestamp(begin)) & (due < ms_to_timestamp(end))
     attempts = reader.column_pairs("runs", queue.queue, ("due_at", "run_ms"), in_hour)
-    return advise(attempts, (begin, end), target_ms, queue.active_peak, size)
+    return advise(attempts, (begin, end), target_ms, queue.active_peak, *limits)
