@@ -20,15 +20,11 @@ from dibs.model.requests import OnConflict, Reject, SettingsPatch
 from dibs.spark.connection import StorageConnection, absolute_location, is_shared, run_in_thread, shared_url
 from dibs.spark.executors import warn_without_slots
 from dibs.spark.java import require_pyspark, session
-from dibs.spark.schemas import columns as table_columns
-from dibs.spark.typed_columns import AttributeForm, TypedColumns
 from dibs.spark.write_report import WriteReport, sum_reports
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from dibs.spark.typed_columns import Schema
 
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
@@ -39,9 +35,6 @@ def read(
     *,
     url: str | None = None,
     columns: Sequence[str] | None = None,
-    payload_schema: Schema | None = None,
-    result_schema: Schema | None = None,
-    attributes: AttributeForm = "json",
     **options: str,
 ) -> DataFrame:
     """Return a table as a DataFrame: jobs, outcomes, events or runs of a storage, or one of a warehouse.
@@ -53,15 +46,9 @@ def read(
     `columns` are the columns to read, by default all. Spark tells a data source in Python no columns, so a
     `select` on the DataFrame reads and discards the others.
 
-    These parameters add typed columns behind the others. A value that does not fit its type is null.
+    Payloads and results come as bytes and as JSON texts. Spark's `from_json` makes typed columns of the texts:
 
-    - `payload_schema`: a schema as DDL or as a type of Spark adds `data`, the payload with this type. A task
-      adds `arguments`: a struct with a field for each parameter of the task, by its type hint. An argument
-      that the call left to its default is null.
-    - `result_schema`: the same for the results in `outcomes` and `events`, as `result_data`. A task stands
-      for the type hint of its result.
-    - `attributes`: "json" keeps the JSON text of each attribute, which `enqueue` takes back; "text" gives
-      strings without quotes, and the JSON text of other values.
+        read(spark, "jobs").select("id", f.from_json("payload_json", "to string, lines array<int>"))
 
     `options` are the options of the data source. Filters are pushed down to the storage if the Spark session
     allows it. The ids or the log of a queue are read in as many partitions as Spark runs tasks at once. A
@@ -69,15 +56,10 @@ def read(
     StorageError.
     """
     require_pyspark()
-    typed = TypedColumns(payload_schema=payload_schema, result_schema=result_schema, attributes=attributes)
     if isinstance(source, (str, Path)):
         frame = _read_warehouse(source, table, {**({} if url is None else {"url": url}), **options})
-        typed.check(table, frame.columns)
-    else:
-        typed.check(table, [column.name for column in table_columns(table)])
-        names = None if columns is None else [*columns, *typed.sources()]
-        frame = _read_storage(source, table, resolve_url(url), names, options)
-    return typed.add(frame, columns)
+        return frame if columns is None else frame.select(*columns)
+    return _read_storage(source, table, resolve_url(url), columns, options)
 
 
 def _read_storage(
@@ -108,12 +90,11 @@ def read_stream(
     table: str = "events",
     *,
     url: str | None = None,
-    result_schema: Schema | None = None,
     **options: str,
 ) -> DataFrame:
     """Return the table events or runs as a streaming DataFrame, which follows the logs of the queues.
 
-    `result_schema` adds the typed results of events, as in `read`. `options` are the options of a stream.
+    `options` are the options of a stream.
     Raise Refused for an invalid option and for a table that cannot be streamed;
     `spark.readStream.format("dibs")` raises the same error only when the query starts, because Spark does not
     tell a data source whether `load` is for a stream.
@@ -123,9 +104,7 @@ def read_stream(
 
     raw = {**options, "table": table, "url": shared_url(url)}
     stream_options(raw)
-    typed = TypedColumns(result_schema=result_schema)
-    typed.check(table, [column.name for column in table_columns(table)])
-    return typed.add(spark.readStream.format("dibs").options(**raw).load(), None)
+    return spark.readStream.format("dibs").options(**raw).load()
 
 
 def _read_warehouse(warehouse: str | Path, table: str, options: dict[str, str]) -> DataFrame:
