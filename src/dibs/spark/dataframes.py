@@ -46,7 +46,7 @@ def read(
     `columns` are the columns to read, by default all. Spark tells a data source in Python no columns, so a
     `select` on the DataFrame reads and discards the others.
 
-    Payloads and results come as bytes and as JSON texts. Spark's `from_json` makes typed columns of the texts:
+    Payloads and results come as bytes and as JSON texts. `from_json` of Spark makes typed columns of texts:
 
         read(spark, "jobs").select("id", f.from_json("payload_json", "to string, lines array<int>"))
 
