@@ -41,6 +41,22 @@ def payloads(url: str, queue: str) -> dict[str, Any]:
     return {id: json.loads(r.slot.current.data.payload) for id, r in found.items() if r.slot.current}
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["ids", "no ids"])
+def test_a_named_write_adds_no_row_twice_from_other_partitions(
+    spark: SparkSession, tmp_path: Path, *, named: bool
+) -> None:
+    """Adaptive execution, other cores and `repartition` change the partitions of the same rows."""
+    url = f"file:{tmp_path}/jobs"
+    rows = spark.range(12).select(f.struct("id").alias("data"))
+    if named:
+        rows = rows.withColumn("id", f.concat(f.lit("job "), f.col("data.id").cast("string")))
+
+    first, again = (enqueue(rows.repartition(parts), "work", url=url, run="backfill") for parts in (2, 3))
+
+    assert (0, 12) == (first.repeated, again.repeated)
+    assert 12 == len(payloads(url, "work"))
+
+
 def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).select(f.struct("id").alias("data"))
 

@@ -143,7 +143,23 @@ def enqueue(
         options["rejects"] = absolute_location(str(rejects))
     if run is not None:
         options["run"] = run
+        df = _partition_by_row(df)
     return _enqueue_in_driver(df, options) if not is_shared(storage_url) else _enqueue_in_tasks(df, options)
+
+
+def _partition_by_row(df: DataFrame) -> DataFrame:
+    """Return the rows so that the id of a row, or its content, decides its partition.
+
+    A request key holds the number of its partition. So a write that is repeated on other cores, or with other
+    partitions of its input, finds its keys again.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - takes a second
+
+    keys = [f.to_json(f.struct(name)) for name in ("data", "payload") if name in df.columns]
+    if "id" in df.columns:
+        keys.insert(0, f.col("id").cast("string"))
+    # The writer refuses a DataFrame without these columns.
+    return df.repartition(PARTITIONS, f.coalesce(*keys)) if keys else df
 
 
 def _enqueue_in_tasks(df: DataFrame, options: dict[str, str]) -> WriteReport:
@@ -185,7 +201,7 @@ def _read_in_driver(url: str, options: dict[str, str]) -> pa.Table:
 
 #: A week: a pipeline that fails on a Friday is repeated on Monday.
 WEEK: Final = 7 * 24 * 3600
-#: Partitions of the write, a fixed number: a request key holds the number of its partition.
+#: Partitions of a write with a name, a fixed number: a request key holds the number of its partition.
 PARTITIONS: Final = 16
 #: Columns of `outcomes` that a job keeps when it is enqueued again.
 _COLUMNS: Final = ("id", "payload", "attributes", "priority", "key")
@@ -222,9 +238,7 @@ def replay(
     for queue in queues:
         rows = failed.where(f.col("queue") == queue).select(*_COLUMNS)
         mended = rows if fix is None else fix(rows)
-        # The same id always goes to the same partition, also if the source has other partitions next time.
-        ordered = mended.repartition(PARTITIONS, "id")
-        reports.append(enqueue(ordered, queue, url=storage_url, on_conflict=Reject(), run=run))
+        reports.append(enqueue(mended, queue, url=storage_url, on_conflict=Reject(), run=run))
     return reports
 
 
