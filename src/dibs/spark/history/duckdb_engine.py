@@ -17,7 +17,7 @@ from dibs.spark.history.storage_reads import ReadPart, part_batches
 from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, table_schema
 
 if TYPE_CHECKING:
-    from dibs.spark.history.engines import Sources, TableFiles
+    from dibs.spark.history.tables import Sources, TableFiles
     from dibs.spark.history.warehouse.draft import WarehouseDraft
 
 #: Memory of DuckDB. Larger sorts and sums are spilled to the folder of the attempt.

@@ -7,33 +7,22 @@ the warehouse, so that every store works with both engines. Both run the same st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
 from dibs.errors import ConfigurationError
 from dibs.spark.history.queries import statement
 from dibs.spark.history.storage_reads import ReadPart
+from dibs.spark.history.tables import Sources
 from dibs.spark.history.warehouse.draft import WarehouseDraft
 
 EngineName = Literal["auto", "spark", "duckdb"]
 
 INSTALL_COMMAND: Final = "pip install 'dibs[history]'"
-
-
-class TableFiles(NamedTuple):
-    """Parquet files with rows of a table."""
-
-    table: str
-    files: Sequence[Path]
-
-
-#: Name in a statement -> its rows.
-Sources = Mapping[str, TableFiles | pa.Table]
 
 
 class Engine(Protocol):

@@ -21,15 +21,21 @@ from dibs.spark.connection import shared_url
 from dibs.spark.history.engines import (
     Engine,
     EngineName,
-    Sources,
-    TableFiles,
     bounds,
     open_engine,
     write_table,
 )
 from dibs.spark.history.queries import statement
 from dibs.spark.history.storage_reads import ReadPlan, plan_live, plan_read, source_name
-from dibs.spark.history.tables import GROWING_TABLES, MINUTE, TIME_COLUMNS, latest_time, row_count
+from dibs.spark.history.tables import (
+    GROWING_TABLES,
+    MINUTE,
+    TIME_COLUMNS,
+    Sources,
+    TableFiles,
+    latest_time,
+    row_count,
+)
 from dibs.spark.history.warehouse.draft import WarehouseDraft
 from dibs.spark.history.warehouse.manifest import (
     DataFile,

@@ -20,10 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dibs.errors import Refused
-from dibs.spark.history.engines import TableFiles
 from dibs.spark.history.queries import statement
 from dibs.spark.history.spark_engine import source_frame
-from dibs.spark.history.tables import dataset_of, merge_ids, table_schema
+from dibs.spark.history.tables import TableFiles, dataset_of, merge_ids, table_schema
 from dibs.spark.history.warehouse.manifest import TABLES, DataFile
 from dibs.spark.history.warehouse.store import RemoteStore
 from dibs.spark.history.warehouse.warehouse import Warehouse

@@ -26,7 +26,7 @@ from dibs.spark.history.storage_reads import ReadPart, part_batches
 from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, base_folder, schema, table_schema
 
 if TYPE_CHECKING:
-    from dibs.spark.history.engines import Sources, TableFiles
+    from dibs.spark.history.tables import Sources, TableFiles
     from dibs.spark.history.warehouse.draft import WarehouseDraft
 
 #: Maximum bytes of Parquet for one task: some 200,000 events.

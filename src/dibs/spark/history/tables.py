@@ -9,9 +9,9 @@ cost as much as all ids of the history. So a reader merges the rows of an id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast, get_args
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -169,6 +169,17 @@ def _parse_ddl(ddl: str) -> list[StructField]:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     return cast("StructType", StructType.fromDDL(ddl)).fields
+
+
+class TableFiles(NamedTuple):
+    """Parquet files with rows of a table."""
+
+    table: str
+    files: Sequence[Path]
+
+
+#: Name in a statement -> its rows.
+Sources = Mapping[str, TableFiles | pa.Table]
 
 
 def row_count(files: Iterable[Path]) -> int:
