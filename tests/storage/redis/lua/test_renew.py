@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dibs.storage.redis import RedisStorage, session
 from dibs_conformance.servers import RedisServer
-from tests.storage.redis.servers import count_commands
+from tests.storage.redis.lua.single_steps import count_commands
 
 TTL = 60_000
 

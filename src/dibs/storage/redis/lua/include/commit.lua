@@ -88,14 +88,9 @@ local function write_meta(queue)
   if queue.work_changed then queue.work = next_number(queue) end
   local ended = queue.ended
   if #queue.ended_ids > 0 then queue.ended = next_number(queue) end
-  -- A number of 16 digits as text takes 0.3 µs, so only what has changed is written.
-  local fields = {'now', decimal(queue.now), 'number', decimal(queue.number)}
-  local function add(name) fields[#fields + 1], fields[#fields + 2] = name, decimal(queue[name]) end
-  if queue.work_changed then add('work') end
-  if #queue.ended_ids > 0 then add('ended') end
-  if queue.log_changed then add('log_size') end
-  if queue.log_trimmed then add('trimmed') end
-  call('HSET', queue.prefix .. 'meta', unpack(fields))
+  call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
+    'work', decimal(queue.work), 'ended', decimal(queue.ended),
+    'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
   if queue.incarnation then write_incarnation(queue) end
   if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. '@database:work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then
@@ -103,7 +98,7 @@ local function write_meta(queue)
     if queue.groups then release_groups(queue.groups, queue.now, queue.prefix) end
   end
   if #queue.ended_ids > 0 then publish_ended(queue, ended) end
-  if #queue.events > 0 then redis.pcall('PUBLISH', queue.prefix .. '@database:told', '') end
+  if queue.log_written then redis.pcall('PUBLISH', queue.prefix .. '@database:told', '') end
 end
 
 -- Write the plan, and forget the opened queues, so that the script may begin a second step. A Redis at maxmemory

@@ -76,6 +76,7 @@ local function completer(queue)
     local joined = table.concat(ids, '\0')
     log_completions(queue, count, joined, group, table.concat(heads))
     if keeps then
+      queue.outcome_reply = outcome_reply
       index_ends(queue, age, indexed, #indexed == count and joined or table.concat(indexed, '\0'))
     end
     ids, heads, count, indexed = {}, {}, 0, {}

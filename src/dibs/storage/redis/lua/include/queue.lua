@@ -94,8 +94,7 @@ end
 -- ended_ids      ids that ended or changed their outcome
 -- work_changed   true if a claim may now find more jobs
 -- limit_reached  true if a claim took as many jobs as its limit
--- log_changed    true if this step added entries to the log or removed some
--- log_trimmed    true if this step removed entries of the log
+-- log_written    true if this step added an entry to the log
 -- touched        keys of jobs whose lines or runs this step changes (storage/redis/lua/include/key_lines.lua); nil if none
 -- ahead          µs by which the numbers are ahead of the time; nil before begin_incarnation
 -- incarnation    the incarnation that this step begins in this queue; nil in almost every step
