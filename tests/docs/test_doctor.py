@@ -15,6 +15,8 @@ from dibs.storage.redis import diagnosis as of_redis
 from tests.source import PROJECT
 
 MODULES = (checks, diagnosis, of_redis, of_postgres, of_files, examination)
+#: Names of the test files that bring about the findings.
+TESTS_OF_FINDINGS = ("test_diagnosis", "test_examination", "test_functions")
 PAGE = (PROJECT / "docs" / "howto" / "doctor.md").read_text()
 
 
@@ -52,4 +54,4 @@ def test_every_code_is_tested() -> None:
 
 
 def _test_files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("test_*.py") if path.stem in ("test_diagnosis", "test_examination"))
+    return (path for path in folder.rglob("test_*.py") if path.stem in TESTS_OF_FINDINGS)

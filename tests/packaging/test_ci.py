@@ -29,7 +29,7 @@ PROGRAMS = {
     "redis-server": "redis-server",
     "strace": "strace",
 }
-OF_THE_RUNNER = {"bash", "jq", "kubectl", "postgres", "systemd-analyze", "unshare"}
+OF_THE_RUNNER = {"bash", "jq", "kubectl", "mount", "postgres", "systemd-analyze", "unshare"}
 #: Programs that a package of `.[dev]` contains.
 OF_PIP = {"hadolint"}
 SEARCHED = re.compile(r"(?:find_program|shutil\.which)\(\"([\w-]+)\"")
