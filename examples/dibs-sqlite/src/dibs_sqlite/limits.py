@@ -25,21 +25,22 @@ def admitted(tx: Transaction, queue: QueueRows, limit: int) -> Iterator[Slot]:
     """
     for (key,) in queue.execute("opened_keys", now=tx.now).fetchall():
         open_key(queue, key)
-    while limit > 0 and queue_opening(tx, queue) is None:
-        slot = _next_admitted(tx, queue)
-        if slot is None:
-            return
+    # At the limit, too, this files the jobs before the next one: `next_due` then knows when their keys open.
+    while (
+        queue_opening(tx, queue) is None and (slot := _first_with_room(tx, queue)) is not None and limit > 0
+    ):
+        assert slot.current is not None, "the query `due` returns waiting jobs"  # noqa: S101
+        _charge(tx, queue, slot.current)
         limit -= 1
         yield slot
 
 
-def _next_admitted(tx: Transaction, queue: QueueRows) -> Slot | None:
+def _first_with_room(tx: Transaction, queue: QueueRows) -> Slot | None:
     """Return the first due job whose key has room, and file those before it."""
     while due := queue.due(1):
         job = due[0].current
         assert job is not None, "the query `due` returns waiting jobs"  # noqa: S101
         if _has_room(tx, queue, job):
-            _charge(tx, queue, job)
             return due[0]
         queue.execute("file_job", id=job.id)
     return None
