@@ -49,8 +49,9 @@ FAR_TIMES: Final = (
 )
 #: Durations around 2**31 and 2**32 ms, and the longest one.
 FAR_DELAYS: Final = (2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1, LONGEST - 1, LONGEST)
-#: Counts below the largest number of one, two and four bytes, and below round limits.
-HIGH_COUNTS: Final = (126, 254, 998, 9_998, 11_998, 32_766, 65_534, 2**31 - 2)
+#: Counts below the largest number of one and two bytes and below round limits. The last one leaves room in
+#: four bytes for the runs of a history.
+HIGH_COUNTS: Final = (126, 254, 998, 9_998, 11_998, 32_766, 65_534, 2**31 - 100)
 #: Sizes of payloads, results, memos and progress in bytes.
 SIZES: Final = (0, 1, 255, 256, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB - 1)
 #: The most bytes of the text of an error, and sizes around it.

@@ -155,7 +155,7 @@ CREATE OR REPLACE FUNCTION rest_of(
     seq bigint, attributes json, overrides json, retention jsonb, first bigint, revision bigint, enqueues integer,
     retries integer, stalls integer, timeouts integer, error json, origin json, key text
 ) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN first <> seq OR revision <> seq OR enqueues + retries + stalls + timeouts <> 1
+    SELECT CASE WHEN first <> seq OR revision <> seq OR (enqueues, retries, stalls, timeouts) <> (1, 0, 0, 0)
                      OR num_nonnulls(attributes, overrides, retention, error, origin, key) > 0
            THEN pack_rest(attributes, overrides, retention, first, revision, enqueues, retries, stalls, timeouts, error,
                           origin, key) END

@@ -249,7 +249,7 @@ BEGIN
     SELECT array_agg(place), array_agg(key) FILTER (WHERE key IS NOT NULL),
            array_agg(hashtext(id)) FILTER (WHERE expires <= now_ms),
            CASE WHEN qu.log_level <> 'off' THEN string_agg(CASE
-               WHEN attempts + enqueues = 2 AND run_at = enqueued_at AND first = revision AND holder = shared
+               WHEN (attempts, enqueues) = (1, 1) AND run_at = enqueued_at AND first = revision AND holder = shared
                     AND coalesce(octet_length(result) > longest, true)
                THEN format('[%s,%s,%s,%s,%s]', to_json(id), fence, enqueued_at, claimed_at, revision)
                ELSE format(
