@@ -10,18 +10,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as f
 
-from dibs.model.job import Error
-from dibs.model.requests import Fail, SettingsPatch, Settlement
 from dibs.spark.connection import StorageConnection
 from dibs.spark.dataframes import read
 from dibs.spark.schemas import TABLES, select_columns, struct_type
-from dibs.spark.source import batch_reader
 from dibs.spark.source.batch_reader import PushdownReader
 from dibs.spark.source.options import read_options
 from dibs.spark.source.pages import id_ranges, interpolate_offset, offset_ranges
 from dibs.storage.protocol import Storage
 from tests.spark.frames import EPOCH
-from tests.spark.keyed_jobs import fill_keyed
 from tests.spark.source_storages import SHARED, at, fill, jobs, log, records, run_some
 from tests.storage_urls import new_url
 
@@ -278,39 +274,7 @@ def test_memory_is_read_in_the_driver(spark: SparkSession) -> None:
         table(spark, url, "jobs")
 
 
-# -- reads as columns --------------------------------------------------------------------------------
-
-
-async def fill_unusual(storage: Storage) -> None:
-    """Add what a conversion from SQL may get wrong: texts that need quotes, errors, origins and no data."""
-    attributes = {'a"b': b'"\\u00e9\\n"', "n": b"[1, null]"}
-    await storage.enqueue("o'\\dd {name}", jobs("it's", "back\\slash", payload=b"\xff", **attributes))
-    await storage.configure("work", SettingsPatch(fail_handler=True))
-    await storage.enqueue("work", jobs("lost", "seen", payload=b"", **attributes))
-    lease = (await storage.grant(["work"], 600_000, "x")).lease
-    claimed = (await storage.claim("work", lease, 10)).jobs
-    error = Error(type="E", message="\0 and 'quotes'", traceback="t", cause=Error(type="C"))
-    await storage.settle(
-        "work",
-        [Settlement(id=j.id, fence=j.run.fence, action=Fail(error=error)) for j in claimed if j.run],
-    )
-    await storage.enqueue("work", jobs("later", "later"))
-    await fill_keyed(storage)
-
-
-@pytest.mark.parametrize("name", ["jobs", "outcomes"])
-def test_columns_of_sql_are_those_of_the_rows(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    url = new_url("postgresql", request)
-    at(url, fill)
-    at(url, fill_unusual)
-
-    as_columns = rows_of(url, name)
-    monkeypatch.setattr(batch_reader, "has_arrow_driver", lambda: False)
-
-    assert len(as_columns) >= 5
-    assert rows_of(url, name) == as_columns
+# -- filters and columns -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["file", "postgresql"])
