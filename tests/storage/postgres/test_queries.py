@@ -14,6 +14,7 @@ from dibs.storage.postgres import queries
 from dibs.storage.postgres.queries import (
     Queries,
     function_files,
+    functions_hash,
     migrations,
     quote_identifier,
     read_queries,
@@ -93,3 +94,13 @@ HOSTILE = (
 def test_what_cannot_be_a_schema_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="schema"):
         quote_identifier(name)
+
+
+def test_functions_have_another_hash_after_a_change_of_the_columns_that_they_contain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = functions_hash(function_files())
+    changed = read_queries() | {"started": read_queries()["started"] + ", l.key"}
+    monkeypatch.setattr(queries, "read_queries", lambda: changed)
+
+    assert before != functions_hash(function_files())

@@ -93,8 +93,13 @@ def function_files() -> dict[str, str]:
 
 
 def functions_hash(texts: Mapping[str, str]) -> str:
-    """Return a hash of the files in functions/. A schema remembers that of the functions that it has."""
-    return sha256("\n".join(texts.values()).encode()).hexdigest()
+    """Return a hash of the files in functions/. A schema remembers that of the functions that it has.
+
+    It is one of the texts with their placeholders filled in, for any one schema: the columns and the settings
+    that they stand for belong to the functions.
+    """
+    filled = map(Queries("dibs").fill_in, texts.values())
+    return sha256("\n".join(filled).encode()).hexdigest()
 
 
 class Queries:
@@ -130,6 +135,7 @@ class Queries:
             "claimed": columns["claimed"],
             "started": columns["started"],
             "arrays": columns["arrays"],
+            "replaced": columns["replaced"],
             "kept": re.sub(r"\bo\.", "(e.kept).", outcome),
             "settings": columns["settings"],
         }

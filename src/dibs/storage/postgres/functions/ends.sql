@@ -62,17 +62,7 @@ BEGIN
         CASE WHEN data THEN j.retention END, j.origin, j.dropped,
         CASE WHEN data THEN j.key END, CASE WHEN data AND kind = 'failed' THEN j.memo END,
         CASE WHEN kept THEN j.progress END)
-    ON CONFLICT (q, id) DO UPDATE SET
-        kind = excluded.kind, fence = excluded.fence, first = excluded.first, revision = excluded.revision,
-        ended_at = excluded.ended_at, expires_at = excluded.expires_at, horizon = excluded.horizon,
-        result = excluded.result, error = excluded.error, enqueues = excluded.enqueues,
-        enqueued_at = excluded.enqueued_at, run_at = excluded.run_at, claimed_at = excluded.claimed_at,
-        holder = excluded.holder, attempts = excluded.attempts, retries = excluded.retries,
-        stalls = excluded.stalls, timeouts = excluded.timeouts, payload = excluded.payload,
-        priority = excluded.priority, attributes = excluded.attributes, overrides = excluded.overrides,
-        retention = excluded.retention, origin = excluded.origin, key = excluded.key, memo = excluded.memo,
-        progress = excluded.progress,
-        dropped = latest_dropped(old.dropped || excluded.dropped);
+    ON CONFLICT (q, id) DO UPDATE SET {replaced};
 END $$;
 
 -- end_run(queue, job, kind, now, result, error, given) -> the events to log. Writes the outcome of the current job and

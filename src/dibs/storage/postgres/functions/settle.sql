@@ -234,17 +234,7 @@ BEGIN
             SELECT x.kept, x.kept AND g.keeps AS data
             FROM (SELECT g.expires IS NULL OR g.expires > now_ms AS kept) x) d
         WHERE d.kept OR EXISTS (SELECT 1 FROM ended e WHERE e.q = qu.q AND e.id = g.id OFFSET 0)
-        ON CONFLICT (q, id) DO UPDATE SET
-            kind = excluded.kind, fence = excluded.fence, first = excluded.first,
-            revision = excluded.revision, ended_at = excluded.ended_at, expires_at = excluded.expires_at,
-            horizon = excluded.horizon, result = excluded.result, error = excluded.error,
-            enqueues = excluded.enqueues, enqueued_at = excluded.enqueued_at, run_at = excluded.run_at,
-            claimed_at = excluded.claimed_at, holder = excluded.holder, attempts = excluded.attempts,
-            retries = excluded.retries, stalls = excluded.stalls, timeouts = excluded.timeouts,
-            payload = excluded.payload, priority = excluded.priority, attributes = excluded.attributes,
-            overrides = excluded.overrides, retention = excluded.retention, origin = excluded.origin,
-            key = excluded.key, memo = NULL, progress = excluded.progress,
-            dropped = latest_dropped(old.dropped || excluded.dropped)
+        ON CONFLICT (q, id) DO UPDATE SET {replaced}
     )
     SELECT array_agg(place), array_agg(key) FILTER (WHERE key IS NOT NULL),
            array_agg(hashtext(id)) FILTER (WHERE expires <= now_ms),

@@ -1,6 +1,6 @@
 -- The columns of a job (j) and its run, a successor (j.next) and an outcome (o). Queries insert them as {job}, {run},
--- {successor}, {outcome} and {settings}, and those of claimed jobs as {started}, {arrays} and {claimed}; postgres/codec/rows.py reads them in
--- this order.
+-- {successor}, {outcome} and {settings}, and those of claimed jobs as {started}, {arrays} and {claimed};
+-- postgres/codec/rows.py reads them in this order.
 
 -- name: job
 j.id, j.payload, j.attributes::text, j.priority, j.overrides::text, j.retention::text,
@@ -40,6 +40,19 @@ o.enqueues, o.enqueued_at, o.run_at, o.claimed_at, o.holder,
 o.attempts, o.retries, o.stalls, o.timeouts,
 o.payload, o.attributes::text, o.priority, o.overrides::text, o.retention::text, o.origin::text,
 o.key, o.memo, o.progress::text
+
+-- name: replaced
+-- What an outcome sets that replaces an older one (`old`). Ranges of revisions that were dropped before stay.
+kind = excluded.kind, fence = excluded.fence, first = excluded.first, revision = excluded.revision,
+ended_at = excluded.ended_at, expires_at = excluded.expires_at, horizon = excluded.horizon,
+result = excluded.result, error = excluded.error, enqueues = excluded.enqueues,
+enqueued_at = excluded.enqueued_at, run_at = excluded.run_at, claimed_at = excluded.claimed_at,
+holder = excluded.holder, attempts = excluded.attempts, retries = excluded.retries,
+stalls = excluded.stalls, timeouts = excluded.timeouts, payload = excluded.payload,
+priority = excluded.priority, attributes = excluded.attributes, overrides = excluded.overrides,
+retention = excluded.retention, origin = excluded.origin, key = excluded.key, memo = excluded.memo,
+progress = excluded.progress,
+dropped = latest_dropped(old.dropped || excluded.dropped)
 
 -- name: settings
 k.name, k.paused, k.max_active, k.retention::text, k.log_level, k.log_age, k.log_bytes, k.request_key_age,
