@@ -70,7 +70,7 @@ class Peer:
 #: Keep no outcomes of completed jobs, as peers without results.
 NOT_KEPT: Final = (("PEER_KEEP", "0"),)
 AN_HOUR: Final = (("PEER_KEEP", "3600"),)
-#: The default settings of dibs: outcomes for an hour, size 10, and the event loop of asyncio in the producer.
+#: The default settings of dibs: outcomes for an hour, and the event loop of asyncio in the producer.
 DEFAULTS: Final = (("PEER_DEFAULTS", "1"),)
 
 #: The jobs that wait when the drain of a fast system begins.

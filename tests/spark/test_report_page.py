@@ -133,7 +133,7 @@ def test_the_command_takes_the_sizes_of_an_application(
     assert 0 == done.exit_code, done.output
     assert "2 capacity units at the declared size of 2" in out.read_text("utf-8")
     assert 0 == run_report(root, "--out", str(out)).exit_code
-    assert "10 capacity units at the default size of 10" in out.read_text("utf-8")
+    assert "10 capacity units at size 10, the default of a def" in out.read_text("utf-8")
 
 
 def test_a_notebook_shows_the_page_in_a_sandbox(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """dibs: the public API in the producer, and `dibs worker dibs_peer:app` as the worker.
 
-Tuned like its peers: uvloop in the producer too, size 1 for up to 100 runs at a time, and outcomes of
-completed jobs kept for PEER_KEEP seconds. PEER_DEFAULTS=1 leaves all settings at their defaults.
+Tuned like its peers: uvloop in the producer too, and outcomes of completed jobs kept for PEER_KEEP seconds.
+PEER_DEFAULTS=1 leaves all settings at their defaults.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from dibs import Dibs, Retention
 DEFAULTS = os.environ.get("PEER_DEFAULTS") == "1"
 app = Dibs(harness.URL or "memory:")
 counter = harness.JobCounter()
-settings = {} if DEFAULTS else {"size": 1}
 
 
 async def run(x: int, y: int) -> None:
@@ -31,7 +30,7 @@ def declare(queue, name):
     function = FunctionType(run.__code__, globals(), name)
     function.__annotations__ = run.__annotations__
     globals()[name] = function
-    return app.task(queue=queue, **settings)(function)
+    return app.task(queue=queue)(function)
 
 
 #: Queue -> its task.

@@ -62,7 +62,7 @@ KEPT: Final = OutcomeRetention(completed=LONGEST, failed=LONGEST, cancelled=LONG
 
 
 def close_texts(most: int) -> list[str]:
-    """Return texts of at most `most` bytes, of which each differs little from another one."""
+    """Return texts of at most `most` bytes. Each one differs from another by its end, a sign or its case."""
     long = [text for cut in CUTS if cut < most for text in ("x" * cut, "x" * cut + "a", "x" * cut + "b")]
     return list(dict.fromkeys((*long, "y" * (most - 1) + "a", "y" * (most - 1) + "b", *PAIRS)))
 
@@ -163,7 +163,7 @@ def keep_far_times(lockstep: Lockstep) -> None:
 
 
 def wait_for_far_times(lockstep: Lockstep) -> None:
-    """Let 2**31 ms pass, and time go on beyond 2038. Claim 1 ms before a job is due, and at its time."""
+    """Move the time 2**31 ms on, and beyond 2038. Claim 1 ms before each job is due, and when it is due."""
     lease = lockstep.grant([QUEUE], LONGEST, "kit")
     lockstep.configure(QUEUE, SettingsPatch(retention=KEPT, request_key_age=2**31 + 1))
     lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="a", delay=2**31), request_key="k")])

@@ -23,7 +23,7 @@ from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import LevelPlan, Locations
 from dibs_conformance.verbs import VERBS
 
-#: What the row of each verb says.
+#: The text of the row of each verb in a report.
 SENTENCE: Final = "Each call answers as the oracle does, and leaves the same state."
 #: The laws of probes whose checks the report counts together, by the name of what they tried.
 COUNTED_PROBES: Final = {

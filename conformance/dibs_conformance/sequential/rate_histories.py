@@ -57,6 +57,16 @@ def start_keys_at_a_rate(lockstep: Lockstep) -> None:
         calls.claim()
 
 
+def claim_up_to_a_closed_key(lockstep: Lockstep) -> None:
+    """Claim as many jobs as the limit allows. `next_due` is when the key of the next job opens."""
+    calls = KeyedCalls(lockstep, key_rate=SLOW)
+    calls.enqueue("a:k", "b:k")
+    calls.enqueue("later:k", delay=50)
+    for ms in (0, 9, 1):
+        calls.pass_time(ms)
+        calls.claim(1)
+
+
 def round_the_interval(lockstep: Lockstep) -> None:
     """Start runs at a rate whose interval is no whole number of µs, at each ms."""
     for limits in ({"rate": THIRDS, "key_rate": None}, {"rate": None, "key_rate": THIRDS}):
@@ -305,6 +315,7 @@ def use_all_of_a_large_rate(lockstep: Lockstep) -> None:
 RATE_HISTORIES: Final[tuple[Callable[[Lockstep], None], ...]] = (
     start_at_a_rate,
     start_keys_at_a_rate,
+    claim_up_to_a_closed_key,
     round_the_interval,
     save_no_starts,
     charge_each_start_once,

@@ -170,8 +170,8 @@ def counts_have_two_bytes(patch: Patch) -> None:
 
 
 @breaks(COUNTS, FEW, by_contract=True)
-def counts_have_31_bits(patch: Patch) -> None:
-    changed(patch, transitions, "retry", lambda after, *_: wrap_counts(after, 2**31 - 1))
+def counts_have_30_bits(patch: Patch) -> None:
+    changed(patch, transitions, "retry", lambda after, *_: wrap_counts(after, 2**30 - 1))
 
 
 @breaks(COUNTS, FEW, by_contract=True)

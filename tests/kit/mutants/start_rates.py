@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from dibs.model import rates
 from dibs.model.job import Job, Slot
 from dibs.model.requests import Settings, StartRate
+from dibs.model.results import ClaimResult
 from dibs.storage.file import commits
-from dibs.storage.indexed import settling, whole_queue
+from dibs.storage.indexed import claiming, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.key_lines import KeyLines
 from dibs.storage.indexed.orders import QUEUE_CLOCK
@@ -113,6 +114,15 @@ def the_opening_of_the_queue_is_not_told(patch: Patch) -> None:
     patch.setattr(
         QueueIndex, "next_due", lambda self: self._next_scheduled() or self.key_lines.next_opening()
     )
+
+
+@named("next_due is never late: also after a claim that reached its limit")
+def a_claim_at_its_limit_does_not_tell_openings(patch: Patch) -> None:
+    def change(answer: ClaimResult, index: Index, queue: str, _lease: str, limit: int) -> ClaimResult:
+        scheduled = index.find_queue(queue)._next_scheduled()
+        return replace(answer, next_due=scheduled) if len(answer.jobs) == limit else answer
+
+    changed(patch, claiming, "claim", change)
 
 
 @named("next_due is never late: and later than now")

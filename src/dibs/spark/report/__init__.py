@@ -41,7 +41,8 @@ def report(
 
     - `target_wait_p95` is the target of the capacity advice, in seconds: 95 of 100 jobs wait at most this
       long.
-    - `sizes` has the capacity units of a run by queue: `app.handlers.sizes()`. Default: 10 for each queue.
+    - `sizes` has the capacity units of a run by queue: `app.handlers.sizes()`.
+      Default: 10 for each queue, as for a `def`.
 
     Raises Refused if the folder has no warehouse.
     """

@@ -9,13 +9,11 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from dibs.client.calls.handler import PROCESS_UNITS, SIZE
 from dibs.model.requests import StartRate
 
 MINUTE: Final = 60_000
 WINDOW_MINUTES: Final = 60
-#: Capacity units of a worker process, and of a run whose handler declares no `size`.
-DEFAULT_SIZE: Final = 10
-UNITS_PER_PROCESS: Final = 100
 #: Largest number of slots that is tried.
 MAX_SLOTS: Final = 4096
 
@@ -36,7 +34,7 @@ class CapacityAdvice(Struct, frozen=True, kw_only=True):
     #: `slots` in worker processes of 100 units. Each process runs as many whole runs as fit.
     processes: int | None
     #: Capacity units of a run: the `size` of the queue's handler; None if it is unknown. Then 10 is used,
-    #: the default of a handler.
+    #: the default of a `def`.
     size: int | None
     #: Largest number of concurrent runs in the whole history.
     seen_slots: int
@@ -68,7 +66,7 @@ def advise(
     `size` is the number of capacity units of a run, 1 to 100; None if it is unknown. `rate` is the limit of
     the queue on starts: no number of slots makes waits shorter than it allows.
     """
-    units = DEFAULT_SIZE if size is None else size
+    units = SIZE if size is None else size
     jobs = sorted(due_and_run)
     if not jobs:
         return None
@@ -81,7 +79,7 @@ def advise(
         target_wait_p95_ms=target_ms,
         slots=enough,
         units=None if enough is None else enough * units,
-        processes=None if enough is None else -(-enough // (UNITS_PER_PROCESS // units)),
+        processes=None if enough is None else -(-enough // (PROCESS_UNITS // units)),
         size=size,
         seen_slots=seen_slots,
         curve=tuple((slots, simulate_wait_p95(jobs, slots, rate)) for slots in sorted(around)),

@@ -268,7 +268,7 @@ def _render_capacity(advice: CapacityAdvice | None) -> str:
     target = format_ms(advice.target_wait_p95_ms)
     hour = f"{format_minute(advice.begin)} to {format_minute(advice.end)[-5:]}"
     size = (
-        "at the default size of 10 (name the application to use the sizes of its handlers)"
+        "at size 10, the default of a def (name the application to use the sizes of its handlers)"
         if advice.size is None
         else f"at the declared size of {advice.size}"
     )

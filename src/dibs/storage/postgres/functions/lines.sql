@@ -53,7 +53,7 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 -- next_line(queue, above) -> the highest priority in use below `above`, where claims of it begin, and the next priority
--- below it (NULL: there is none); NULL if there is none. It leaves out the closed lines, in which no job waits. As a
+-- in use below it; NULL for a priority that does not exist. It leaves out the closed lines, in which no job waits. As a
 -- rule, it reads two rows.
 CREATE OR REPLACE FUNCTION next_line(
     wanted integer, above integer, OUT priority smallint, OUT run_at bigint, OUT seq bigint, OUT below smallint

@@ -53,11 +53,11 @@ def needed_rights(prefix: str) -> str:
 
 
 class Rights(NamedTuple):
-    """What an account may do on all servers."""
+    """The rights of an account, on all servers of a storage together."""
 
     #: The rules of ACL SETUSER that it lacks, sorted.
     missing: list[str]
-    #: Whether it may load and call functions; `absent` if a server has none.
+    #: `permitted` if the account may load and call functions, `absent` if a server has no functions.
     functions: Literal["permitted", "forbidden", "absent"]
 
 
@@ -74,7 +74,7 @@ async def find_rights(servers: Servers, prefix: str) -> Rights:
         if isinstance(replies, NoPermissionError):
             missing |= {f"+{name.lower()}" for name in CHECKING}
             continue
-        for command, reply in zip(commands, replies[: len(COMMANDS)], strict=False):
+        for command, reply in zip(COMMANDS, replies[: len(COMMANDS)], strict=True):
             if isinstance(reply, NoPermissionError):
                 missing.add(_rule(prefix, command[0], str(reply)))
         functions += replies[len(COMMANDS) :]

@@ -96,7 +96,7 @@ def library(database: int = 0) -> Library:
 
 @cache
 def verb_names() -> list[str]:
-    """Return the names of all verbs, each of which has a file."""
+    """Return the names of all verbs: the names of the files in src/dibs/storage/redis/lua."""
     names = (path.name for path in files("dibs.storage.redis").joinpath("lua").iterdir())
     return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
 

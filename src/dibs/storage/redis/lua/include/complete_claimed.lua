@@ -68,7 +68,7 @@ local function completer(queue)
   local drops_ranges = not keeps and call('EXISTS', queue.prefix .. 'dropped') == 1
   local ended, stored, gone, held = queue.ended_ids, {}, nil, {}
   -- The open group: the bytes that all its records begin with, what they share, and what follows from it.
-  local start, group, shared, leased = '\255', nil, nil, nil
+  local start, group, shared, leased
   local ids, heads, count, indexed = {}, {}, 0, {}
 
   local function finish()
@@ -85,11 +85,12 @@ local function completer(queue)
   -- Begin the group of a record. Return false if such records need the general path.
   local function begin(text)
     finish()
-    start = '\255'
-    group = parse_claimed(text)
-    if not group then return false end
-    shared = keeps and shared_outcome(queue, age, group)
+    group = nil
+    local parsed = parse_claimed(text)
+    if not parsed then return false end
+    shared = keeps and shared_outcome(queue, age, parsed)
     if keeps and not shared then return false end
+    group = parsed
     if not gone then
       gone = planned_list(queue, 'hash', 'active', true)
       if keeps then stored = planned_list(queue, 'hash', 'outcomes', false) end
@@ -113,7 +114,8 @@ local function completer(queue)
 
   local function complete(id, settlement)
     local text, result = active[id], nil
-    if needs_general_path or not text or successors[id] or (find(text, start, 1, true) ~= 1 and not begin(text)) then return false end
+    if needs_general_path or not text or successors[id] then return false end
+    if not (group and find(text, start, 1, true) == 1) and not begin(text) then return false end
     local kind, has = byte(settlement, 9, 10)
     if kind ~= 1 or (has ~= 0 and has ~= 16) or sub(settlement, 1, 8) ~= group.packed_fence or sub(settlement, 19, 20) ~= '\0\0' then
       return false

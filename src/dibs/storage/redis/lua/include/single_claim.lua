@@ -1,7 +1,6 @@
 -- Fast path of a claim of a few jobs that all stand at the head of the only list of due jobs, and were never claimed. It
--- stands before all other functions: their definitions take half of the time of such a claim. It writes the
--- same as storage/redis/lua/include/claim_listed.lua and commit.lua; tests/storage/redis/lua/test_single_claim.py compares
--- them.
+-- makes no plan. It writes the same as storage/redis/lua/include/claim_listed.lua and commit.lua;
+-- tests/storage/redis/lua/test_single_claim.py compares them.
 --
 -- Any other claim goes to the general path, and nothing is written then: a queue with limits, keys, scheduled jobs or the
 -- log level `all`, a clock that has stepped back or has a lead, a new server process, a claim that finds no job, a damaged record. Each key is
@@ -14,7 +13,7 @@
 -- The most jobs of such a claim. A larger claim gains little.
 local MOST_SINGLE = 16
 
--- Return whether the sections of the data that begins at `at` end within the record (check_data in claimed_record.lua).
+-- Return whether the sections of the data that begins at `at` end within the record (check_data in job_record.lua).
 local function has_whole_data(text, at)
   local flags, next_at = string.byte(text, at), at + 1
   if flags == 0 then return true end

@@ -1,6 +1,6 @@
--- Fast path of an enqueue of one new job that is due now. It stands before all functions: their definitions, the plan and
--- its checks take three quarters of the time of a single enqueue. It writes the same as
--- storage/redis/lua/include/enqueue_requests.lua and commit.lua; tests/storage/redis/lua/test_single_enqueue.py compares them.
+-- Fast path of an enqueue of one new job that is due now. It makes no plan, and 10 calls of Redis where the general path
+-- makes 14, which takes half of the time. It writes the same as storage/redis/lua/include/enqueue_requests.lua and
+-- commit.lua; tests/storage/redis/lua/test_single_enqueue.py compares them.
 --
 -- It leaves a new queue, a queue with the log level `all`, a clock that has stepped back or has a lead, a new server process, a known id, a list
 -- with mostly stale entries and a damaged record to the general path, and has then changed nothing. The length of the list

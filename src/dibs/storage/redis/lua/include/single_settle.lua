@@ -1,7 +1,6 @@
 -- Fast path of a plain completion of one job, alone or followed by a claim in a queue without waiting jobs, as after each
--- job of an idle queue. It stands before all functions: their definitions take two thirds of the time of such a step. It writes what
--- storage/redis/lua/include/complete_claimed.lua, outcomes.lua and commit.lua write;
--- tests/storage/redis/lua/test_single_settle.py compares them.
+-- job of an idle queue. It makes no plan. It writes the same as storage/redis/lua/include/complete_claimed.lua, outcomes.lua and
+-- commit.lua; tests/storage/redis/lua/test_single_settle.py compares them.
 --
 -- Any other step goes to the general path, and nothing is written then: a job that was claimed before or has a key, a
 -- successor or an earlier outcome, an outcome that keeps data, the first outcome of its class, waiting jobs, limits, a full
