@@ -77,6 +77,25 @@ def test_a_blocking_method_has_the_text_of_its_async_method(name: str) -> None:
         )
 
 
+#: Members without a blocking form: they declare something, are used by the worker, or return the twin.
+ASYNC_ONLY = {
+    *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
+    *("middleware", "override_storage", "using", "from_redis", "from_pool"),
+    *("handlers", "storage", "lease_ms", "renewal_ms", "mark_lost", "sync"),
+    *("add_next", "plan", "build_request"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in dibs.__all__ if name.startswith("Blocking")])
+def test_a_blocking_handle_has_the_members_of_its_async_handle(name: str) -> None:
+    blocking, source = getattr(dibs, name), getattr(dibs, name.removeprefix("Blocking"))
+    sources = "".join(inspect.getsource(one) for one in source.__mro__ if one.__module__.startswith("dibs"))
+    attributes = re.findall(r"^        self\.(\w+): ", sources, re.MULTILINE)
+    members = {one for one in {*dir(source), *attributes} - ASYNC_ONLY if not one.startswith("_")}
+
+    assert members == {one for one in dir(blocking) if not one.startswith("_")}
+
+
 HANDLES = {
     "app": (APP, "<Dibs of redis://host:6379/0>"),
     "queue": (APP.queue("mail"), "<Queue 'mail' of redis://host:6379/0>"),

@@ -1,9 +1,8 @@
-"""Blocking handles: calls from threads, signals, errors, and the tool that writes them."""
+"""Blocking handles: calls from threads, signals and errors."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,38 +19,12 @@ from dibs.client.sync import background_loop as bridge
 from dibs.client.sync.app import BlockingDibs
 from tests.client import handlers
 
-TOOL = Path(__file__).parents[3] / "tools" / "make_blocking.py"
-
 
 @pytest.fixture
 def here(storage_url: str) -> Iterator[BlockingDibs]:
     """Return the blocking form of an open app."""
     with Dibs(storage_url).sync as app:
         yield app
-
-
-@pytest.mark.long
-def test_the_twins_are_current() -> None:
-    result = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True, check=False)
-
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.long
-def test_a_change_of_the_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(TOOL.parent))
-    import make_blocking  # type: ignore[import-not-found]
-
-    for module in make_blocking.HANDLES:
-        shutil.copy(make_blocking.TARGET / f"{module}.py", tmp_path)
-    monkeypatch.setattr(make_blocking, "TARGET", tmp_path)
-    assert make_blocking.main(["--check"]) == 0
-
-    stale = tmp_path / "queue.py"
-    stale.write_text(stale.read_text("utf-8").replace("def counts", "def count"), "utf-8")
-    assert make_blocking.main(["--check"]) == 1
-    stale.unlink()
-    assert make_blocking.main(["--check"]) == 1
 
 
 def test_enqueue_claim_and_result(here: BlockingDibs) -> None:
