@@ -15,8 +15,8 @@ def planted(file: str, old: str, new: str) -> Callable[[Patch], None]:
         texts = rewritten({file: original(file)}, file, old, new)
         patch.setattr(scripts, "_read_lua", lambda name: texts.get(name) or original(name))
         # The cached code without the bug must not be used, and that with it must not stay.
-        patch.setattr(scripts, "script", cache(scripts.script.__wrapped__))
-        patch.setattr(scripts, "library", cache(scripts.library.__wrapped__))
+        for name in ("script", "library_name", "library_text"):
+            patch.setattr(scripts, name, cache(getattr(scripts, name).__wrapped__))
 
     return plant
 

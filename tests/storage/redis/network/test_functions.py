@@ -56,7 +56,7 @@ async def test_a_job_runs_no_script(server: RedisServer, prefix: str) -> None:
         assert "done" == await run_job(storage)
 
     after = calls_of(server)
-    assert [scripts.library().name] == libraries(server)
+    assert [scripts.library_name()] == libraries(server)
     assert after["fcall"] > before.get("fcall", 0)
     assert before.get("evalsha", 0) == after.get("evalsha", 0)
 
@@ -92,13 +92,14 @@ async def test_two_versions_use_a_server_at_the_same_time(
 ) -> None:
     async with open_url(server.url, prefix=prefix) as storage:
         assert "done" == await run_job(storage)
-        ours, read = scripts.library().name, scripts._read_lua
+        ours, read = scripts.library_name(), scripts._read_lua
         with monkeypatch.context() as patch:
             patch.setattr(scripts, "_read_lua", lambda name: f"{read(name)}\nlocal newer = 1\n"
                           if name == "include/digits" else read(name))  # fmt: skip
-            patch.setattr(scripts, "library", cache(scripts.library.__wrapped__))
+            for name in ("library_name", "library_text"):
+                patch.setattr(scripts, name, cache(getattr(scripts, name).__wrapped__))
             assert "done" == await run_job(storage, "b")
-            newer = scripts.library().name
+            newer = scripts.library_name()
         assert "done" == await run_job(storage, "c")
 
     assert sorted({ours, newer}) == libraries(server)
@@ -160,7 +161,7 @@ async def test_each_node_of_a_cluster_loads_the_library(prefix: str) -> None:
             for number in range(20):
                 await storage.enqueue(f"q{number}", [EnqueueRequest(job=NewJob(id="a"))])
 
-        assert [[scripts.library().name]] * 3 == [libraries(node) for node in cluster.nodes]
+        assert [[scripts.library_name()]] * 3 == [libraries(node) for node in cluster.nodes]
         assert [0] * 3 == [calls_of(node).get("evalsha", 0) for node in cluster.nodes]
 
 

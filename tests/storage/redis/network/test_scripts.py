@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 import pytest
 
-from dibs.storage.redis.network.scripts import BadScript, assemble, library, script
+from dibs.storage.redis import open_url
+from dibs.storage.redis.network import scripts
+from dibs.storage.redis.network.scripts import BadScript, assemble, library_name, library_text, script
+from dibs_conformance.servers import RedisServer
 
 LUA = files("dibs.storage.redis").joinpath("lua")
 VERBS = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
@@ -93,9 +97,33 @@ def test_no_script_looks_into_payloads() -> None:
 
 
 def test_the_library_has_a_function_for_each_verb_and_another_name_for_each_database() -> None:
-    ours = library()
+    name, text = library_name(), library_text()
 
-    assert VERBS == re.findall(r"^register\('(\w+)'\)$", ours.text, re.MULTILINE)
-    assert ours.text.startswith(f"#!lua name={ours.name}\n")
-    assert library(1).name != ours.name
-    assert f"redis.register_function('{ours.name}_' .. name" in ours.text
+    assert VERBS == re.findall(r"^register\('(\w+)'\)$", text, re.MULTILINE)
+    assert text.startswith(f"#!lua name={name}\n")
+    assert library_name(1) != name
+    assert f"redis.register_function('{name}_' .. name" in text
+
+
+async def test_a_process_whose_server_has_the_library_does_not_join_it(
+    valkey_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_url(valkey_server.url, prefix=prefix) as storage:
+        await storage.grant(["q"], 60_000, "worker")
+    monkeypatch.setattr(scripts, "library_text", cache(scripts.library_text.__wrapped__))
+    async with open_url(valkey_server.url, prefix=prefix) as storage:
+        await storage.grant(["q"], 60_000, "worker")
+
+    assert 0 == scripts.library_text.cache_info().misses
+
+
+def test_the_name_of_the_library_follows_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, name = scripts._read_lua, scripts.library_name.__wrapped__
+
+    def changed(file: str) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(scripts, "_read_lua", lambda one: read(one) + ("\n" if one == file else ""))
+            return name()
+
+    files = scripts._file_names()
+    assert len({name(), *map(changed, files)}) == len(files) + 1

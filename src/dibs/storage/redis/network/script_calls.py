@@ -42,7 +42,7 @@ class ScriptCalls:
     def command(self, verb: str, keys: list[str], arguments: list[Any]) -> tuple[Any, ...]:
         """Return the command that calls the code of a verb."""
         if self.has_functions:
-            function = f"{scripts.library(self.servers.database).name}_{verb}"
+            function = f"{scripts.library_name(self.servers.database)}_{verb}"
             return ("FCALL", function, len(keys), *keys, *arguments)
         return ("EVALSHA", scripts.script(verb, self.servers.database).sha, len(keys), *keys, *arguments)
 
@@ -74,7 +74,7 @@ class ScriptCalls:
 
         A server that is full, read-only, or receives the slot of the key from another node refuses it.
         """
-        text = scripts.library(self.servers.database).text
+        text = scripts.library_text(self.servers.database)
         try:
             await self.servers.call(key, "FUNCTION", "LOAD", text, repeatable=True)
         except ResponseError as error:

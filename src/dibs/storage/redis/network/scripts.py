@@ -15,14 +15,16 @@ server, so their names contain it, and a script cannot ask for it. `@engine` sta
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from importlib.resources import files
 from itertools import chain
+from pathlib import Path
 from typing import Final, NamedTuple
 
+_LUA: Final = Path(__file__).parents[1] / "lua"
 _INCLUDE: Final = re.compile(r"-- @include (\w+)")
 _WORD: Final = re.compile(r"(?<![.:'\w])[A-Za-z_]\w*")
 #: The definition of a function, or of one or more values, on the outermost level of a file.
@@ -61,14 +63,6 @@ class Script(NamedTuple):
     sha: str
 
 
-class Library(NamedTuple):
-    """The functions of all verbs. The name contains a hash of the text, so each version has its own name."""
-
-    #: The name of a function is that of the library, `_` and the verb.
-    name: str
-    text: str
-
-
 class BadScript(Exception):
     """Raised for an include that does not exist or includes itself, and for a name that two files share."""
 
@@ -82,23 +76,33 @@ def script(verb: str, database: int = 0) -> Script:
 
 
 @cache
-def library(database: int = 0) -> Library:
-    """Return the library for a database, read once from src/dibs/storage/redis/lua."""
-    names = verb_names()
-    text = _LIBRARY.format(
-        definitions=assemble(names, _read_lua, ("begin_call",)),
-        registrations="\n".join(f"register('{name}')" for name in names),
-    )
-    text = text.replace("@database", str(database)).replace("@engine", "library")
-    name = f"dibs_{_hash(text)[:16]}"
-    return Library(name, f"#!lua name={name}\n{text.replace('@library', name)}")
+def library_name(database: int = 0) -> str:
+    """Return the name of the library; that of a function is this name, `_` and the verb.
+
+    The name contains a hash of all that the text is made of, so each version has its own name. It needs no
+    text: joining the files takes ten times as long, and only a process whose server has no library does it.
+    """
+    parts = [str(database), hashlib.sha1(Path(__file__).read_bytes(), usedforsecurity=False).hexdigest()]
+    for name in _file_names():
+        parts += [name, _read_lua(name)]
+    return f"dibs_{_hash(chr(0).join(parts))[:16]}"
 
 
 @cache
+def library_text(database: int = 0) -> str:
+    """Return the text of the library for a database, for FUNCTION LOAD."""
+    names, name = verb_names(), library_name(database)
+    text = _LIBRARY.format(
+        definitions=assemble(names, _read_lua, ("begin_call",)),
+        registrations="\n".join(f"register('{verb}')" for verb in names),
+    )
+    text = text.replace("@database", str(database)).replace("@engine", "library").replace("@library", name)
+    return f"#!lua name={name}\n{text}"
+
+
 def verb_names() -> list[str]:
     """Return the names of all verbs: the names of the files in src/dibs/storage/redis/lua."""
-    names = (path.name for path in files("dibs.storage.redis").joinpath("lua").iterdir())
-    return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
+    return [name for name in _file_names() if not name.startswith("include/")]
 
 
 def assemble(verbs: Iterable[str], read: Callable[[str], str], used: Iterable[str] = ()) -> str:
@@ -107,36 +111,53 @@ def assemble(verbs: Iterable[str], read: Callable[[str], str], used: Iterable[st
     `read` returns the text of a file by its name. Each include is defined once, before the verbs. The names
     in `used` are declared for the caller, as those that several files use. Raise BadScript.
     """
-    texts: dict[str, str] = {}
+    parsed: dict[str, _File] = {}
     for verb in verbs:
-        _add_file(texts, verb, read, ())
-    words = Counter(chain(used, *(set(_WORD.findall(text)) for text in texts.values())))
-    texts = _without_constants(texts, words)
+        _add_file(parsed, verb, read, ())
+    words = Counter(chain(used, *(file.words for file in parsed.values())))
+    texts = _without_constants({name: file.text for name, file in parsed.items()}, words)
     shared: dict[str, str] = {}
     blocks = [_block(name, text, words, shared) for name, text in texts.items()]
     declared = f"local {', '.join(shared)}" if shared else ""
     return "\n".join([declared, "local verbs = {}", *blocks])
 
 
+class _File(NamedTuple):
+    """A file without its comments: its includes with their line numbers, and the words in its text."""
+
+    includes: list[tuple[int, str]]
+    text: str
+    words: set[str]
+
+
 def _add_file(
-    texts: dict[str, str], name: str, read: Callable[[str], str], including: tuple[str, ...]
+    parsed: dict[str, _File], name: str, read: Callable[[str], str], including: tuple[str, ...]
 ) -> None:
-    """Add a file after the files that it includes, without its comments."""
-    if name in texts:
+    """Add a file after the files that it includes."""
+    if name in parsed:
         return
+    file = _parse(read(name))
+    for number, include in file.includes:
+        if include in (*including, name):
+            raise BadScript(f"{name}.lua:{number}: {include} includes itself")
+        try:
+            _add_file(parsed, include, read, (*including, name))
+        except FileNotFoundError:
+            raise BadScript(f"{name}.lua:{number}: there is no {include}.lua") from None
+    parsed[name] = file
+
+
+@cache
+def _parse(source: str) -> _File:
+    includes: list[tuple[int, str]] = []
     lines: list[str] = []
-    for number, line in enumerate(read(name).splitlines(), 1):
+    for number, line in enumerate(source.splitlines(), 1):
         if found := _INCLUDE.match(line):
-            include = f"include/{found[1]}"
-            if include in (*including, name):
-                raise BadScript(f"{name}.lua:{number}: {include} includes itself")
-            try:
-                _add_file(texts, include, read, (*including, name))
-            except FileNotFoundError:
-                raise BadScript(f"{name}.lua:{number}: there is no {include}.lua") from None
+            includes.append((number, f"include/{found[1]}"))
         elif line and not line.lstrip().startswith("--"):
             lines.append(line)
-    texts[name] = "\n".join(lines)
+    text = "\n".join(lines)
+    return _File(includes, text, set(_WORD.findall(text)))
 
 
 def _without_constants(texts: Mapping[str, str], words: Counter[str]) -> dict[str, str]:
@@ -181,5 +202,15 @@ def _hash(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+@cache
+def _file_names() -> list[str]:
+    """Return the names of all Lua files, as `_read_lua` takes them."""
+    verbs, includes = os.listdir(_LUA), os.listdir(_LUA / "include")  # noqa: PTH208 - see _read_lua
+    names = [*verbs, *(f"include/{name}" for name in includes)]
+    return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
+
+
 def _read_lua(name: str) -> str:
-    return files("dibs.storage.redis").joinpath(f"lua/{name}.lua").read_text("utf-8")
+    # A Path takes twice as long, and each process that opens a storage reads all files.
+    with open(f"{_LUA}/{name}.lua", encoding="utf-8") as file:  # noqa: PTH123
+        return file.read()
