@@ -7,6 +7,8 @@ lost.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import signal
 import sys
@@ -206,9 +208,10 @@ class LazyGroup(click.RichGroup):
         return name, _load_command(name) if name else command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Print one line for Ctrl-C, where click would print an empty line before it."""
+        """Run the command, on an event loop if it is an `async def`. Print one line for Ctrl-C."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
         except KeyboardInterrupt:
             print_warning("interrupted")
             return ExitCode.INTERRUPTED

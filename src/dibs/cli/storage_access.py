@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from dibs.cli.output import ExitCode, print_warning
-from dibs.client.connection.storage_handle import resolve_url
+from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.errors import Refused, StorageUnavailable
 from dibs.model.results import ListPage, State
 from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.addresses import parse_file_path
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage, parse_scheme
+
+if TYPE_CHECKING:
+    from dibs.app import Dibs
 
 #: File or folder in the directory of a file storage -> explanation. A test compares the names with a real
 #: directory.
@@ -111,6 +115,16 @@ def find_storage(url: str | None, *, create: bool = False) -> Storage:
             f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"
         )
     return storage
+
+
+def import_application(application: str, url: str | None = None) -> Dibs:
+    """Import the application, searching the current directory first, with --url as the URL of its storage."""
+    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
+
+    if url is not None:
+        os.environ[URL_VARIABLE] = resolve_url(url)
+    sys.path.insert(0, str(Path.cwd()))
+    return import_app(application)
 
 
 def check_outlives_command(storage: Storage) -> None:

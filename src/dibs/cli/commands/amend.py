@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import rich_click as click
@@ -36,7 +35,7 @@ MEANINGS: Final = {
 @click.option("--lease", type=options.Seconds(), metavar="DURATION", help="New least lease of a receiver.")
 @options.url
 @options.json
-def command(
+async def command(
     queue: str,
     id: str,
     *,
@@ -70,7 +69,9 @@ def command(
     )
     if patch == JobPatch():
         raise UsageError("there is no change: add an option, such as --priority or --delay")
-    return asyncio.run(_amend_job(queue, id, patch, url, json=json))
+    async with connect(url) as storage:
+        answer = await storage.amend(queue, id, patch)
+    return print_answers(queue, [id], [answer], meanings=MEANINGS, good=("amended",), json=json)
 
 
 def _or_unset(value: int | None) -> int | UnsetType:
@@ -81,9 +82,3 @@ def _encode_attributes(pairs: tuple[str, ...]) -> Any:
     if not pairs:
         return UNSET
     return {name: JSON.encode(value) for name, value in parse_pairs(pairs, "--attribute").items()}
-
-
-async def _amend_job(queue: str, id: str, patch: JobPatch, url: str | None, *, json: bool) -> ExitCode:
-    async with connect(url) as storage:
-        answer = await storage.amend(queue, id, patch)
-    return print_answers(queue, [id], [answer], meanings=MEANINGS, good=("amended",), json=json)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 import rich_click as click
@@ -28,7 +26,9 @@ MEANINGS: Final = {
 @click.option("--running", is_flag=True, help="Also ask active jobs to stop.")
 @options.url
 @options.json
-def command(queue: str, ids: tuple[str, ...], *, running: bool, url: str | None, json: bool) -> ExitCode:
+async def command(
+    queue: str, ids: tuple[str, ...], *, running: bool, url: str | None, json: bool
+) -> ExitCode:
     """Cancel jobs. A waiting job ends at once, and so does a job that is blocked by an active one.
 
     An active job is only asked to stop, and only with --running. Exit code 1 if one of the jobs is active
@@ -37,12 +37,6 @@ def command(queue: str, ids: tuple[str, ...], *, running: bool, url: str | None,
     Example:
         dibs cancel emails welcome-42 --running --url file:./jobs
     """
-    return asyncio.run(_cancel_jobs(queue, ids, url, running=running, json=json))
-
-
-async def _cancel_jobs(
-    queue: str, ids: Sequence[str], url: str | None, *, running: bool, json: bool
-) -> ExitCode:
     async with connect(url) as storage:
         answers = await storage.cancel(queue, ids, running=running)
         cancelled = [id for id, answer in zip(ids, answers, strict=True) if answer == "cancelled"]

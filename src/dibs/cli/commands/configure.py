@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import rich_click as click
@@ -19,7 +17,7 @@ from dibs.client.options.job_settings import ENDS, Retention
 from dibs.client.options.queue_settings import Rate, build_patch
 from dibs.errors import Refused
 from dibs.model.check_arguments import MOST_LOG_RESULTS
-from dibs.model.requests import LogLevel, Settings, SettingsPatch
+from dibs.model.requests import LogLevel, Settings
 
 LOG_LEVELS: Final = get_args(LogLevel)
 
@@ -71,7 +69,7 @@ LOG_LEVELS: Final = get_args(LogLevel)
 )
 @options.url
 @options.output
-def command(
+async def command(
     queue: str,
     *,
     paused: str | None,
@@ -111,7 +109,20 @@ def command(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= _parse_limits(max_active=max_active, per_key=per_key, rate=rate, key_rate=key_rate)
     ages = _parse_retention(retention)
-    asyncio.run(_configure(queue, build_patch(changes), ages, url, output))  # type: ignore[arg-type]
+    patch = build_patch(changes)  # type: ignore[arg-type]
+    is_change = bool(changes or ages)
+    async with connect(url, create=is_change) as storage:
+        stored = {info.name: info.settings for info in await storage.queues()}
+        settings = stored.get(queue, Settings())
+        if ages:
+            patch = structs.replace(patch, retention=structs.replace(settings.retention, **ages))
+        if is_change:
+            await warn_of_new_queue(storage, queue)
+            settings = await storage.configure(queue, patch)
+        elif queue not in stored:
+            raise Refused(f"queue {queue!r} does not exist in {storage.url}", field="queue")
+    fields = {"queue": queue, "settings": json_output.settings_fields(settings)}
+    print_in_format(output, fields, ["setting", "value"], setting_rows(settings), empty="")
 
 
 def _parse_limits(**texts: str | None) -> dict[str, Any]:
@@ -155,22 +166,3 @@ def _parse_age(text: str) -> int | None:
         ) from None
     assert age is not UNSET, "bug in dibs: the field is set"  # noqa: S101
     return age
-
-
-async def _configure(
-    queue: str, patch: SettingsPatch, ages: Mapping[str, int | None], url: str | None, output: Format
-) -> None:
-    """Change the settings and print them. Kinds of end that `ages` leaves out keep their retention."""
-    changes = patch != SettingsPatch() or bool(ages)
-    async with connect(url, create=changes) as storage:
-        stored = {info.name: info.settings for info in await storage.queues()}
-        settings = stored.get(queue, Settings())
-        if ages:
-            patch = structs.replace(patch, retention=structs.replace(settings.retention, **ages))
-        if changes:
-            await warn_of_new_queue(storage, queue)
-            settings = await storage.configure(queue, patch)
-        elif queue not in stored:
-            raise Refused(f"queue {queue!r} does not exist in {storage.url}", field="queue")
-    fields = {"queue": queue, "settings": json_output.settings_fields(settings)}
-    print_in_format(output, fields, ["setting", "value"], setting_rows(settings), empty="")

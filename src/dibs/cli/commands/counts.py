@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import rich_click as click
 
@@ -30,7 +30,7 @@ MIN_INTERVAL = 0.2
 @click.option("--watch", is_flag=True, help="Print the counts again after each change, until Ctrl-C.")
 @options.url
 @options.output
-def command(queues: tuple[str, ...], *, watch: bool, url: str | None, output: Format) -> ExitCode:
+async def command(queues: tuple[str, ...], *, watch: bool, url: str | None, output: Format) -> ExitCode:
     """Count the jobs of queues in each state.
 
     Waiting includes scheduled jobs (due later), active includes handed-off jobs (finished by another
@@ -40,10 +40,6 @@ def command(queues: tuple[str, ...], *, watch: bool, url: str | None, output: Fo
     Example:
         dibs counts --watch --url file:./jobs
     """
-    return asyncio.run(_run_counts(queues, url, output, watch=watch))
-
-
-async def _run_counts(queues: Sequence[str], url: str | None, output: Format, *, watch: bool) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         counted = await storage.counts(names)

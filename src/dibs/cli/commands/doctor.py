@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ WIDTH: Final = 80
 @click.argument("address", metavar="[URL]", required=False, default=None, help="As --url.")
 @options.url
 @options.output
-def command(address: str | None, *, url: str | None, output: Format) -> ExitCode:
+async def command(address: str | None, *, url: str | None, output: Format) -> ExitCode:
     """Examine a storage and the workers on it, and print each fault with its remedy.
 
     It looks at clocks, durability, eviction, layouts, locks, free space, connections, expired leases, queues
@@ -42,7 +41,7 @@ def command(address: str | None, *, url: str | None, output: Format) -> ExitCode
     """
     if address is not None and url is not None:
         raise Refused("the URL is given twice; leave out --url", field="url")
-    report = asyncio.run(examine(find_storage(address if url is None else url)))
+    report = await examine(find_storage(address if url is None else url))
     _print_report(report, output)
     return ExitCode.DONE if report.is_healthy else ExitCode.REFUSED
 

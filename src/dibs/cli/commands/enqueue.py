@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import rich_click as click
 
 from dibs.cli import options
@@ -12,7 +10,7 @@ from dibs.cli.parsing import parse_json, parse_pairs
 from dibs.cli.storage_access import connect
 from dibs.client.options.job_settings import JobSettings, build_request
 from dibs.client.options.serde import JSON
-from dibs.model.requests import EnqueueRequest, Reject
+from dibs.model.requests import Reject
 from dibs.model.results import EnqueueResult
 
 #: Answers to an enqueue with --reject for an id that exists already: the queue is unchanged.
@@ -35,7 +33,7 @@ REJECTED = ("duplicate", "completed", "failed")
 @click.option("--reject", is_flag=True, help="Change nothing if the id exists already, with exit code 1.")
 @options.url
 @options.json
-def command(
+async def command(
     queue: str,
     data: str,
     *,
@@ -69,10 +67,6 @@ def command(
     if reject:
         settings["on_conflict"] = Reject()
     request = build_request(JSON.encode(parse_json(data, "the payload")), settings)
-    return asyncio.run(_enqueue(queue, request, url, json=json))
-
-
-async def _enqueue(queue: str, request: EnqueueRequest, url: str | None, *, json: bool) -> ExitCode:
     async with connect(url, create=True) as storage:
         (answer,) = await storage.enqueue(queue, [request])
     if json:

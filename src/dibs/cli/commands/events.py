@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import rich_click as click
@@ -30,7 +29,9 @@ POLL_INTERVAL = 1.0
 @click.option("--follow", is_flag=True, help="Wait for new events, until Ctrl-C.")
 @options.url
 @options.output
-def command(queue: str, *, after: str | None, follow: bool, url: str | None, output: Format) -> ExitCode:
+async def command(
+    queue: str, *, after: str | None, follow: bool, url: str | None, output: Format
+) -> ExitCode:
     """Print the event log of a queue, oldest events first.
 
     By default the log has one event for each attempt that ended. Each line begins with the event's offset.
@@ -40,15 +41,9 @@ def command(queue: str, *, after: str | None, follow: bool, url: str | None, out
     Example:
         dibs events emails --follow --url file:./jobs
     """
-    return asyncio.run(_print_events(queue, LATEST if after == "now" else after, url, output, follow=follow))
-
-
-async def _print_events(
-    queue: str, after: str | None, url: str | None, output: Format, *, follow: bool
-) -> ExitCode:
     since: Mapping[str, str] | None = None
     async with connect(url) as storage:
-        page = await _print_page(storage, queue, after, output)
+        page = await _print_page(storage, queue, LATEST if after == "now" else after, output)
         code = ExitCode.DONE if page.events else (await select_queues(storage, [queue]))[1]
         while page.events or follow:
             after = page.offset

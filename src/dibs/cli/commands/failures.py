@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Sequence
 
 import rich_click as click
 
@@ -23,7 +21,7 @@ COLUMNS = ("error", "queue", "#failed", "=oldest", "=newest", "examples")
 @options.queues
 @options.url
 @options.output
-def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
+async def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
     """List the failed jobs of all queues, grouped by type of error and queue.
 
     A group has the number of its jobs, the age of its oldest and newest failure, and the ids of some jobs.
@@ -35,10 +33,6 @@ def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> Exit
     Example:
         dibs failures --url file:./jobs
     """
-    return asyncio.run(_print_failures(queues, url, output))
-
-
-async def _print_failures(queues: Sequence[str], url: str | None, output: Format) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         counted = await count_failed(storage, names)

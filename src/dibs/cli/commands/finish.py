@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import rich_click as click
@@ -42,7 +41,7 @@ MEANINGS: Final = {
 @click.option("--cancelled", is_flag=True, help="End the job as cancelled.")
 @options.url
 @options.json
-def command(
+async def command(
     queue: str,
     id: str,
     *,
@@ -71,12 +70,6 @@ def command(
         end = Complete(result=JSON.encode(parse_json(result, "--result")))
     elif error is not None:
         end = Fail(error=to_storable_error(Error(type="Failed", message=error)))
-    return asyncio.run(_finish_job(queue, id, end, revision, url, json=json))
-
-
-async def _finish_job(
-    queue: str, id: str, end: End, revision: int, url: str | None, *, json: bool
-) -> ExitCode:
     async with connect(url) as storage:
         answer = await storage.finish(queue, id, end, revision)
         if answer == "done":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -68,7 +68,7 @@ def command() -> None:
 @click.option("--watch", is_flag=True, help="Print the flow again after each change, until it ends.")
 @options.url
 @options.output
-def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format) -> ExitCode:
+async def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format) -> ExitCode:
     """Draw a flow as a graph with the state of each node, and list the nodes that failed.
 
     Nodes of a large flow that have the same queue and a similar place in the graph share a row. For a batch,
@@ -78,10 +78,6 @@ def show(id: str, *, mermaid: bool, watch: bool, url: str | None, output: Format
         dibs flow show import-42 --url file:./jobs
         dibs flow show import-42 --watch --url file:./jobs
     """
-    return asyncio.run(_show_flow(id, url, output, mermaid=mermaid, watch=watch))
-
-
-async def _show_flow(id: str, url: str | None, output: Format, *, mermaid: bool, watch: bool) -> ExitCode:
     async with _connect(url) as app:
         shown: FlowStatus | BatchStatus | None = None
         while True:
@@ -142,7 +138,7 @@ def _print_status(status: FlowStatus | BatchStatus, output: Format, *, mermaid: 
 )
 @options.url
 @options.output
-def list_flows(
+async def list_flows(
     state: str, *, nested: bool, limit: int, after: str | None, url: str | None, output: Format
 ) -> None:
     """List flows and batches in one state with the numbers of their jobs, in no particular order.
@@ -150,12 +146,6 @@ def list_flows(
     Example:
         dibs flow list --state failed --url file:./jobs
     """
-    asyncio.run(_list_flows(state, after, limit, url, output, nested=nested))
-
-
-async def _list_flows(
-    state: str, after: str | None, limit: int, url: str | None, output: Format, *, nested: bool
-) -> None:
     async with connect(url) as storage:
         page = await read_page(storage, FLOWS, STATES[state], after=after, limit=limit)
         counts = {} if page.items else await storage.counts([FLOWS])
@@ -167,7 +157,7 @@ async def _list_flows(
 @flow_ids
 @options.url
 @options.json
-def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
+async def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     """Cancel flows: their open nodes are cancelled, and no other node starts.
 
     A flow that has started is cancelled by its next worker with flows=True. Jobs with an id that the caller
@@ -177,7 +167,8 @@ def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     Example:
         dibs flow cancel import-42 --url file:./jobs
     """
-    answers = asyncio.run(_call_each(ids, url, _cancel_flow))
+    async with _connect(url) as app:
+        answers = [await _cancel_flow(app, flow.id) for flow in [app.get_flow(id) for id in ids]]
     return print_answers(FLOWS, ids, answers, meanings=CANCELLING, good=("cancelled", "requested"), json=json)
 
 
@@ -185,7 +176,7 @@ def cancel(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
 @flow_ids
 @options.url
 @options.json
-def retry(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
+async def retry(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     """Run failed flows again: completed nodes stay, and the others run again.
 
     Exit code 1 if one of the flows has not failed or does not exist.
@@ -193,25 +184,15 @@ def retry(ids: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     Example:
         dibs flow retry import-42 --url file:./jobs
     """
-    answers = asyncio.run(_call_each(ids, url, _retry_flow))
-    return print_answers(FLOWS, ids, answers, meanings=RETRYING, good=("queued",), json=json)
-
-
-async def _call_each(
-    ids: Sequence[str], url: str | None, call: Callable[[Dibs, str], Awaitable[str]]
-) -> list[str]:
     async with _connect(url) as app:
-        return [await call(app, flow.id) for flow in [app.get_flow(id) for id in ids]]
+        answers = [await flow.retry_failed() for flow in [app.get_flow(id) for id in ids]]
+    return print_answers(FLOWS, ids, answers, meanings=RETRYING, good=("queued",), json=json)
 
 
 async def _cancel_flow(app: Dibs, id: str) -> str:
     if await _find_batch(app, id) is not None:
         return await app.get_batch(id).cancel()
     return await app.get_flow(id).cancel()
-
-
-async def _retry_flow(app: Dibs, id: str) -> str:
-    return await app.get_flow(id).retry_failed()
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import get_args
 
 import rich_click as click
@@ -40,7 +39,7 @@ ENDED = ("completed", "failed", "cancelled")
 )
 @options.url
 @options.output
-def command(
+async def command(
     queue: str, *, state: State, limit: int, after: str | None, url: str | None, output: Format
 ) -> ExitCode:
     """List the jobs of a queue in one state, in no particular order.
@@ -50,12 +49,6 @@ def command(
     Example:
         dibs list emails --state failed --url file:./jobs
     """
-    return asyncio.run(_list_jobs(queue, state, after, limit, url, output))
-
-
-async def _list_jobs(
-    queue: str, state: State, after: str | None, limit: int, url: str | None, output: Format
-) -> ExitCode:
     async with connect(url) as storage:
         page = await read_page(storage, queue, state, after=after, limit=limit)
         code = ExitCode.DONE if page.items else (await select_queues(storage, [queue]))[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import rich_click as click
@@ -18,7 +17,7 @@ INSTALL_COMMAND: Final = 'pip install "dibs[mcp]"'
 @click.option("--write", is_flag=True, help="Add tools that retry, cancel, pause, resume and run jobs now.")
 @click.option("--hide-values", is_flag=True, help="Show no payloads, results or texts of errors.")
 @options.url
-def command(*, write: bool, hide_values: bool, url: str | None) -> None:
+async def command(*, write: bool, hide_values: bool, url: str | None) -> None:
     """Serve a storage to an assistant by the Model Context Protocol, on stdin and stdout.
 
     The assistant starts this command itself; its configuration has the command line. Without --write its
@@ -34,8 +33,5 @@ def command(*, write: bool, hide_values: bool, url: str | None) -> None:
             f"mcp needs {error.name or 'packages'} of the extra `mcp`, not installed: {INSTALL_COMMAND}"
         ) from error
 
-    async def serve() -> None:
-        async with connect(url) as storage:
-            await build_server(storage, write=write, hide=hide_values).run_stdio_async()
-
-    asyncio.run(serve())
+    async with connect(url) as storage:
+        await build_server(storage, write=write, hide=hide_values).run_stdio_async()

@@ -58,7 +58,7 @@ class MoveCounts:
 @click.option("--to", "target", metavar="URL", required=True, help="Storage to move to.")
 @click.option("--wait", is_flag=True, help="Wait until no job is active. Default: stop with an error.")
 @options.json
-def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
+async def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
     """Move all queues to another storage: jobs in their order, successors, counts, outcomes and settings.
 
     The command uses --from and --to in place of --url. It pauses the queues in both storages until everything
@@ -67,7 +67,12 @@ def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
     Example:
         dibs move --from file:./jobs --to postgresql://localhost/jobs
     """
-    done = asyncio.run(_open_and_move(source, target, wait=wait, json=json))
+    async with connect(source) as old, connect(target, create=True) as new:
+        if old.url == new.url:
+            raise Refused(f"--from and --to are both {old.url}: name two storages", field="to")
+        names = [info.name for info in await old.queues() if info.name not in HIDDEN_QUEUES]
+        with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
+            done = await move(old, new, names, wait=wait, progress=progress)
     if json:
         print_json({"queues": {name: asdict(moved) for name, moved in done.items()}})
     elif done:
@@ -80,17 +85,6 @@ def command(source: str, target: str, *, wait: bool, json: bool) -> ExitCode:
         print_warning("some ids exist in both storages as different jobs: they stay in the source")
         return ExitCode.REFUSED
     return ExitCode.DONE
-
-
-async def _open_and_move(
-    source_url: str, target_url: str, *, wait: bool, json: bool
-) -> dict[str, MoveCounts]:
-    async with connect(source_url) as source, connect(target_url, create=True) as target:
-        if source.url == target.url:
-            raise Refused(f"--from and --to are both {source.url}: name two storages", field="to")
-        names = [info.name for info in await source.queues() if info.name not in HIDDEN_QUEUES]
-        with progress_bar(shown=not json and sys.stderr.isatty()) as progress:
-            return await move(source, target, names, wait=wait, progress=progress)
 
 
 async def move(

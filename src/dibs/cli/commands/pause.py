@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import rich_click as click
 
 from dibs.cli import options
@@ -16,7 +14,7 @@ from dibs.model.requests import SettingsPatch
 @options.queue
 @options.url
 @options.json
-def command(queue: str, *, url: str | None, json: bool) -> None:
+async def command(queue: str, *, url: str | None, json: bool) -> None:
     """Stop all workers from claiming jobs of a queue, until `dibs resume`.
 
     Jobs that are active run to their end. New jobs can be enqueued; they wait.
@@ -24,7 +22,7 @@ def command(queue: str, *, url: str | None, json: bool) -> None:
     Example:
         dibs pause emails --url file:./jobs
     """
-    asyncio.run(set_paused(queue, url, paused=True, json=json))
+    await set_paused(queue, url, paused=True, json=json)
 
 
 async def set_paused(queue: str, url: str | None, *, paused: bool, json: bool) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-
 import rich_click as click
 
 from dibs.cli import options
@@ -23,7 +20,7 @@ BATCH_SIZE = 1000
 @options.queues
 @options.url
 @options.json
-def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
+async def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode:
     """Remove expired outcomes and request keys, and old events of the log.
 
     Workers do this automatically. Use the command for a storage without a running worker.
@@ -31,10 +28,6 @@ def command(queues: tuple[str, ...], *, url: str | None, json: bool) -> ExitCode
     Example:
         dibs prune --url file:./jobs
     """
-    return asyncio.run(_prune_queues(queues, url, json=json))
-
-
-async def _prune_queues(queues: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         pruned = {name: await _prune_queue(storage, name) for name in names}

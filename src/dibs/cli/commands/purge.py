@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import rich_click as click
@@ -34,7 +34,9 @@ POLL_INTERVAL: Final = 0.2
 @options.yes
 @options.url
 @options.json
-def command(queues: tuple[str, ...], *, running: bool, yes: bool, url: str | None, json: bool) -> ExitCode:
+async def command(
+    queues: tuple[str, ...], *, running: bool, yes: bool, url: str | None, json: bool
+) -> ExitCode:
     """Remove all waiting and blocked jobs and all outcomes of queues, as `queue.clear()` in Python.
 
     Active jobs continue, and their outcomes are kept. Settings, events and request keys stay, too. The next
@@ -48,12 +50,6 @@ def command(queues: tuple[str, ...], *, running: bool, yes: bool, url: str | Non
         dibs purge emails --yes --url file:./jobs
     """
     check_can_confirm(yes=yes)
-    return asyncio.run(_purge_queues(queues, url, running=running, yes=yes, json=json))
-
-
-async def _purge_queues(
-    queues: Sequence[str], url: str | None, *, running: bool, yes: bool, json: bool
-) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         counts = await storage.counts(names)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import rich_click as click
 
 from dibs.cli import options
@@ -14,10 +12,10 @@ from dibs.cli.commands.pause import set_paused
 @options.queue
 @options.url
 @options.json
-def command(queue: str, *, url: str | None, json: bool) -> None:
+async def command(queue: str, *, url: str | None, json: bool) -> None:
     """Allow workers to claim jobs of a paused queue again.
 
     Example:
         dibs resume emails --url file:./jobs
     """
-    asyncio.run(set_paused(queue, url, paused=False, json=json))
+    await set_paused(queue, url, paused=False, json=json)

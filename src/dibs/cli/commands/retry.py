@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import rich_click as click
@@ -16,7 +15,6 @@ from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
 from dibs.cli.progress import check_can_confirm, confirm, progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
-from dibs.storage.protocol import Storage
 
 MEANINGS: Final = {
     "live": "a job with this id waits or runs already",
@@ -43,7 +41,7 @@ MEANINGS: Final = {
 @options.yes
 @options.url
 @options.json
-def command(
+async def command(
     queue: str | None,
     ids: tuple[str, ...],
     *,
@@ -69,45 +67,31 @@ def command(
         raise UsageError("retry needs ids, --all or --error; pass one of them")
     if ids:
         assert queue is not None, "bug in dibs: the queue is the argument before the ids"  # noqa: S101
-        return asyncio.run(_retry_ids(queue, ids, url, json=json))
+        async with connect(url) as storage:
+            answers = await storage.retry_failed(queue, ids)
+        return print_answers(queue, ids, answers, meanings=MEANINGS, good=("queued",), json=json)
     check_can_confirm(yes=yes)
-    return asyncio.run(_retry_many(queue, error, url, yes=yes, json=json))
-
-
-async def _retry_ids(queue: str, ids: Sequence[str], url: str | None, *, json: bool) -> ExitCode:
-    async with connect(url) as storage:
-        answers = await storage.retry_failed(queue, ids)
-    return print_answers(queue, ids, answers, meanings=MEANINGS, good=("queued",), json=json)
-
-
-async def _retry_many(
-    queue: str | None, error: str | None, url: str | None, *, yes: bool, json: bool
-) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, [queue] if queue is not None else [])
-        ids = await _find_ids(storage, names, error)
-        total = sum(map(len, ids.values()))
+        counted = await count_failed(storage, names)
+        with progress_bar("failed jobs read", sum(counted.values())) as advance:
+            found = await find_failed_ids(storage, counted, error, advance)
+        total = sum(map(len, found.values()))
         if not total:
             _print_numbers({}, json=json)
             return code
         kind = f" with {error}" if error else ""
-        where = f"of {next(iter(ids))}" if len(ids) == 1 else f"of {len(ids)} queues"
+        where = f"of {next(iter(found))}" if len(found) == 1 else f"of {len(found)} queues"
         if not confirm(f"Retry {total:,} failed jobs{kind} {where}?", yes=yes):
             return ExitCode.REFUSED
         with progress_bar("retried", total) as advance:
-            numbers = await retry_all(storage, ids, advance)
+            numbers = await retry_all(storage, found, advance)
     _print_numbers(numbers, json=json)
     return (
         ExitCode.DONE
         if all(answers.keys() <= {"queued"} for answers in numbers.values())
         else ExitCode.REFUSED
     )
-
-
-async def _find_ids(storage: Storage, queues: Sequence[str], error: str | None) -> dict[str, list[str]]:
-    counted = await count_failed(storage, queues)
-    with progress_bar("failed jobs read", sum(counted.values())) as advance:
-        return await find_failed_ids(storage, counted, error, advance)
 
 
 def _print_numbers(numbers: Mapping[str, Mapping[str, int]], *, json: bool) -> None:

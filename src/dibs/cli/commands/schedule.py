@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
@@ -17,10 +14,9 @@ from dibs.cli import json_output, options
 from dibs.cli.options import Format
 from dibs.cli.output import ExitCode, print_answers
 from dibs.cli.parsing import parse_json
-from dibs.cli.storage_access import connect, warn_of_new_queue
+from dibs.cli.storage_access import connect, import_application, warn_of_new_queue
 from dibs.cli.tables import format_age, print_in_format
 from dibs.client.calls.handler_registry import build_times
-from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
 from dibs.client.options.serde import JSON
 from dibs.client.stored_schedules import (
     find_schedules,
@@ -96,7 +92,7 @@ def list_(application: str | None, *, count: int, url: str | None, output: Forma
     Example:
         dibs schedule list reports:app --next 3 --url file:./jobs
     """
-    app = None if application is None else _import_application(application, url)
+    app = None if application is None else import_application(application, url)
     schedules = {} if app is None else _declared_schedules(app)
     asyncio.run(_print_schedules(schedules, count, url or (app.url if app else None), output))
 
@@ -111,7 +107,7 @@ def list_(application: str | None, *, count: int, url: str | None, output: Forma
 @click.option("--skip-missed", is_flag=True, help="Skip missed times. Default: run once after them.")
 @options.url
 @options.json
-def add(
+async def add(
     queue: str,
     name: str,
     data: str,
@@ -131,10 +127,6 @@ def add(
     times = build_times({"cron": cron, "tz": tz, "every": every})
     payload = JSON.encode(parse_json(data, "the payload"))
     schedule = Schedule(times=times, data=JobData(payload=payload), catch_up=not skip_missed)
-    asyncio.run(_add(queue, name, schedule, url, json=json))
-
-
-async def _add(queue: str, name: str, schedule: Schedule, url: str | None, *, json: bool) -> None:
     id = schedule_id(name)
     async with connect(url, create=True) as storage:
         await warn_of_new_queue(storage, queue)
@@ -150,21 +142,15 @@ def _change(verb: str, answer: str, text: str) -> None:
     @click.argument("name", metavar="[NAME]", required=False, help="Name of the schedule.")
     @options.url
     @options.json
-    def change(queue: str, name: str | None, *, url: str | None, json: bool) -> ExitCode:
-        return asyncio.run(_apply(verb, answer, queue, name, url, json=json))
-
-
-async def _apply(
-    verb: str, answer: str, queue: str, name: str | None, url: str | None, *, json: bool
-) -> ExitCode:
-    id = TICK_ID if name is None else schedule_id(name)
-    async with connect(url) as storage:
-        if verb == "remove":
-            found = await remove_schedule(storage, queue, id)
-        else:
-            found = await pause_schedule(storage, queue, id, paused=verb == "pause")
-    answers = [answer if found else "not_found"]
-    return print_answers(queue, [name or TICK_ID], answers, meanings=MEANINGS, good=(answer,), json=json)
+    async def change(queue: str, name: str | None, *, url: str | None, json: bool) -> ExitCode:
+        id = TICK_ID if name is None else schedule_id(name)
+        async with connect(url) as storage:
+            if verb == "remove":
+                found = await remove_schedule(storage, queue, id)
+            else:
+                found = await pause_schedule(storage, queue, id, paused=verb == "pause")
+        answers = [answer if found else "not_found"]
+        return print_answers(queue, [name or TICK_ID], answers, meanings=MEANINGS, good=(answer,), json=json)
 
 
 _change("pause", "paused", "Stop a schedule until `dibs schedule resume`. An active run goes on.")
@@ -174,15 +160,6 @@ _change(
     "removed",
     "End a schedule. An active run goes on. A worker that starts with a declared schedule stores it again.",
 )
-
-
-def _import_application(application: str, url: str | None) -> Dibs:
-    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
-
-    if url is not None:
-        os.environ[URL_VARIABLE] = resolve_url(url)
-    sys.path.insert(0, str(Path.cwd()))
-    return import_app(application)
 
 
 def _declared_schedules(app: Dibs) -> dict[str, Schedule]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -202,7 +201,7 @@ def _queue_row(info: QueueInfo, counts: Counts) -> tuple[object, ...]:
 @click.argument("id", metavar="ID]", required=False, help="Id of the job.")
 @options.url
 @options.output
-def command(queue: str | None, id: str | None, *, url: str | None, output: Format) -> ExitCode:
+async def command(queue: str | None, id: str | None, *, url: str | None, output: Format) -> ExitCode:
     """Show one job: its current state, its blocked successor and the outcome of its last run.
 
     Without queue and id, describe the storage: its durability, capabilities, queues and files.
@@ -213,13 +212,9 @@ def command(queue: str | None, id: str | None, *, url: str | None, output: Forma
         dibs show --url file:./jobs
     """
     if queue is None:
-        return asyncio.run(show_storage(url, output))
+        return await show_storage(url, output)
     if id is None:
         raise UsageError(f"the id is missing: write dibs show {queue} ID; `dibs list {queue}` prints ids")
-    return asyncio.run(_show_job(queue, id, url, output))
-
-
-async def _show_job(queue: str, id: str, url: str | None, output: Format) -> ExitCode:
     async with connect(url) as storage:
         (slot,) = await storage.get(queue, [id])
     if output == "json":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -20,13 +19,13 @@ from dibs.cli.completion import complete_queue
 from dibs.cli.errors import UsageError, error_message
 from dibs.cli.output import print_json, print_lines, print_warning
 from dibs.cli.parsing import parse_time
+from dibs.cli.storage_access import import_application
 from dibs.client.options.arguments import utc_datetime
 from dibs.errors import ConfigurationError, DibsError, Refused, StorageTooNew
 from dibs.spark.connection import StorageConnection, shared_url
 from dibs.spark.java import is_submitted, require_pyarrow, session
 
 if TYPE_CHECKING:
-    from dibs.app import Dibs
     from dibs.spark.history.increments import Increment
 
 
@@ -196,7 +195,7 @@ def report(
     from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415
     from dibs.spark.report.page.render import render_page  # noqa: PLC0415
 
-    sizes = _import_application(application).handlers.sizes() if application else {}
+    sizes = import_application(application).handlers.sizes() if application else {}
     figures, series = create_report(warehouse, round(wait_p95 * 1000), sizes=sizes)
     if out is not None:
         _replace_file(out, render_page(figures, series, refresh=refresh))
@@ -256,13 +255,6 @@ def export(
     else:
         kind = "new rows" if table in APPENDED_TABLES else "rows"
         print_lines(f"{target}: {done.rows:,} {kind} of {table}, generation {done.generation}")
-
-
-def _import_application(application: str) -> Dibs:
-    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
-
-    sys.path.insert(0, str(Path.cwd()))
-    return import_app(application)
 
 
 def _replace_file(file: Path, text: str) -> None:

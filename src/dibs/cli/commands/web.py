@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +12,8 @@ from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines
-from dibs.cli.storage_access import check_outlives_command, file_url_directory
-from dibs.client.connection.storage_handle import URL_VARIABLE, resolve_url
-from dibs.errors import StorageUnavailable
-from dibs.storage.registry import open_storage, parse_scheme
+from dibs.cli.storage_access import find_storage, import_application
+from dibs.client.connection.storage_handle import resolve_url
 
 if TYPE_CHECKING:
     from dibs.web.server import ServerOptions
@@ -83,8 +80,8 @@ def command(
     server_options = _server_options(
         host, port, write=write, hide_values=hide_values, warehouse=warehouse, allowed_hosts=allowed_hosts
     )
-    app = _import_application(application, url) if application else Dibs(resolve_url(url))
-    _check_storage(app.url)
+    app = import_application(application, url) if application else Dibs(resolve_url(url))
+    find_storage(app.url)
     if warehouse is not None:
         _check_warehouse(warehouse)
     from dibs.web import server  # noqa: PLC0415 - slow: it imports Starlette and uvicorn
@@ -114,15 +111,6 @@ def _server_options(host: str, port: int, **more: Any) -> ServerOptions:
     return ServerOptions(host, port, token=token, **more)
 
 
-def _import_application(application: str, url: str | None) -> Dibs:
-    from dibs.worker.processes.app_import import import_app  # noqa: PLC0415 - slow: it imports the client
-
-    if url is not None:
-        os.environ[URL_VARIABLE] = resolve_url(url)
-    sys.path.insert(0, str(Path.cwd()))
-    return import_app(application)
-
-
 def _check_warehouse(warehouse: str) -> None:
     """Raise UsageError for a folder that does not exist, and Refused for a URL that no warehouse can have."""
     if "://" not in warehouse:
@@ -135,16 +123,3 @@ def _check_warehouse(warehouse: str) -> None:
         # The page History names the missing package.
         return
     open_store(warehouse)
-
-
-def _check_storage(url: str) -> None:
-    """Raise Refused for a storage of one process, StorageUnavailable for a folder that does not exist."""
-    if parse_scheme(url) == "django":
-        sys.path.insert(0, str(Path.cwd()))
-    storage = open_storage(url)
-    check_outlives_command(storage)
-    directory = file_url_directory(storage.url)
-    if directory is not None and not directory.exists():
-        raise StorageUnavailable(
-            f"there is no directory {directory}: check the path; dibs enqueue and dibs worker create it"
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -40,7 +39,7 @@ MOST_QUEUES: Final = 5
 @options.queues
 @options.url
 @options.output
-def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
+async def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> ExitCode:
     """List the workers that live, with their processes, the jobs that they hold, and their queues.
 
     The name of a worker is its --name, or host:process id:random digits. `busy` is the part of its capacity
@@ -53,10 +52,6 @@ def command(queues: tuple[str, ...], *, url: str | None, output: Format) -> Exit
     Example:
         dibs workers --url file:./jobs
     """
-    return asyncio.run(_print_workers(queues, url, output))
-
-
-async def _print_workers(queues: Sequence[str], url: str | None, output: Format) -> ExitCode:
     async with connect(url) as storage:
         names, code = await select_queues(storage, queues)
         workers = add_runs(await read_records(storage), await _read_runs(storage, names))
