@@ -169,12 +169,17 @@ def test_a_fork_cannot_use_a_memory_storage() -> None:
 
 
 def in_child(function: Any) -> str:
-    """Return the text that `function` returns in a forked child process."""
+    """Return the text that `function` returns in a forked child process, or the error that it raises."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write_end, function().encode())
-        os._exit(0)
+        # A child that raised would go on as a second pytest, and its parent would wait for ever.
+        try:
+            os.write(write_end, function().encode())
+        except BaseException as error:  # noqa: BLE001 - the child ends below, whatever it raised
+            os.write(write_end, repr(error).encode())
+        finally:
+            os._exit(0)
     os.close(write_end)
     os.waitpid(child, 0)
     with os.fdopen(read_end) as pipe:
