@@ -111,8 +111,8 @@ async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     await connection.execute("SET track_functions = 'pl'")
     query = storage._server.queries["serve"]
     params = {
-        "queues": ["a", "b", "c"], "limits": [1, 0, 1], "firsts": [1, 1, 1], "lasts": [0, 0, 0],
-        "plains": [False] * 3, "owners": [], "ids": [], "fences": [], "kinds": None, "results": None,
+        "queues": ["a", "b", "c"], "limits": [1, 0, 1], "lasts": [0, 0, 0],
+        "plains": [False] * 3, "ids": [], "fences": [], "kinds": None, "results": None,
         "details": None, "spots": None, "lease": lease, "now": None,
     }  # fmt: skip
     await connection.execute(query, params)
@@ -122,7 +122,7 @@ async def test_the_functions_of_settle_and_claim_run_only_where_they_must(
     calls = dict(await cursor.fetchall())
 
     assert 2 == calls.get("claim_limited")
-    assert {"settle_steps", "settle", "notify_waits"}.isdisjoint(calls)
+    assert {"settle_rest", "complete_all", "notify_waits"}.isdisjoint(calls)
 
 
 async def test_a_lock_of_another_transaction_ends_it_without_a_change(

@@ -1,11 +1,11 @@
-"""The verb serve of the Postgres storage: the settlements and claims of several queues in one statement."""
+"""The verbs serve and settle_and_claim of the Postgres storage: settlements and claims in one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dibs.model.requests import QueueStep
+from dibs.model.requests import QueueStep, Settlement
 from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs.storage import checks
 from dibs.storage.postgres.codec import claims, rows
@@ -20,7 +20,7 @@ SERVE_LOCK_MS: Final = "250"
 
 
 class ManyQueuesSession(PostgresSession):
-    """The verb `serve`, which runs all steps in one transaction."""
+    """The verbs `serve` and `settle_and_claim`, which run all steps in one transaction."""
 
     async def serve(
         self, steps: Sequence[QueueStep], lease: str, *, now: int | None = None
@@ -28,19 +28,34 @@ class ManyQueuesSession(PostgresSession):
         checks.check_serve(steps, lease, self.limits)
         # All processes lock the queues in the same order, so that two of them cannot deadlock.
         in_order = sorted(steps, key=lambda step: step.queue)
-        params, reasons = encode_steps(in_order, MAX_LIMIT, self.limits, self._positions)
-        params |= {
-            "lease": sendable_lease(lease),
-            "now": self._time_parameter(now),
-            "lock_ms": self._lock_ms or SERVE_LOCK_MS,
-        }
-        tokens = [self._waits.token(step.queue) for step in in_order]
-        found = rows_by_step(await self._server.write_lock_limited("serve", params))
-        results = {
-            step.queue: self._decode_step(step, found[number], refusals, lease, token)
-            for number, (step, refusals, token) in enumerate(zip(in_order, reasons, tokens, strict=True), 1)
-        }
+        found = await self._run_steps(in_order, lease, now, self._lock_ms or SERVE_LOCK_MS)
+        results = dict(zip((step.queue for step in in_order), found, strict=True))
         return [results[step.queue] for step in steps]
+
+    async def settle_and_claim(
+        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
+    ) -> SettleAndClaimResult:
+        checks.check_claim(queue, lease, limit, self.limits)
+        checks.check_settle(queue, settlements, self.limits)
+        [result] = await self._run_steps([QueueStep(queue, settlements, limit)], lease, now, self._lock_ms)
+        return result
+
+    async def _run_steps(
+        self, steps: Sequence[QueueStep], lease: str, now: int | None, lock_ms: str | None
+    ) -> Sequence[SettleAndClaimResult]:
+        """Run steps in their order, with waits of at most `lock_ms` ms for a lock; None for any time."""
+        params, reasons = encode_steps(steps, MAX_LIMIT, self.limits, self._positions)
+        params |= {"lease": sendable_lease(lease), "now": self._time_parameter(now)}
+        tokens = [self._waits.token(step.queue) for step in steps]
+        if lock_ms is None:
+            rows = await self._server.fetch(self._server.queries["serve"], params, writes=True)
+        else:
+            rows = await self._server.write_lock_limited("serve", {**params, "lock_ms": lock_ms})
+        found = rows_by_step(rows)
+        return [
+            self._decode_step(step, found[number], refusals, lease, token)
+            for number, (step, refusals, token) in enumerate(zip(steps, reasons, tokens, strict=True), 1)
+        ]
 
     def _decode_step(
         self, step: QueueStep, found: StepRows, reasons: Sequence[str], lease: str, token: str

@@ -177,11 +177,11 @@ class Queries:
         """
         joined = f"joined {name}"
         if joined not in self._filled:
-            text = read_queries()[name].replace(
+            text = read_queries()[name].replace("%(queue)s::text", "own.queue")
+            text = text.replace(
                 "FROM {schema}.",
                 "FROM {schema}.joined(%(identity)s::text, %(queue)s::text) own (queue),\nLATERAL {schema}.",
             )
-            text = text.replace("(\n    %(queue)s::text", "(\n    own.queue", 1)
             # The CTE is never run. To parse it, Postgres locks a table, and then learns that the schema was
             # created since it looked for it. The caller's transaction may be older than the schema, and a
             # role named dibs has the schema dibs on its search path.

@@ -35,7 +35,6 @@ from dibs.model.results import (
     RenewResult,
     ReportStatus,
     RetryFailedStatus,
-    SettleAndClaimResult,
     SettleResult,
     State,
     WaitResult,
@@ -104,21 +103,6 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
             return []
         ((statuses, revisions),) = await self._run_write("settle", params)
         return rows.decode_settled(statuses, revisions, reasons)
-
-    async def settle_and_claim(
-        self, queue: str, settlements: Sequence[Settlement], lease: str, limit: int, *, now: int | None = None
-    ) -> SettleAndClaimResult:
-        checks.check_claim(queue, lease, limit, self.limits)
-        checks.check_settle(queue, settlements, self.limits)
-        params, reasons = parameters.encode_settlements(settlements, self.limits, self._positions)
-        params |= {**self._check_common(queue, now, limit), "lease": sendable_lease(lease)}
-        if not settlements:
-            return SettleAndClaimResult((), await self.claim(queue, lease, limit, now=now))
-        token = self._waits.token(queue)
-        found = await self._run_write("settle_and_claim", params)
-        settled = rows.decode_settled(found[0][0], found[0][1], reasons)
-        claim = self._decode_claim(queue, [row[2:] for row in found], lease, limit, token)
-        return SettleAndClaimResult(tuple(settled), claim)
 
     async def finish(
         self, queue: str, id: str, end: End, revision: int, *, now: int | None = None

@@ -79,7 +79,7 @@ _CLAIM = {"lease": ALIVE, "limit": 10}
 _LISTS: dict[str, list[Any]] = {
     "ids": [], "fences": [], "kinds": [], "results": [], "details": [], "spots": [],
 }  # fmt: skip
-_STEPS = {"queues": ["q"], "limits": [10], "firsts": [1], "lasts": [0], "plains": [True], "owners": []}
+_STEPS = {"queues": ["q"], "limits": [10], "lasts": [0], "plains": [True]}
 #: The calls: a change of the settings of the queue before it, its query, and parameters.
 CALLS: dict[str, Call] = {
     "claim": ("", "claim", _CLAIM),
@@ -90,8 +90,8 @@ CALLS: dict[str, Call] = {
     "serve": ("", "serve", {**_CLAIM, **_LISTS, **_STEPS}),
     "settle_and_claim": (
         "",
-        "settle_and_claim",
-        {**_CLAIM, **_LISTS, "plain": True, "ids": ["run1"], "fences": [1]},
+        "serve",
+        {**_CLAIM, **_LISTS, **_STEPS, "lasts": [1], "ids": ["run1"], "fences": [1]},
     ),
     "reap": ("", "reap", {"limit": 10}),
     "drop": ("", "drop", {"queues": ["q"], "lease": ALIVE, "limit": 10}),

@@ -113,17 +113,19 @@ async def test_a_settle_that_was_planned_on_an_empty_table_reads_only_its_jobs(
     storage: PostgresStorage, connect: Connect
 ) -> None:
     """A session keeps a plan for hours. Once, such a plan read the whole queue for each settlement."""
-    settle = "SELECT statuses FROM settle('q', NULL, true, %s::text[], %s::bigint[], NULL, NULL, NULL)"
+    settle = (
+        "SELECT s.statuses FROM settle('{q}', ARRAY[%s], '{t}', NULL, %s::text[], %s, NULL, NULL, NULL) s"
+    )
     await storage.grant(["q"], 60_000, "test")
     connection = await connect()
-    await connection.execute(settle, [["unknown"], [1]])
+    await connection.execute(settle, [1, ["unknown"], [1]])
     await connection.commit()
     for first in range(0, 3000, 1000):
         await storage.enqueue("q", [asked(f"{n:05}") for n in range(first, first + 1000)])
     jobs = await claimed(storage, limit=100)
 
     fences = [job.run.fence for job in jobs if job.run]
-    row = await (await connection.execute(settle, [[job.id for job in jobs], fences])).fetchone()
+    row = await (await connection.execute(settle, [100, [job.id for job in jobs], fences])).fetchone()
     ((fetched,),) = await (await connection.execute(FETCHED)).fetchall()
 
     assert (None,) == row

@@ -25,7 +25,7 @@ async def test_a_job_costs_one_statement_for_each_verb_and_none_for_its_waits(
 
         sent = [call["words"][0] for call in calls]
         queries = storage._server.queries
-        assert [queries[name] for name in ("enqueue_one", "claim", "settle_and_claim", "get")] * 5 == sent
+        assert [queries[name] for name in ("enqueue_one", "claim", "serve", "get")] * 5 == sent
 
 
 async def test_a_batch_costs_as_many_requests_as_a_single_job(

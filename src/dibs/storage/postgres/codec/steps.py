@@ -1,11 +1,11 @@
-"""The parameters and rows of the query `serve`, which runs the steps of several queues in one statement."""
+"""The parameters and rows of the query `serve`, which runs the steps of queues in one statement."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dibs.model.limits import Limits
 from dibs.model.requests import QueueStep
@@ -14,7 +14,9 @@ from dibs.storage.postgres.codec.positions import RowPositions
 from dibs.storage.postgres.codec.rows import Row
 
 #: The columns of settle.
-SETTLE_COLUMNS = 2
+SETTLE_COLUMNS: Final = 2
+#: The column of a row that is NULL in the rows of settle.
+_TIME_OF_CLAIM: Final = 3
 
 
 def encode_steps(
@@ -27,14 +29,11 @@ def encode_steps(
     total = sum(len(step.settlements) for step in steps)
     encoded = [encode_settlements(step.settlements, limits, positions, in_call=total) for step in steps]
     batches = [params for params, _ in encoded]
-    lasts = list(accumulate(len(params["ids"]) for params in batches))
     return {
         "queues": [step.queue for step in steps],
-        "firsts": [last - len(params["ids"]) + 1 for last, params in zip(lasts, batches, strict=True)],
-        "lasts": lasts,
+        "lasts": list(accumulate(len(params["ids"]) for params in batches)),
         "plains": [params["plain"] for params in batches],
         "limits": [min(step.limit, most) for step in steps],
-        "owners": [number for number, params in enumerate(batches, 1) for _ in params["ids"]],
         "ids": [id for params in batches for id in params["ids"]],
         "fences": [fence for params in batches for fence in params["fences"]],
         "kinds": _join(batches, "kinds", "completed"),
@@ -70,7 +69,7 @@ def rows_by_step(rows: Iterable[Row]) -> Mapping[int, StepRows]:
     settled: dict[int, Row] = {}
     claimed: defaultdict[int, list[Row]] = defaultdict(list)
     for step, *columns in rows:
-        if columns[0] is not None:
+        if columns[_TIME_OF_CLAIM] is None:
             settled[step] = columns[:SETTLE_COLUMNS]
         else:
             claimed[step].append(columns[SETTLE_COLUMNS:])

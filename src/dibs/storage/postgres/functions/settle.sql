@@ -1,31 +1,61 @@
 -- The verbs settle, finish and report: runs that end, are retried, released or handed off.
 
--- settle(queue, now, plain, one array per field, spots) -> statuses and revisions in the order of the settlements;
--- `statuses` NULL means that all are done. `plain` says that each settlement is a Complete without follow-ups and
--- retention, and that no id is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does
--- not know them. Also under per_key, an end makes room for work.
+-- settle(queues, lasts, plains, now, one array per field, spots) -> a row for each step, which is the settlements of one
+-- queue: its position from 1, and statuses and revisions in the order of its settlements. `statuses` NULL means that all
+-- are done. A step without settlements has no row. `lasts` are the positions of the last settlements of the steps in the
+-- arrays, and `plains` says that each settlement of a step is a Complete without follow-ups and retention, and that no id
+-- is repeated. `spots` are the positions of the rows at the claim; NULL if the caller does not know those of a step. Also
+-- under per_key, an end makes room for work.
 CREATE OR REPLACE FUNCTION settle(
-    queue text, manual bigint, plain boolean, ids text[], fences bigint[], kinds text[],
-    results bytea[], details text[], spots tid[] DEFAULT NULL, OUT statuses text[], OUT revisions bigint[]
-) LANGUAGE plpgsql {pinned} AS $$
+    names text[], lasts integer[], plains boolean[], manual bigint, ids text[], fences bigint[], kinds text[],
+    results bytea[], details text[], spots tid[] DEFAULT NULL
+) RETURNS TABLE (step integer, statuses text[], revisions bigint[]) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
-    qu queues;
     now_ms bigint := tick(manual);
-    settled bigint[] := '{}';
-    answer record;
+    qu queues;
+    known queues[];
+    -- The position of the first settlement of each step.
+    firsts bigint[];
+    -- The number of each queue whose settlements complete_runs() takes.
+    qs integer[];
+    done bigint[] := '{}';
+    taken bigint := 0;
+    a integer := 1;
+    z integer;
 BEGIN
-    SELECT * INTO qu FROM queues WHERE name = queue;
-    IF NOT FOUND THEN
-        statuses := ARRAY(SELECT 'lost' FROM generate_series(1, cardinality(ids)));
-        RETURN;
+    FOR i IN 1 .. cardinality(names) LOOP
+        SELECT * INTO qu FROM queues WHERE name = names[i];
+        known[i] := qu;
+        firsts[i] := a;
+        IF plains[i] AND spots[a] IS NOT NULL AND a <= lasts[i] AND ends_short(qu, now_ms) THEN
+            qs[i] := qu.q;
+            taken := taken + lasts[i] - a + 1;
+        END IF;
+        a := lasts[i] + 1;
+    END LOOP;
+    IF taken > 0 THEN
+        done := complete_runs(qs, firsts, now_ms, ids, fences, spots);
     END IF;
-    IF plain AND spots[1] IS NOT NULL AND ends_short(qu, now_ms) THEN
-        settled := complete_runs(ARRAY[qu.q], array_fill(1, ARRAY[cardinality(ids)]), now_ms, ids, fences, spots);
-    END IF;
-    -- An assignment takes 8 us less than a SELECT from the function.
-    answer := settle_rest(qu, now_ms, plain, ids, fences, kinds, results, details, settled);
-    statuses := answer.statuses;
-    revisions := answer.revisions;
+    FOR i IN 1 .. cardinality(names) LOOP
+        qu := known[i];
+        a := firsts[i];
+        z := lasts[i];
+        CONTINUE WHEN z < a;
+        step := i;
+        IF qu.q IS NULL THEN
+            statuses := array_fill('lost'::text, ARRAY[z - a + 1]);
+            revisions := NULL;
+        ELSIF qs[i] IS NOT NULL AND cardinality(done) = taken THEN
+            statuses := NULL;
+            revisions := NULL;
+            PERFORM notify_waits(qu, qu.max_active IS NOT NULL OR qu.per_key IS NOT NULL, qu.log_level <> 'off', ids[a:z]);
+        ELSE
+            SELECT r.statuses, r.revisions INTO statuses, revisions
+            FROM settle_rest(qu, now_ms, plains[i], ids[a:z], fences[a:z], kinds[a:z], results[a:z], details[a:z],
+                             ARRAY(SELECT u.place - a + 1 FROM unnest(done) AS u (place) WHERE u.place BETWEEN a AND z)) r;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
 END $$;
 
 -- settle_one(queue, now, id, fence, kind, result, details) -> status, revision and events of one settlement. `kind` is
@@ -125,15 +155,15 @@ BEGIN
     PERFORM notify_waits(qu, true, cardinality(logged) > 0 OR cardinality(settled) > 0, ends);
 END $$;
 
--- complete_runs(queue numbers, owners, now, ids, fences, spots) -> the positions, from 1, of the settlements that are
+-- complete_runs(queue numbers, firsts, now, ids, fences, spots) -> the positions, from 1, of the settlements that are
 -- done: completions of first runs with nothing to keep, in several queues. A run is left out if it has a key, a
--- retention of its own, a successor, an earlier outcome, or values that a short event does not have. `owners` has for
--- each settlement the position of its queue in `qs`; a settlement whose queue is NULL there is left out. The caller has
+-- retention of its own, a successor, an earlier outcome, or values that a short event does not have. `firsts` has the
+-- position of the first settlement of each queue in `qs`; the settlements of a NULL there are left out. The caller has
 -- checked that the queues keep no outcome and no result. An entry of the log has the runs of one queue and one holder:
 -- an object with the values that are common to its events, and an array for each other field, see
 -- dibs/storage/postgres/codec/event_log.py. Numbers are relative, to be short.
 CREATE OR REPLACE FUNCTION complete_runs(
-    qs integer[], owners integer[], now_ms bigint, ids text[], fences bigint[], spots tid[]
+    qs integer[], firsts bigint[], now_ms bigint, ids text[], fences bigint[], spots tid[]
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -149,9 +179,9 @@ BEGIN
     -- The conditions on q and id are written so that no index fits them, see complete_all().
     WITH gone AS (
         DELETE FROM live j USING (
-            SELECT u.*, qs[u.owner] AS q
-            FROM unnest(ids, fences, spots, owners) WITH ORDINALITY AS u (id, fence, spot, owner, place)
-            ORDER BY u.owner, u.id COLLATE "C") s
+            SELECT u.*, qs[width_bucket(u.place, firsts)] AS q
+            FROM unnest(ids, fences, spots) WITH ORDINALITY AS u (id, fence, spot, place)
+            ORDER BY 5, u.id COLLATE "C") s
         WHERE j.ctid = s.spot AND j.fence = s.fence AND j.id = s.id COLLATE "POSIX" AND j.q + 0 = s.q
           AND (j.next).revision IS NULL AND j.key IS NULL AND j.retention IS NULL
           AND j.attempts = 1 AND j.enqueues = 1 AND j.run_at = j.enqueued_at AND j.first = j.revision

@@ -238,7 +238,8 @@ DECLARE
 BEGIN
     PERFORM check_call(queue), check_size('id', id, 512), check_range('fence', fence, 0, 9007199254740992);
     SELECT * INTO answer FROM settle(
-        queue, NULL, kind = 'completed', ARRAY[id], ARRAY[fence], ARRAY[kind], ARRAY[result], ARRAY[details::text]);
+        ARRAY[queue], '{1}', ARRAY[kind = 'completed'], NULL, ARRAY[id], ARRAY[fence], ARRAY[kind], ARRAY[result],
+        ARRAY[details::text]);
     status := coalesce(answer.statuses[1], 'done');
     revision := answer.revisions[1];
 END $$;

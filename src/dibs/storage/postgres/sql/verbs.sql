@@ -45,27 +45,21 @@ FROM {schema}.claim(ARRAY[%(queue)s::text], ARRAY[%(limit)s::integer], %(lease)s
 -- `done`.
 SELECT s.statuses, s.revisions
 FROM {schema}.settle(
-    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s
-
--- name: settle_and_claim
--- Returns the rows of claim, each preceded by the columns of settle. Postgres runs claim after settle because an
--- argument of claim depends on the row of settle.
-SELECT s.statuses, s.revisions, {claimed}
-FROM {schema}.settle(
-    %(queue)s::text, %(now)s::bigint, %(plain)s::boolean, %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s,
-LATERAL {schema}.claim(
-    ARRAY[CASE WHEN s IS NULL THEN %(queue)s::text ELSE %(queue)s::text END], ARRAY[%(limit)s::integer],
-    %(lease)s::uuid, %(now)s::bigint) c
+    ARRAY[%(queue)s::text], ARRAY[cardinality(%(ids)b::text[])], ARRAY[%(plain)s::boolean], %(now)s::bigint,
+    %(ids)b::text[], %(fences)b::bigint[], %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[],
+    %(spots)b::text[]::tid[]) s
 
 -- name: serve
--- Runs the steps of several queues. Returns the rows of serve() in functions/serve.sql.
-SELECT c.step, c.statuses, c.revisions, {claimed}
-FROM {schema}.serve(
-    %(queues)b::text[], %(lease)s::uuid, %(now)s::bigint, %(limits)b::integer[], %(firsts)b::integer[],
-    %(lasts)b::integer[], %(plains)b::boolean[], %(owners)b::integer[], %(ids)b::text[], %(fences)b::bigint[],
-    %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) c
+-- Runs the steps of one or several queues. Returns a row for each step with settlements, and then the rows of claim(), in
+-- which `statuses` is NULL. Postgres runs the parts of UNION ALL in their order.
+SELECT s.step, s.statuses, s.revisions, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL
+FROM {schema}.settle(
+    %(queues)b::text[], %(lasts)b::integer[], %(plains)b::boolean[], %(now)s::bigint, %(ids)b::text[],
+    %(fences)b::bigint[], %(kinds)b::text[], %(results)b::bytea[], %(details)b::text[], %(spots)b::text[]::tid[]) s
+UNION ALL
+SELECT c.step, NULL, NULL, {claimed}
+FROM {schema}.claim(%(queues)b::text[], %(limits)b::integer[], %(lease)s::uuid, %(now)s::bigint) c
 
 -- name: register_queues
 -- Inserts the rows of new queues. Sent on a connection of the storage, before a statement on the caller's.
