@@ -108,7 +108,7 @@ def _array_or_null(values: list[Any]) -> list[Any] | None:
 def encode_requests(batch: CheckedBatch) -> Params:
     """Return the parameters of enqueue(): the fields of all requests as arrays.
 
-    For one request that sets only id and payload, return these two, the parameters of enqueue_one().
+    For one request that sets only id and payload, return these two, the parameters of the query enqueue_one.
     `plain` is True if no id is repeated and no request has a Reject, `create=False`, a request_key or
     want_outcome.
     """

@@ -44,7 +44,7 @@ JOB: Final = 20
 RUN: Final = 6
 SUCCESSOR: Final = 17
 OUTCOME: Final = 26
-#: The number of columns in the row that enqueue_one returns.
+#: The number of columns in the row of the query enqueue_one.
 ENQUEUED_ONE: Final = 4
 
 

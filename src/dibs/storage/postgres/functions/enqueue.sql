@@ -32,7 +32,7 @@ CREATE OR REPLACE FUNCTION enqueue(
     first_ids text[], place integer, kept ended
 ) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
-    qu queues := queue_of(queue);
+    qu queues;
     now_ms bigint;
     r request;
     known request_keys;
@@ -48,6 +48,10 @@ DECLARE
     -- transactions by their ids.
     myself xid8 := pg_current_xact_id();
 BEGIN
+    SELECT * INTO qu FROM queues WHERE name = queue;
+    IF NOT FOUND THEN
+        qu := queue_of(queue);
+    END IF;
     now_ms := tick(manual);
     IF hows IS NOT NULL THEN
         bits := (SELECT bit_or(u.how) FROM unnest(hows) AS u (how));
@@ -224,58 +228,6 @@ CREATE OR REPLACE FUNCTION new_ids(qu queues, rejects boolean, ids text[]) RETUR
     ) a
 $$;
 
--- enqueue_one(queue, now, id, payload) -> the answer to the request; `status` NULL means queued as a new job, with
--- first = revision. A call takes two thirds of the time of enqueue() for one job, which has arrays and more functions.
--- The numbers are checked as in begin_live(). A live id is left to admit(). The settings of {pinned} are not needed
--- here, because each name has its schema, and no statement has a join that another setting changes.
-CREATE OR REPLACE FUNCTION enqueue_one(
-    queue text, manual bigint, wanted text, bytes bytea,
-    OUT status text, OUT was text, OUT first bigint, OUT revision bigint
-) LANGUAGE plpgsql SET enable_seqscan = off AS $$
-DECLARE
-    qu {name}.queues;
-    now_ms bigint;
-    -- Assigns a transaction id, see enqueue().
-    myself xid8 := pg_current_xact_id();
-BEGIN
-    SELECT * INTO qu FROM {name}.queues WHERE name = queue;
-    IF qu.log_level IS DISTINCT FROM 'all' AND qu.q IS NOT NULL AND NOT {name}.has_snapshot() THEN
-        now_ms := {name}.tick(manual);
-        revision := nextval('{name_text}.numbers');
-        INSERT INTO {name}.live (q, id, state, priority, run_at, seq, first, revision, enqueued_at, payload)
-        VALUES (qu.q, wanted, 'w', 0, now_ms, revision, revision, revision, now_ms, bytes)
-        ON CONFLICT (q, id) DO NOTHING;
-        IF FOUND THEN
-            IF revision = pg_sequence_last_value('{name_text}.numbers') OR {name}.is_free(qu, wanted, revision) THEN
-                PERFORM {name}.note_start(qu.q, 0::smallint, now_ms, revision);
-                IF qu.work_until > clock_timestamp() THEN
-                    PERFORM {name}.notify_waits(qu, true, false, NULL);
-                END IF;
-                RETURN;
-            END IF;
-            DELETE FROM {name}.live l WHERE l.q = qu.q AND l.id = wanted;
-        END IF;
-    END IF;
-    SELECT e.* INTO status, was, first, revision FROM {name}.enqueue_known(queue, manual, wanted, bytes) e;
-END $$;
-
--- enqueue_known(...): the rest of enqueue_one() for an id that is known, in a transaction with a snapshot, or if events
--- of new jobs are logged.
-CREATE OR REPLACE FUNCTION enqueue_known(
-    queue text, manual bigint, wanted text, bytes bytea,
-    OUT status text, OUT was text, OUT first bigint, OUT revision bigint
-) LANGUAGE plpgsql {pinned} AS $$
-DECLARE
-    qu queues := queue_of(queue);
-    now_ms bigint := tick(manual);
-    logged text[];
-BEGIN
-    SELECT a.* INTO status, was, first, revision, logged
-    FROM admit(qu, now_ms, (wanted, bytes, 0, NULL, NULL, NULL, now_ms, 0, NULL)::request) a;
-    PERFORM append_log(qu, now_ms, logged);
-    PERFORM notify_waits(qu, true, cardinality(logged) > 0, NULL);
-END $$;
-
 -- enqueue_batch(queue, now, key set, batch number, keys, fields as for enqueue()) -> one row: whether the number is
 -- taken, and the statuses, NULL if each is `queued`. If the number is taken, nothing was enqueued. The row of the key
 -- set comes first. So of two writers with the same number, the second waits here until the first one's jobs are
@@ -449,13 +401,6 @@ BEGIN
     WHERE q = j.q AND id = j.id RETURNING * INTO j;
     PERFORM note_start(j.q, j.priority, j.run_at, j.seq);
     RETURN CASE WHEN qu.log_level = 'all' THEN ARRAY[note_event('updated', j, now_ms)] ELSE '{}' END;
-END $$;
-
--- is_free(queue, id, number) -> true if no run of the id can have ended under `number` or a higher one, see
--- begin_live().
-CREATE OR REPLACE FUNCTION is_free(qu queues, wanted text, number bigint) RETURNS boolean LANGUAGE plpgsql {pinned} AS $$
-BEGIN
-    RETURN NOT ended_since(qu, ARRAY[wanted], number);
 END $$;
 
 -- has_snapshot() -> true under REPEATABLE READ and SERIALIZABLE: every statement then reads the rows as they were when

@@ -18,19 +18,19 @@
 CREATE OR REPLACE FUNCTION note_start(wanted integer, level smallint, at bigint, after bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    m {name}.marks;
-    blind boolean := {name}.has_snapshot();
+    m marks;
+    blind boolean := has_snapshot();
 BEGIN
-    SELECT * INTO m FROM {name}.marks k WHERE k.q = wanted AND k.priority = level AND k.kind <> 'l'
+    SELECT * INTO m FROM marks k WHERE k.q = wanted AND k.priority = level AND k.kind <> 'l'
     ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
     IF m.q IS NULL AND NOT blind THEN
-        INSERT INTO {name}.marks VALUES (wanted, level, nextval('{name_text}.numbers'), 'c', 0, 0);
+        INSERT INTO marks VALUES (wanted, level, nextval('numbers'), 'c', 0, 0);
     ELSIF blind OR (at, after) < (m.run_at, m.seq) THEN
-        LOCK TABLE {name}.marks IN ROW EXCLUSIVE MODE;
+        LOCK TABLE marks IN ROW EXCLUSIVE MODE;
         -- No start rises under the lock, so an l that is low enough need not be repeated.
-        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM {name}.line_start(wanted, level) s;
+        SELECT s.run_at, s.seq INTO m.run_at, m.seq FROM line_start(wanted, level) s;
         IF blind OR (at, after) < (m.run_at, m.seq) THEN
-            INSERT INTO {name}.marks VALUES (wanted, level, nextval('{name_text}.numbers'), 'l', at, after);
+            INSERT INTO marks VALUES (wanted, level, nextval('numbers'), 'l', at, after);
         END IF;
     END IF;
 END $$;
@@ -63,13 +63,13 @@ DECLARE
 BEGIN
     LOOP
         SELECT k.priority, k.kind, k.run_at, k.seq, (
-            SELECT b.priority FROM {name}.marks b WHERE b.q = wanted AND b.priority < k.priority
+            SELECT b.priority FROM marks b WHERE b.q = wanted AND b.priority < k.priority
             ORDER BY b.q, b.priority DESC, b.n DESC LIMIT 1)
         INTO priority, newest, run_at, seq, below
-        FROM {name}.marks k WHERE k.q = wanted AND k.priority < coalesce(next_line.priority, above)
+        FROM marks k WHERE k.q = wanted AND k.priority < coalesce(next_line.priority, above)
         ORDER BY k.q, k.priority DESC, k.n DESC LIMIT 1;
         IF newest <> 'c' THEN
-            SELECT s.run_at, s.seq INTO run_at, seq FROM {name}.line_start(wanted, priority) s;
+            SELECT s.run_at, s.seq INTO run_at, seq FROM line_start(wanted, priority) s;
         END IF;
         EXIT WHEN priority IS NULL OR run_at < 9223372036854775807;
     END LOOP;
@@ -79,10 +79,10 @@ END $$;
 CREATE OR REPLACE FUNCTION line_start(wanted integer, level smallint, OUT run_at bigint, OUT seq bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    m {name}.marks;
+    m marks;
 BEGIN
     FOR m IN
-        SELECT * FROM {name}.marks k WHERE k.q = wanted AND k.priority = level
+        SELECT * FROM marks k WHERE k.q = wanted AND k.priority = level
         ORDER BY k.q, k.priority DESC, k.n DESC
     LOOP
         IF m.kind <> 'p' AND (run_at IS NULL OR (m.run_at, m.seq) < (run_at, seq)) THEN
@@ -102,7 +102,7 @@ DECLARE
 BEGIN
     priority := 32767;
     LOOP
-        w := {name}.next_line(wanted, priority);
+        w := next_line(wanted, priority);
         priority := w.priority;
         EXIT WHEN priority IS NULL;
         run_at := w.run_at;

@@ -10,11 +10,12 @@ FROM {schema}.enqueue(
     %(overrides)b::text[], %(retentions)b::text[], %(job_keys)b::text[], %(request_keys)b::text[], NULL) e
 
 -- name: enqueue_one
--- Does the same for one request that sets only id and payload. Returns one row; NULL in `status` means that it was queued
--- as a new job.
-SELECT e.status, e.was, e.first, e.revision
-FROM {schema}.enqueue_one(
-    %(queue)s::text, %(now)s::bigint, %(id)s::text, %(payload)b::bytea) e
+-- Does the same for one request that sets only id and payload. Returns one row without arrays; NULL in `status` means that
+-- it was queued as a new job.
+SELECT e.statuses[1] AS status, e.founds[1], e.firsts[1], e.revisions[1]
+FROM {schema}.enqueue(
+    %(queue)s::text, %(now)s::bigint, true, ARRAY[%(id)s::text], ARRAY[%(payload)b::bytea], NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL) e
 
 -- name: enqueue_wanting
 -- Returns the row of enqueue, and one more row for each existing outcome that a request wants. `place` is the
