@@ -50,9 +50,7 @@ PLANS = {
         "live_held_back"
     ),
     "FROM live WHERE q + 0 = 1 AND state = 'k'": "live_held_back",
-    "FROM live WHERE q = 1 AND state = 'k' ORDER BY priority DESC, run_at, seq LIMIT 9": (
-        "live_held_back_line"
-    ),
+    "FROM live WHERE q = 1 AND state = 'k' ORDER BY priority DESC, run_at, seq LIMIT 9": "live_line",
     "FROM live WHERE q = 1 AND state = 'w' AND priority = 0 AND run_at <= 9 AND (run_at, seq) > (1, 1) "
     "ORDER BY run_at, seq LIMIT 9": "live_line",
     "FROM clocks WHERE q = 1 AND key = 'a'": "clocks_pkey",

@@ -135,7 +135,7 @@ async def test_equal_batches_at_the_same_time_enqueue_each_job_once(storage: Pos
 async def test_one_plain_request_is_stored_and_logged_the_same_by_both_queries(
     storage: PostgresStorage, level: str
 ) -> None:
-    """A request key selects the query enqueue instead of enqueue_one. The id is new, waiting, active, and then active and blocked."""
+    """A request key selects the query enqueue. Its id is new, waiting, active, then blocked."""
     found = []
     for queue, keyed in (("fast", False), ("general", True)):
         await storage.configure(queue, SettingsPatch(log_level=level))  # type: ignore[arg-type]

@@ -151,15 +151,14 @@ CREATE TABLE live (
     PRIMARY KEY (q, id)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
--- The order of claims. A claim reads it from the front of each priority in use.
-CREATE INDEX live_line ON live (q, priority DESC, run_at, seq) WHERE state = 'w';
+-- The order of claims, for the jobs in the line and for those that keys hold back. A claim reads it from the front of each
+-- priority in use. The condition keeps the planner from finding single ids in it, see ended_expiry.
+CREATE INDEX live_line ON live (q, state, priority DESC, run_at, seq) WHERE state IN ('w', 'k');
 CREATE INDEX live_handed_off ON live (q, id) WHERE state = 'h';
 CREATE INDEX live_asked ON live (q, id) WHERE cancel_requested;
 CREATE INDEX live_blocked ON live (q, id) WHERE (next).seq IS NOT NULL;
--- The jobs that each key holds back in the order of claims, and all of them of a queue in that order. Why (q + 0) in
--- three of these indexes: see ended_expiry.
+-- The jobs that each key holds back in the order of claims. Why (q + 0) in two of these indexes: see ended_expiry.
 CREATE INDEX live_held_back ON live ((q + 0), key, priority DESC, run_at, seq) WHERE state = 'k';
-CREATE INDEX live_held_back_line ON live (q, priority DESC, run_at, seq) WHERE state = 'k';
 -- The runs under leases of each key.
 CREATE INDEX live_keyed ON live ((q + 0), busy_key) WHERE busy_key IS NOT NULL;
 
