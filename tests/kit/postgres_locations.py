@@ -138,7 +138,7 @@ class Kept:
 class EagerStarts(LineStarts):
     """Raises the starts of a queue after each claim of jobs, while the next verbs run."""
 
-    def count(self, queue: str, claimed: int) -> None:
+    def count(self, queue: str, claimed: int, active: int) -> None:
         if claimed and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self.run([queue]))
 

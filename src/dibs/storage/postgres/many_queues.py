@@ -72,8 +72,9 @@ class ManyQueuesSession(PostgresSession):
         self, queue: str, found: Sequence[Sequence[Any]], lease: str, limit: int, token: str
     ) -> ClaimResult:
         """Decode the rows of a claim, and store what its vacuum and its waits need."""
+        active = len(self._positions)
         claim = self.decode(queue, claims.decode_claim, found, lease, token, self._positions)
         self._vacuum.count(len(claim.jobs) + claims.count_filed(found))
-        self._starts.count(queue, len(claim.jobs))
+        self._starts.count(queue, len(claim.jobs), active)
         self._waits.note_claim(queue, claim, limit)
         return claim

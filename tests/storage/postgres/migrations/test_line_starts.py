@@ -88,6 +88,24 @@ async def test_a_worker_raises_the_starts(storage: PostgresStorage, connect: Con
     assert start > 5
 
 
+async def test_claims_of_one_job_raise_the_starts_above_the_active_jobs(
+    storage: PostgresStorage, connect: Connect
+) -> None:
+    """The jobs stay active, so each claim reads the rows of those claimed since the last raise."""
+    connection = await connect()
+    await storage.enqueue("q", [asked(f"job{number}") for number in range(150)])
+    lease = await leased(storage)
+    for _ in range(100):
+        assert 1 == len((await storage.claim("q", lease, 1)).jobs)
+    assert storage._starts._task is not None
+    await storage._starts._task
+    below = await rows(
+        connection, "SELECT count(*) FROM live l, lines_of(l.q) w WHERE (l.run_at, l.seq) < (w.run_at, w.seq)"
+    )
+
+    assert 89 <= below[0][0] <= 100
+
+
 async def test_a_job_below_the_start_is_claimed_first(storage: PostgresStorage, connect: Connect) -> None:
     lease = await leased(storage)
     await storage.enqueue("q", [asked("a"), asked("b"), asked("c")])

@@ -22,6 +22,9 @@ class RowPositions:
     def __init__(self) -> None:
         self._spots: dict[int, str] = {}
 
+    def __len__(self) -> int:
+        return len(self._spots)
+
     def add(self, fences: Iterable[int], spots: Iterable[str]) -> None:
         if len(self._spots) > MOST_POSITIONS:
             self._spots.clear()
