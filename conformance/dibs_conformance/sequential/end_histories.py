@@ -13,6 +13,7 @@ from dibs.model.requests import (
     Fail,
     HandOff,
     JobPatch,
+    QueueStep,
     Release,
     SettingsPatch,
     SettleAction,
@@ -21,7 +22,7 @@ from dibs.model.requests import (
 )
 from dibs_conformance.sequential.moving import read_export
 from dibs_conformance.sequential.walkthrough import FAILED, QUEUE, RunRef, claim, enqueue, settle
-from dibs_conformance.strategies import DATA, DAY, HOUR
+from dibs_conformance.strategies import DATA, DAY, EVERYWHERE, HOUR
 from dibs_conformance.verbs import Lockstep
 from dibs_conformance.verbs.events import Reader
 
@@ -223,6 +224,21 @@ def end_with_progress(lockstep: Lockstep) -> None:
         read_export(lockstep, QUEUE, 10)
 
 
+def serve_two_queues(lockstep: Lockstep) -> None:
+    """Claim in two queues with one call, then end the runs of both and claim the rest."""
+    second = EVERYWHERE[1]
+    lease = lockstep.grant([QUEUE, second], HOUR, "kit")
+    for queue in (QUEUE, second):
+        lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ("a", "b", "c")])
+    queues = sorted((QUEUE, second))
+    claims = lockstep.serve([QueueStep(queue, limit=2) for queue in queues], lease)
+    ends = [
+        [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in claim.jobs if job.run]
+        for claim in claims
+    ]
+    lockstep.serve([QueueStep(queue, done, 2) for queue, done in zip(queues, ends, strict=True)], lease)
+
+
 HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     release_with_a_time,
     refuse_a_release,
@@ -234,4 +250,5 @@ HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
     amend_the_lease,
     cancel_with_a_reason,
     end_with_progress,
+    serve_two_queues,
 )
