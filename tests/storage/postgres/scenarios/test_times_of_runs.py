@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dibs.model.job import Job
-from dibs.model.requests import QueueStep, Release, Settlement
+from dibs.model.requests import QueueStep, Release, SettingsPatch, Settlement
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, leased
 
@@ -79,3 +79,33 @@ async def running(storage: PostgresStorage) -> Job:
     (slot,) = await storage.get("q", ["a"])
     assert slot.current is not None
     return slot.current
+
+
+#: begin_log_step(), which both claims call after they have read the time, and another step 20 ms later.
+LATER_STEP = """
+ALTER FUNCTION begin_log_step() RENAME TO real_begin_log_step;
+CREATE FUNCTION begin_log_step() RETURNS void LANGUAGE sql AS $$
+    SELECT tick(1020);
+    SELECT real_begin_log_step();
+$$;
+"""
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_claim_whose_lease_expires_while_it_looks_is_lost(
+    opening: Callable[..., PostgresStorage], connect: Connect, limit: int | None
+) -> None:
+    async with opening(clock="manual") as storage:
+        lease = (await storage.grant(["q"], 10, "test", now=1000)).lease
+        await storage.enqueue("q", [asked("a")], now=1000)
+        await storage.configure("q", SettingsPatch(max_active=limit, log_level="all"), now=1000)
+        connection = await connect()
+        await connection.execute(LATER_STEP)
+        await connection.commit()
+
+        answer = await storage.claim("q", lease, 10, now=1000)
+
+        assert answer.lost
+        assert () == tuple(answer.jobs)
+        (counts,) = (await storage.counts(["q"], now=1020)).values()
+        assert 1 == counts.waiting

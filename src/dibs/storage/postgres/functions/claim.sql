@@ -20,6 +20,8 @@ CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, man
 DECLARE
     looked bigint := tick(manual);
     at bigint := looked;
+    -- The time at which the first lease expires.
+    ends bigint;
     -- The number of the queue of each step; NULL if it has no part in the common claim.
     qs integer[];
     named text;
@@ -37,7 +39,7 @@ DECLARE
 BEGIN
     FOR place IN 1 .. cardinality(names) LOOP
         CONTINUE WHEN limits[place] = 0;
-        SELECT k.q, l.holder, k.log_level = 'all' AS logs INTO w FROM queues k, leases l
+        SELECT k.q, l.holder, l.expires_at, k.log_level = 'all' AS logs INTO w FROM queues k, leases l
         WHERE k.name = names[place] AND l.lease = under AND l.q = k.q AND l.expires_at > looked AND NOT l.dropped
           AND NOT k.paused AND NOT is_limited(k)
         FOR KEY SHARE OF l;
@@ -45,6 +47,7 @@ BEGIN
         qs[place] := w.q;
         -- A lease has one holder.
         named := w.holder;
+        ends := least(ends, w.expires_at);
         IF w.logs THEN
             logs := true;
             PERFORM begin_log_step();
@@ -82,6 +85,11 @@ BEGIN
     END LOOP;
     IF cardinality(picked) > 0 THEN
         at := tick(manual);
+        IF at >= ends THEN
+            -- The lease has expired since `looked`, so it can no longer start runs.
+            RETURN QUERY SELECT * FROM claim(names, limits, under, manual);
+            RETURN;
+        END IF;
         size := CASE WHEN bytes < 100000000 THEN cardinality(picked) ELSE 8 END;
         FOR i IN 1 .. cardinality(picked) BY size LOOP
             IF logs THEN

@@ -30,6 +30,8 @@ DECLARE
     keyed boolean;
     room bigint;
     started integer := 0;
+    ends bigint;
+    moment bigint;
     put_away bigint := 0;
     i integer;
     w record;
@@ -45,7 +47,7 @@ DECLARE
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue FOR NO KEY UPDATE;
     now_ms := tick(manual);
-    SELECT l.holder INTO holder FROM leases l
+    SELECT l.holder, l.expires_at INTO holder, ends FROM leases l
     WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
     lost := NOT FOUND;
     IF lost OR qu.paused THEN
@@ -80,7 +82,17 @@ BEGIN
         END IF;
         IF cardinality(picked) > 0 THEN
             -- A run that ended since the claim read the time may have made the room. The new run begins after its end.
-            now_ms := tick(manual);
+            moment := tick(manual);
+            IF moment >= ends THEN
+                -- The lease has expired since the first look, so it can no longer start runs.
+                EXIT WHEN started > 0;
+                lost := true;
+                now_ms := moment;
+                holder := NULL;
+                RETURN NEXT;
+                RETURN;
+            END IF;
+            now_ms := moment;
             INSERT INTO claims
             SELECT qu.q, under, nextval('numbers'), w.priority, min(run_at), min(seq), max(run_at), max(seq)
             FROM live WHERE ctid = ANY (picked);
