@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import site
 import subprocess
 import sys
 import time
@@ -12,14 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
-from zipfile import ZipFile
 
 import psutil
 import pyspark
 import pytest
 from attrs import frozen
 
-import dibs
 from dibs.spark.java import java_home
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
@@ -128,27 +125,3 @@ def found(log: Path, pattern: str) -> str:
             raise TimeoutError(f"no {pattern!r} in {log.read_text()[-2000:]}")
         time.sleep(0.1)
     return match[match.lastindex or 0]
-
-
-def python_without_dibs(folder: Path) -> str:
-    """Write a program that runs this Python with its packages, but without the editable dibs among them."""
-    program = folder / "python-without-dibs"
-    # -S ignores the .pth files by which an editable package is found.
-    paths = os.pathsep.join(site.getsitepackages() + [p for p in sys.path if p.endswith("site-packages")])
-    program.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{paths}" exec {sys.executable} -S "$@"\n', "utf-8"
-    )
-    program.chmod(0o755)
-    return str(program)
-
-
-def zipped_dibs(folder: Path) -> Path:
-    """Return a ZIP file of the packages dibs and pyspark_dibs, as --py-files takes it."""
-    source = Path(dibs.__file__).parents[1]
-    path = folder / "dibs.zip"
-    with ZipFile(path, "w") as archive:
-        for package in ("dibs", "pyspark_dibs"):
-            for file in sorted((source / package).rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, file.relative_to(source))
-    return path

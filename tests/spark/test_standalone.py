@@ -14,6 +14,7 @@ import pytest
 
 from dibs import Dibs
 from dibs.spark.history import increments
+from tests.packaging.zipped import python_without_dibs, zipped_dibs
 from tests.spark import standalone
 from tests.spark.source_storages import at, run_some
 from tests.spark.standalone import Cluster, cluster  # noqa: F401 - a fixture
@@ -42,13 +43,13 @@ def test_a_submitted_program_ships_dibs_and_the_application(
 ) -> None:
     """--py-files brings dibs to executors that have its dependencies only."""
     (tmp_path / "cluster_app.py").write_text(APP)
-    files = [standalone.zipped_dibs(tmp_path), tmp_path / "cluster_app.py"]
+    files = [zipped_dibs(tmp_path), tmp_path / "cluster_app.py"]
 
     ran = cluster.submit(
         str(PROGRAM),
         new_url("redis", request),
         str(tmp_path),
-        python=standalone.python_without_dibs(tmp_path),
+        python=python_without_dibs(tmp_path),
         conf=["spark.sql.session.timeZone=CET"],
         files=files,
     )
@@ -75,7 +76,7 @@ def test_an_executor_without_dibs_says_how_to_bring_it(
         f"run_workers(session(), 'cluster_app:app', 1, url='file:{tmp_path}/jobs')\n"
     )
 
-    ran = cluster.submit(str(program), python=standalone.python_without_dibs(tmp_path))
+    ran = cluster.submit(str(program), python=python_without_dibs(tmp_path))
 
     assert ran.returncode
     assert "has no module 'dibs', which dibs needs in each task" in ran.stderr
@@ -151,8 +152,8 @@ def test_a_submitted_history_equals_that_of_duckdb(
     ran = cluster.submit(
         str(program),
         *words,
-        python=standalone.python_without_dibs(tmp_path),
-        files=[standalone.zipped_dibs(tmp_path)],
+        python=python_without_dibs(tmp_path),
+        files=[zipped_dibs(tmp_path)],
     )
     increments.update(url, here, engine="duckdb")
 

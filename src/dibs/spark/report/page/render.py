@@ -6,7 +6,7 @@ An element with the class `only` is shown while one of its other classes names t
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 import msgspec
@@ -111,7 +111,7 @@ def _mark(queue: QueueSummary, report: HistoryReport) -> str:
     return '<i class="mark" title="has a finding"></i>' if has_finding else ""
 
 
-_ASSETS: Final = Path(__file__).parent / "assets"
+_ASSETS: Final = files(__package__) / "assets"
 
 
 def render_page(

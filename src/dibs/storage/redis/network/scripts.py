@@ -15,16 +15,15 @@ server, so their names contain it, and a script cannot ask for it. `@engine` sta
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from importlib.resources import files
 from itertools import chain
-from pathlib import Path
 from typing import Final, NamedTuple
 
-_LUA: Final = Path(__file__).parents[1] / "lua"
+_LUA: Final = files("dibs.storage.redis") / "lua"
 _INCLUDE: Final = re.compile(r"-- @include (\w+)")
 _WORD: Final = re.compile(r"(?<![.:'\w])[A-Za-z_]\w*")
 #: The definition of a function, or of one or more values, on the outermost level of a file.
@@ -82,7 +81,7 @@ def library_name(database: int = 0) -> str:
     The name contains a hash of all that the text is made of, so each version has its own name. It needs no
     text: joining the files takes ten times as long, and only a process whose server has no library does it.
     """
-    parts = [str(database), hashlib.sha1(Path(__file__).read_bytes(), usedforsecurity=False).hexdigest()]
+    parts = [str(database), _hash((files(__package__) / "scripts.py").read_text("utf-8"))]
     for name in _file_names():
         parts += [name, _read_lua(name)]
     return f"dibs_{_hash(chr(0).join(parts))[:16]}"
@@ -205,12 +204,10 @@ def _hash(text: str) -> str:
 @cache
 def _file_names() -> list[str]:
     """Return the names of all Lua files, as `_read_lua` takes them."""
-    verbs, includes = os.listdir(_LUA), os.listdir(_LUA / "include")  # noqa: PTH208 - see _read_lua
-    names = [*verbs, *(f"include/{name}" for name in includes)]
+    names = [entry.name for entry in _LUA.iterdir()]
+    names += [f"include/{entry.name}" for entry in (_LUA / "include").iterdir()]
     return sorted(name.removesuffix(".lua") for name in names if name.endswith(".lua"))
 
 
 def _read_lua(name: str) -> str:
-    # A Path takes twice as long, and each process that opens a storage reads all files.
-    with open(f"{_LUA}/{name}.lua", encoding="utf-8") as file:  # noqa: PTH123
-        return file.read()
+    return (_LUA / f"{name}.lua").read_text("utf-8")
