@@ -272,7 +272,7 @@ async def test_each_page_is_small_and_needs_no_other_server(reader: Browser, pat
     page = await reader.text(path, **({"queue": "q", "id": "a"} if path == "/job" else {"name": "q"}))
     links = [part.partition('"')[0] for part in page.split('src="')[1:] + page.split("<link")[1:]]
     sizes = [len(page)]
-    for name in ("dibs.css", "dibs.js", "theme.js", "icon.svg"):
+    for name in ("dibs.css", "dibs.js", "first_paint.js", "icon.svg"):
         address = "/static/" + page.partition(f"static/{name}")[2].partition('"')[0]
         file = await reader.get(f"/static/{name}{address.removeprefix('/static/')}")
         assert "immutable" in file.headers["cache-control"]

@@ -35,7 +35,7 @@ function updateAges() {
 // -- changes of the page ---------------------------------------------------------------------------------
 
 /** Attributes that the reader changes: an open detail, a typed value, a checked box. */
-const OWN = new Set(["open", "value", "checked", "hidden"]);
+const OWN = new Set(["open", "value", "checked"]);
 
 function keyOf(node) {
   return node.nodeType === Node.ELEMENT_NODE ? node.id || node.dataset.key || "" : "";
@@ -88,7 +88,6 @@ function showPage(html) {
   holder.innerHTML = html;
   updateChildren(main, holder.content);
   updateAges();
-  prepare();
 }
 
 // -- live ------------------------------------------------------------------------------------------------
@@ -139,7 +138,6 @@ function disconnect() {
 }
 
 if (liveButton && main.dataset.live) {
-  liveButton.hidden = false;
   liveButton.title = "Pause or continue the live updates";
   liveButton.addEventListener("click", () => {
     isPaused = !isPaused;
@@ -178,19 +176,12 @@ main.addEventListener("submit", async (event) => {
 
 // -- controls --------------------------------------------------------------------------------------------
 
-/** Adds the parts of a page that need this script. */
-function prepare() {
-  const all = document.getElementById("all");
-  if (all) all.hidden = false;
-}
-
 main.addEventListener("change", (event) => {
   if (event.target.id !== "all") return;
   for (const box of main.querySelectorAll('input[name="job"]')) box.checked = event.target.checked;
 });
 
 const themeButton = document.getElementById("theme");
-themeButton.hidden = false;
 themeButton.addEventListener("click", () => {
   const root = document.documentElement;
   const isDark = root.dataset.theme
@@ -219,6 +210,5 @@ if (address.searchParams.has("did")) {
   history.replaceState(null, "", address);
 }
 
-prepare();
 updateAges();
 setInterval(updateAges, 1000);
