@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from filelock import FileLock
 
 from dibs.errors import OutcomeUnknown
+from dibs.storage.file import locks
+from dibs.storage.file.directory import Directory
 from tests.storage.file.folder import ids_in, opened, request
 
 
@@ -117,3 +120,30 @@ async def test_a_forked_child_closes_the_lock_file(tmp_path: Path) -> None:
 
         assert 0 == os.waitstatus_to_exitcode(status)
         assert not lock.closed
+
+
+async def test_a_fork_while_a_folder_is_created_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child lives on, as a server does that forks its workers."""
+    children: list[int] = []
+    write = Directory._write_format
+
+    def fork_and_write(self: Directory) -> None:
+        children.append(os.fork())
+        if children[-1] == 0:
+            signal.pause()
+        write(self)
+
+    monkeypatch.setattr(Directory, "_write_format", fork_and_write)
+    monkeypatch.setattr(locks, "ACQUIRE_TIMEOUT", 5)
+    try:
+        async with opened(tmp_path) as storage:
+            await storage.enqueue("q", [request("a")])
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)  # noqa: ASYNC222 - the child ends at once
+
+    assert 1 == len(children)
+    assert ["a"] == await ids_in(tmp_path)

@@ -22,8 +22,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 import msgspec
 from filelock import lock_descriptor
@@ -149,11 +151,16 @@ class Directory(Folder):
                 f"{self.path} contains other files ({foreign[0]!r}, ...): give dibs a folder of its own"
             )
 
+    def open_lock(self) -> FileIO:
+        """Open the lock file, which is created if it is missing."""
+        file = FileIO(self.open_or_create(LOCK), "ab")
+        _open_locks.add(file)
+        return file
+
     def _create_files(self) -> bool:
         """Create the files of a new directory, unless another process does. Return whether this call did."""
-        lock = self.open_or_create(LOCK)
-        try:
-            lock_descriptor(lock, poll_interval=0.001)
+        with self.open_lock() as lock:
+            lock_descriptor(lock.fileno(), poll_interval=0.001)
             if self.exists(FORMAT_FILE):
                 return False
             for name in (COMMITS, TMP):
@@ -164,8 +171,6 @@ class Directory(Folder):
             self.sync(COMMITS)
             self.sync()
             self._write_format()
-        finally:
-            os.close(lock)
         return True
 
     def _refuse_lost_format(self) -> None:
@@ -244,3 +249,20 @@ def to_read_error(error: OSError, doing: str) -> StorageError:
 def _describe_os_error(error: OSError) -> str:
     reason = error.strerror or str(error)
     return f"{reason} ({error.filename})" if error.filename else reason
+
+
+_open_locks: Final[WeakSet[FileIO]] = WeakSet()
+
+
+def _close_inherited() -> None:
+    """Close the lock files that a forked child has inherited.
+
+    While the child had one open, a lock would stay held after its holder has released it by closing the
+    file, or has died.
+    """
+    for file in list(_open_locks):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_inherited)

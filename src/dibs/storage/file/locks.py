@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 from typing import Final
-from weakref import WeakSet
 
 from filelock import lock_descriptor, unlock_descriptor
 
@@ -58,7 +57,6 @@ class CommitLock:
         self._identity: Identity | None = None
         #: Time on the monotonic clock since which the thread of the storage waits for the lock, or None.
         self._waiting_since: float | None = None
-        _opened.add(self)
 
     @contextmanager
     def hold(self, turn: Turn) -> Iterator[None]:
@@ -119,7 +117,7 @@ class CommitLock:
         """Return whether this process has the lock now. Raise FolderReplaced."""
         if not self._directory.is_open:
             raise FolderReplaced
-        file = self._file or self._open()
+        file = self._file if self._file and not self._file.closed else self._open()
         locked = lock_descriptor(file.fileno(), blocking=False)
         # Other processes lock the file under the name, which may be another file by now.
         if self._directory.identity(LOCK) != self._identity or not self._directory.is_current():
@@ -128,13 +126,13 @@ class CommitLock:
         return locked
 
     def _open(self) -> FileIO:
-        self._file = FileIO(self._directory.open_or_create(LOCK), "ab")
+        self._file = self._directory.open_lock()
         self._identity = identity_of(os.fstat(self._file.fileno()))
         return self._file
 
     def _release(self) -> None:
         """Release the lock. If the system refuses, try once more: a kept lock blocks every process."""
-        if self._file is None:
+        if self._file is None or self._file.closed:
             return
         descriptor = self._file.fileno()
         try:
@@ -147,19 +145,3 @@ class CommitLock:
                     f"{self._path} cannot be released ({error.strerror}): the step may have happened or not; "
                     "end this process, so that other processes can commit"
                 ) from error
-
-
-_opened: Final[WeakSet[CommitLock]] = WeakSet()
-
-
-def _close_inherited() -> None:
-    """Close the lock files that a forked child has inherited.
-
-    While the child had them open, a lock would stay held after the death of the parent.
-    """
-    for lock in list(_opened):
-        lock.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_inherited)
