@@ -1,8 +1,12 @@
-"""Measure the tables of Postgres while jobs pass through: `python -m benchmarks.churn [--jobs N]`.
+"""Measure the tables of Postgres while jobs pass through: `python -m benchmarks.churn [--jobs N] [--held]`.
 
 A number of jobs waits all the time. Each step enqueues a batch, claims as many jobs, and completes those of
 the step before. Outcomes are not kept. Vacuums are those of the storage and of autovacuum with its default
 settings; a prune runs every PRUNE_SECONDS, as in a worker. The sizes include indexes.
+
+With `--held` another session holds a snapshot while all but the first and the last part of the jobs pass, as
+a report or a dump does: nothing can be vacuumed. The CPU time of the server is for a job, with all verbs and
+background processes.
 """
 
 from __future__ import annotations
@@ -11,26 +15,30 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import count
+from statistics import quantiles
 from typing import Final
 
 import psycopg
+from attrs import frozen
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.peers.environments import tree_cpu_us
 from benchmarks.storages import empty_storage
 from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
-from dibs_conformance.servers import start_postgres
+from dibs_conformance.servers import PostgresServer, start_postgres
 
 QUEUE: Final = "q"
 BATCH: Final = 500
 LEASE_MS: Final = 3_600_000
 #: Seconds between two prunes, PRUNE_EVERY of a worker.
 PRUNE_SECONDS: Final = 60.0
-#: Readings of the sizes after the first one.
-READINGS: Final = 4
+#: Readings after the first one.
+READINGS: Final = 5
 
 _SIZES: Final = """
 SELECT c.relname, pg_table_size(c.oid), pg_indexes_size(c.oid)
@@ -40,6 +48,19 @@ WHERE n.nspname LIKE 'bench_%' AND c.relkind = 'r' AND c.relname IN ('live', 'en
 
 #: Table -> bytes of its rows, and bytes of its indexes.
 Sizes = dict[str, tuple[int, int]]
+
+
+@frozen
+class Reading:
+    """The sizes after a number of jobs, and what the part before cost."""
+
+    jobs: int
+    sizes: Sizes
+    is_held: bool = False
+    #: CPU time of the server, µs a job.
+    server_us: float = 0.0
+    #: Times of a step on the clock, ms: the median, and the 95th percentile.
+    step_ms: tuple[float, float] = (0.0, 0.0)
 
 
 def read_sizes(url: str) -> Sizes:
@@ -66,16 +87,20 @@ class Churn:
             await self._enqueue()
         self._lease = (await self._storage.grant([QUEUE], LEASE_MS, "churn")).lease
 
-    async def pass_through(self, jobs: int) -> None:
-        """Enqueue, claim and complete this number of jobs."""
+    async def pass_through(self, jobs: int) -> list[float]:
+        """Enqueue, claim and complete this number of jobs. Return the seconds that each step took."""
+        steps: list[float] = []
         for _ in range(0, jobs, BATCH):
+            started = time.perf_counter()
             await self._enqueue()
             claim = (await self._storage.settle_and_claim(QUEUE, self._settlements, self._lease, BATCH)).claim
             self._settlements = [
                 Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in claim.jobs if job.run
             ]
+            steps.append(time.perf_counter() - started)
             if time.monotonic() - self._pruned_at >= PRUNE_SECONDS:
                 await self._prune()
+        return steps
 
     async def _enqueue(self) -> None:
         data = JobData(payload=b'{"x":1,"y":22}')
@@ -88,26 +113,55 @@ class Churn:
         self._pruned_at = time.monotonic()
 
 
-async def measure(url: str, waiting: int, jobs: int) -> list[tuple[int, Sizes]]:
-    """Return the sizes at the start, and after each part of the jobs."""
-    async with empty_storage(f"{url}?schema=NAME") as storage:
-        churn = Churn(storage)
-        await churn.start(waiting)
-        readings = [(0, read_sizes(url))]
-        for part in range(READINGS):
-            await churn.pass_through(jobs // READINGS)
-            readings.append((jobs // READINGS * (part + 1), read_sizes(url)))
-        return readings
+async def measure(server: PostgresServer, waiting: int, jobs: int, *, held: bool) -> list[Reading]:
+    """Return a reading at the start, and one after each part of the jobs."""
+    part = jobs // READINGS
+    with ExitStack() as snapshot:
+        async with empty_storage(f"{server.url}?schema=NAME") as storage:
+            churn = Churn(storage)
+            await churn.start(waiting)
+            readings = [Reading(0, read_sizes(server.url))]
+            for number in range(READINGS):
+                is_held = held and 0 < number < READINGS - 1
+                if number == 1 and held:
+                    session = snapshot.enter_context(psycopg.connect(server.url))
+                    session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                    session.execute("SELECT count(*) FROM pg_class")
+                if not is_held:
+                    snapshot.close()
+                before = tree_cpu_us(server.pid)
+                steps = await churn.pass_through(part)
+                used = (tree_cpu_us(server.pid) - before) / part
+                cuts = [cut * 1e3 for cut in quantiles(steps, n=20)]
+                found = Reading(
+                    part * (number + 1),
+                    read_sizes(server.url),
+                    is_held,
+                    used,
+                    (cuts[9], cuts[-1]),
+                )
+                readings.append(found)
+            return readings
 
 
-def report(readings: list[tuple[int, Sizes]]) -> Table:
+def report(readings: list[Reading]) -> Table:
     """Return a table with a row for each reading: MiB of rows + indexes, and `live` relative to its start."""
-    names = [name for name in ("live", "ended", "traces", "events") if name in readings[0][1]]
-    table = Table("jobs passed", *(f"{name}, MiB" for name in names), "live / start")
-    first = sum(readings[0][1]["live"])
-    for jobs, sizes in readings:
-        cells = [f"{sizes[name][0] / 2**20:.1f} + {sizes[name][1] / 2**20:.1f}" for name in names]
-        table.add_row(f"{jobs:,}", *cells, f"{sum(sizes['live']) / first:.2f}")
+    names = [name for name in ("live", "ended", "traces", "events") if name in readings[0].sizes]
+    headers = [f"{name}, MiB" for name in names]
+    table = Table("jobs passed", "snapshot", "server, us a job", "step, ms", "p95", *headers, "live / start")
+    first = sum(readings[0].sizes["live"])
+    for each in readings:
+        sizes = [f"{each.sizes[name][0] / 2**20:.1f} + {each.sizes[name][1] / 2**20:.1f}" for name in names]
+        median, p95 = each.step_ms
+        table.add_row(
+            f"{each.jobs:,}",
+            "held" if each.is_held else "",
+            f"{each.server_us:.1f}",
+            f"{median:.1f}",
+            f"{p95:.1f}",
+            *sizes,
+            f"{sum(each.sizes['live']) / first:.2f}",
+        )
     return table
 
 
@@ -115,10 +169,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="jobs that pass through")
     parser.add_argument("--waiting", type=int, default=20_000, help="jobs that wait at any time")
+    parser.add_argument("--held", action="store_true", help="hold a snapshot during the middle parts")
     arguments = parser.parse_args()
     with start_postgres(fsync="on", autovacuum="on") as server:
-        readings = asyncio.run(measure(server.url, arguments.waiting, arguments.jobs))
-    Console(width=120).print(report(readings))
+        readings = asyncio.run(measure(server, arguments.waiting, arguments.jobs, held=arguments.held))
+    Console(width=130).print(report(readings))
 
 
 if __name__ == "__main__":
