@@ -308,6 +308,9 @@ class Dibs:
           Default 60.
         - `max_retries`: number of retries after an error; 10 retries are 11 runs. None is no limit.
           Default 10.
+        - `retry_on`: classes of errors that are retried, as in (TimeoutError, OSError); another error fails
+          the job at once. Default: all.
+        - `no_retry_on`: classes of errors that fail the job at once, as in ValueError. Default: none.
         - `max_timeouts`: number of retries after a timeout; None is no limit. Default 3.
         - `max_stalls`: number of retries after the worker process died; None is no limit. Default 3.
         - `backoff`: delay before a retry: Immediate(), Fixed(seconds) or Exponential(first, cap).

@@ -215,6 +215,10 @@ async def waits_for_cancel() -> str:
     return "never"
 
 
+def rejects() -> None:
+    raise ValueError("no")
+
+
 def snoozes() -> None:
     raise Snooze(delay=3600)
 
@@ -310,6 +314,7 @@ def add_handlers(target: Dibs, **options: Any) -> None:
     add(target, "alarmed", alarmed, size=100, **options)
     add(target, "loop_class", loop_class, **options)
     add(target, "waits_for_cancel", waits_for_cancel, **options)
+    add(target, "rejects", rejects, no_retry_on=ValueError, **options)
     add(target, "snoozes", snoozes, **options)
     add(target, "steps", steps, **options)
     add(target, "steps_blocking", steps_blocking, **options)

@@ -70,6 +70,8 @@ class Raised(Struct, frozen=True, gc=False, tag="raised", kw_only=True):
     error: Error
     #: True to fail now, even if more retries are allowed.
     permanent: bool = False
+    #: True if the handler does not retry errors of this class. A timeout is retried all the same.
+    unlisted: bool = False
     #: True if the payload does not fit the handler of this worker, which was not called.
     mismatch: bool = False
     #: The time until the retry, in ms; None if the error does not set it.
@@ -178,6 +180,8 @@ def _after_timeout(job: Job, limits: RetryLimits, error: Error, *, jitter_factor
 
 
 def _after_error(job: Job, limits: RetryLimits, raised: Raised, *, jitter_factor: float) -> SettleAction:
+    if raised.unlisted:
+        return Fail(error=replace(raised.error, kind="permanent"))
     if is_exhausted(job.retries, limits.max_retries):
         return Fail(error=raised.error)
     if raised.run_at is not None:

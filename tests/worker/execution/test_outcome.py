@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +31,7 @@ from dibs.model.requests import (
     SettleAction,
 )
 from dibs.model.results import SettleResult
-from dibs.model.retry import Fixed
+from dibs.model.retry import Fixed, Immediate
 from dibs.worker import WorkReport, run
 from dibs.worker.execution.invocation import Invocation
 from dibs.worker.execution.outcome import counter_name, fallback_action
@@ -144,6 +146,52 @@ async def test_a_permanent_error_is_not_retried(app: Dibs, error: Exception) -> 
     await work(app)
 
     assert ("failed", 1) == ((await outcome(app, "q", "a")).kind, handler.calls)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "is_retried"),
+    [
+        ({"retry_on": OSError}, TimeoutError(), True),
+        ({"retry_on": (OSError, KeyError)}, KeyError("k"), True),
+        ({"retry_on": OSError}, ValueError("no"), False),
+        ({"retry_on": ()}, OSError(), False),
+        ({"no_retry_on": (ValueError,)}, UnicodeError("no"), False),
+        ({"no_retry_on": ValueError}, OSError(), True),
+        ({"retry_on": Exception, "no_retry_on": TimeoutError}, TimeoutError(), False),
+        ({"retry_on": Exception}, SystemExit(3), False),
+        ({"no_retry_on": Exception}, Retry(delay=0), True),
+        ({"retry_on": Kinded}, Kinded("no"), False),
+    ],
+)
+async def test_the_class_of_an_error_decides_whether_it_is_retried(
+    app: Dibs, settings: Mapping[str, Any], error: BaseException, *, is_retried: bool
+) -> None:
+    handler = Raiser(error)
+    add(app, "q", handler, backoff=Immediate(), **settings)
+    await put(app, "q", "a")
+    await work(app)
+
+    assert is_retried == (handler.calls == 2)
+    stored = (await outcome(app, "q", "a")).error
+    assert (None if is_retried else "permanent") == (stored and stored.kind)
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_timeout_is_retried_whatever_the_classes_of_errors(app: Dibs, kind: str) -> None:
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    def block() -> None:
+        while True:
+            time.sleep(0.01)
+
+    handler = wait if kind == "async" else block
+    add(app, "q", handler, timeout=0.1, max_timeouts=1, backoff=Immediate(), retry_on=OSError)
+    await put(app, "q", "a")
+    await work(app)
+
+    ended = await outcome(app, "q", "a")
+    assert ("timeout", 1) == (ended.error and ended.error.kind, ended.timeouts)
 
 
 @pytest.mark.parametrize(

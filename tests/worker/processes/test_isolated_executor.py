@@ -52,6 +52,14 @@ async def test_a_process_starts_before_the_first_claim(app: Dibs, gate: Gate) ->
     assert pid in pids
 
 
+async def test_the_class_of_an_error_decides_in_a_process_of_its_own(app: Dibs) -> None:
+    await put(app, "rejects", "a")
+    await run(app, queues=["rejects"], until="empty")
+
+    ended = await outcome(app, "rejects", "a")
+    assert ("permanent", 0) == (ended.error and ended.error.kind, ended.retries)
+
+
 async def test_a_process_is_used_again(app: Dibs) -> None:
     await put(app, "resources", "c", "d")
     await run(app, queues=["resources"], until="empty")

@@ -18,7 +18,7 @@ from dibs.client.calls.bound_job import Bound
 from dibs.client.calls.current_job import CurrentJob
 from dibs.client.options.job_settings import Retention
 from dibs.client.options.serde import Serde
-from dibs.errors import Refused
+from dibs.errors import Refused, Retry
 from dibs.model.check_jobs import check_follow_ups
 from dibs.model.job import EndKind, Error, Job
 from dibs.model.overrides import Overrides
@@ -181,6 +181,9 @@ class Handler:
     executor: Executor = "auto"
     #: True if a result that cannot be encoded fails the run.
     strict_results: bool = False
+    #: The classes of errors that are retried, and those that are not.
+    retry_on: tuple[type[BaseException], ...] = (BaseException,)
+    no_retry_on: tuple[type[BaseException], ...] = ()
     #: The hook of `@task.after`: called with the end of each run before the worker stores it.
     after: Callable[[Ending], Awaitable[None] | None] | None = None
     #: The middleware of `app.middleware(run=...)`: entered around each call of the function.
@@ -199,6 +202,11 @@ class Handler:
     schedule: Schedule | None = None
     #: The settings that the code declares for the queue. A worker writes them to the storage when it starts.
     queue_settings: SettingsPatch | None = None
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether the handler retries an error of this class. `Retry` asks for a retry by itself."""
+        is_listed = isinstance(error, self.retry_on) and not isinstance(error, self.no_retry_on)
+        return is_listed or isinstance(error, Retry)
 
     @property
     def runs_per_process(self) -> int:

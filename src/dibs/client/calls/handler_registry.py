@@ -127,6 +127,10 @@ class HandlerSettings(TypedDict, total=False):
     """Seconds that one run may take; None is no limit. Default: 60."""
     max_retries: int | None
     """Retries after an error; None is no limit. Default: 10, so 11 runs."""
+    retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    """Classes of errors that are retried; another error fails the job at once. Default: all."""
+    no_retry_on: type[BaseException] | tuple[type[BaseException], ...]
+    """Classes of errors that fail the job at once, also if `retry_on` has a base class. Default: none."""
     max_timeouts: int | None
     """Retries after a timeout; None is no limit. Default: 3."""
     max_stalls: int | None
@@ -173,6 +177,7 @@ class HandlerSettings(TypedDict, total=False):
 HANDLER_SETTINGS: Final = frozenset(HandlerSettings.__annotations__)
 _QUEUE_SETTINGS: Final = ("max_active", "per_key", "rate", "key_rate", "log_results", "retention")
 _SCHEDULING_SETTINGS: Final = ("size", "queue_priority", "executor", "strict_results")
+_ERROR_SETTINGS: Final = ("retry_on", "no_retry_on")
 _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls", "backoff")
 
 
@@ -247,7 +252,7 @@ def build_handler(
         decode_arguments=decode_arguments,
         limits=build_limits(settings, defaults),
         queue_settings=_build_queue_settings(settings),
-        **_scheduling_options(settings, is_async=is_async),
+        **_run_options(settings, is_async=is_async),
     )
 
 
@@ -281,7 +286,17 @@ def _build_queue_settings(settings: HandlerSettings) -> SettingsPatch | None:
     return build_patch(cast("QueueSettings", declared)) if declared else None
 
 
-def _scheduling_options(settings: HandlerSettings, *, is_async: bool) -> dict[str, Any]:
+def _error_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
+    classes = value if isinstance(value, tuple) else (value,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise Refused(
+                f"{name} has {each!r:.60}; it must be a class of exceptions, or a tuple of them", field=name
+            )
+    return classes
+
+
+def _run_options(settings: HandlerSettings, *, is_async: bool) -> dict[str, Any]:
     check_optional_number("size", settings.get("size"), 1, 100)
     check_optional_number("queue_priority", settings.get("queue_priority"), -(2**31), 2**31)
     executor = settings.get("executor", "auto")
@@ -291,7 +306,9 @@ def _scheduling_options(settings: HandlerSettings, *, is_async: bool) -> dict[st
     if not isinstance(strict, bool):
         raise Refused(f"strict_results is {strict!r:.60}; it must be True or False", field="strict_results")
     size = ASYNC_SIZE if is_async and executor == "auto" else SIZE
-    return {"size": size} | {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
+    classes = {name: _error_classes(name, settings[name]) for name in _ERROR_SETTINGS if name in settings}
+    given = {name: settings[name] for name in _SCHEDULING_SETTINGS if name in settings}
+    return {"size": size} | given | classes
 
 
 def task_argument_decoder(call: CallSignature, serde: Serde) -> ArgumentDecoder:

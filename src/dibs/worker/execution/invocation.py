@@ -154,7 +154,10 @@ def _error_verdict(invocation: Invocation, error: BaseException) -> Verdict:
     """Return the verdict on a handler that raised `error`, with its follow-ups for a failure."""
     if invocation.forks != forks.count:
         forks.leave(invocation, error)
-    return _with_follow_ups(invocation, exception_info.verdict_of_handler(error))
+    verdict = exception_info.verdict_of_handler(error)
+    if isinstance(verdict, Raised) and not invocation.handler.retries(error):
+        verdict = replace(verdict, unlisted=True)
+    return _with_follow_ups(invocation, verdict)
 
 
 def _with_follow_ups(invocation: Invocation, verdict: Verdict) -> Verdict:
