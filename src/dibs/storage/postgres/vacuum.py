@@ -69,16 +69,22 @@ class Vacuum:
         """Vacuum the table, unless it has become so large that a vacuum is not due yet."""
         try:
             await self._update_limit()
+            if self._claimed >= self._limit:
+                self._claimed = 0
+                await self.run()
+                await self._update_limit(vacuumed=True)
         except DibsError as error:
             log.info("%s: could not read the size of a table: %s", self._server.url, error)
-        if self._claimed >= self._limit:
-            self._claimed = 0
-            await self.run()
 
-    async def _update_limit(self) -> None:
+    async def _update_limit(self, *, vacuumed: bool = False) -> None:
+        """Set the limit by the size of the table. The rows that are dead after a vacuum count, too.
+
+        While another session holds an old snapshot, no vacuum removes them, but each one reads them.
+        """
         params = {"schema": self._server.queries.plain}
         found = await self._server.fetch(self._server.queries["live_rows"], params, writes=False)
-        self._rows = max(found[0][0] if found else -1.0, self._rows * SHRINKING)
+        rows, dead = found[0] if found else (-1.0, 0.0)
+        self._rows = max(rows + (dead if vacuumed else 0), self._rows * SHRINKING)
         self._limit = claims_per_vacuum(self._rows)
 
     async def run(self) -> None:

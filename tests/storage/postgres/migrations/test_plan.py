@@ -13,7 +13,7 @@ import pytest
 
 from dibs.storage.postgres import PostgresStorage, vacuum
 from dibs.storage.postgres.vacuum import claims_per_vacuum
-from tests.storage.postgres.jobs import asked, claimed, leased
+from tests.storage.postgres.jobs import asked, claimed, done, leased
 
 Connect = Callable[[], Any]
 
@@ -195,6 +195,31 @@ async def test_a_table_is_vacuumed_by_its_size_from_the_first_time_on(
 
     assert storage._vacuum._claimed == 10_000, "no vacuum"
     assert storage._vacuum._limit == pytest.approx(20_000, rel=0.05)
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["free", "held"])
+async def test_rows_that_a_vacuum_cannot_remove_count_as_rows(
+    storage: PostgresStorage, connect: Connect, monkeypatch: pytest.MonkeyPatch, *, is_held: bool
+) -> None:
+    """While a report holds a snapshot, each vacuum reads all rows that have died since its begin."""
+    monkeypatch.setattr(vacuum, "FEWEST_CLAIMS", 5)
+    report = await connect()
+    if is_held:
+        await report.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await report.execute("SELECT 1 FROM queues")
+    lease = await leased(storage)
+    for part in range(2):
+        await storage.enqueue("q", [asked(f"{part}-{n}") for n in range(300)])
+        jobs = (await storage.claim("q", lease, 300)).jobs
+        await storage.settle("q", [done(job) for job in jobs])
+        # A claim may have begun a vacuum.
+        if storage._vacuum._task is not None:
+            await storage._vacuum._task
+    storage._vacuum.count(10_000)
+    assert storage._vacuum._task is not None
+    await storage._vacuum._task
+
+    assert (storage._vacuum._limit > 50) == is_held
 
 
 async def was_vacuumed(connection: Any) -> bool:

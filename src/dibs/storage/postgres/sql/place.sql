@@ -118,6 +118,7 @@ ORDER BY a.xact_start LIMIT %(most)s
 VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF, PARALLEL 0) {schema}.live
 
 -- name: live_rows
--- Returns the number of rows of `live` in %(schema)s at the last VACUUM or ANALYZE, -1 before the first.
-SELECT c.reltuples::float8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+-- Returns the number of rows of `live` in %(schema)s at the last VACUUM or ANALYZE, -1 before the first, and the number
+-- of its dead rows.
+SELECT c.reltuples::float8, pg_catalog.pg_stat_get_dead_tuples(c.oid)::float8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = 'live'
