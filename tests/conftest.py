@@ -1,6 +1,7 @@
 """Fixtures that open apps and queues on empty storages.
 
-`app` runs a test on the storages without a server, `any_app` on all built-in storages.
+`app` is on a storage in memory, `any_app` in memory and on a server. The conformance kit compares all
+storages, so tests of the code above the storages need no more kinds.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,13 @@ import pytest
 
 from dibs import Dibs, Queue
 from dibs.client.sync.background_loop import LoopCall
-from dibs.storage.registry import BUILT_IN
 from tests.storage_urls import new_url
 from tests.suites import NEEDS, is_long, is_missing, needed
 
-
-def is_installed(scheme: str) -> bool:
-    return find_spec(BUILT_IN[scheme].partition(":")[0]) is not None
-
-
 TESTS = Path(__file__).parent
-SCHEMES = [scheme for scheme in ("memory", "file") if is_installed(scheme)]
+#: Calls return at once in memory, and cross a network on Redis.
+SCHEMES = ("memory", "redis")
 ALL_SCHEMES = ("memory", "file", "redis", "postgresql")
-#: All tests share one schema of Postgres and use different queues, because creating a schema takes longer
-#: than most tests.
-SHARED_SCHEMA = f"shared_{os.urandom(4).hex()}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,10 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(params=SCHEMES)
-def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def storage_url() -> str:
     """Return the URL of an empty storage."""
-    return "memory:" if request.param == "memory" else f"file:{tmp_path / 'jobs'}"
+    return "memory:"
 
 
 @pytest.fixture
@@ -100,29 +92,22 @@ def restored_root_logger() -> Iterator[None]:
     logging.root.setLevel(level)
 
 
-@pytest.fixture(params=ALL_SCHEMES)
+@pytest.fixture(params=SCHEMES)
 def any_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a storage of each kind. On Postgres, other tests use the same schema."""
-    url, mark, _ = new_url(request.param, request).partition("?schema=")
-    return f"{url}{mark}{SHARED_SCHEMA}" if mark else url
-
-
-@pytest.fixture(params=ALL_SCHEMES)
-def any_new_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a new storage of each kind."""
+    """Return the URL of a new storage, in memory and on a server."""
     return new_url(request.param, request)
 
 
 @pytest.fixture
 async def any_app(any_url: str) -> AsyncIterator[Dibs]:
-    """An open app on a storage of each kind."""
+    """An open app, in memory and on a server."""
     async with Dibs(any_url) as app:
         yield app
 
 
 @pytest.fixture
 def any_queue(any_app: Dibs) -> Queue:
-    """An empty queue on a storage of each kind."""
+    """An empty queue, in memory and on a server."""
     return any_app.queue(f"q-{os.urandom(6).hex()}")
 
 

@@ -17,6 +17,7 @@ from tests.bad_input.declarations import DECLARATIONS
 from tests.bad_input.urls import URLS
 from tests.bad_input.verbs import VERBS
 from tests.bad_input.world import Row, World, opened, try_row
+from tests.conftest import ALL_SCHEMES
 from tests.source import PROJECT
 
 #: The rows that reach a storage.
@@ -57,6 +58,7 @@ async def try_all(world: World) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("any_url", ALL_SCHEMES, indirect=True)
 async def test_all_calls_on_every_storage(world: World) -> None:
     """Each storage raises the errors of the rows, before anything is written."""
     await try_all(world)

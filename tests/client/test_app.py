@@ -97,8 +97,8 @@ def test_every_public_name_is_there_and_listed() -> None:
     assert (Path(dibs.__file__).parent / "py.typed").exists(), "type checkers read the types of the package"
 
 
-async def test_the_queues_of_a_storage_are_named(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_the_queues_of_a_storage_are_named(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         await app.queue("b").enqueue(1)
         await app.queue("a").configure(max_active=2)
 
@@ -108,8 +108,8 @@ async def test_the_queues_of_a_storage_are_named(any_new_url: str) -> None:
         assert [await queue.get("x") for queue in queues] == [None, None]
 
 
-async def test_a_worker_has_the_name_that_it_is_given(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_a_worker_has_the_name_that_it_is_given(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         queue = app.queue("q")
         queue.handler(handlers.take)
         for id, name in (("a", "pod-7"), ("b", None)):

@@ -124,8 +124,8 @@ async def test_a_key_that_is_no_key_is_refused_with_its_task(app: Dibs, key: Any
         await task.enqueue()
 
 
-async def test_a_worker_writes_the_limits_that_the_decorator_states(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_a_worker_writes_the_limits_that_the_decorator_states(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         app.task(
             queue="q",
             key="count",

@@ -32,10 +32,10 @@ schedules = task.queue.schedules
 
 
 @pytest.fixture
-async def world(any_new_url: str) -> AsyncIterator[Rehearsal]:
+async def world(any_url: str) -> AsyncIterator[Rehearsal]:
     ran.clear()
     in_run.clear()
-    async with using(app, any_new_url, start=NOON) as rehearsal:
+    async with using(app, any_url, start=NOON) as rehearsal:
         yield rehearsal
 
 

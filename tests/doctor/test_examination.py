@@ -28,8 +28,8 @@ READY = WorkerState(capacity=100, ready=True)
 
 
 @pytest.fixture
-async def storage(any_new_url: str) -> Storage:
-    return open_storage(any_new_url)
+async def storage(any_url: str) -> Storage:
+    return open_storage(any_url)
 
 
 async def put_record(
@@ -56,8 +56,8 @@ async def findings(storage: Storage) -> list[tuple[str, str]]:
     return subjects(of_content(await examine_open(storage)))
 
 
-async def test_a_healthy_storage_has_no_findings(any_new_url: str) -> None:
-    async with open_storage(any_new_url) as storage:
+async def test_a_healthy_storage_has_no_findings(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
         await put_record(storage, "emails", "emails!fail", emails=SettingsPatch(max_active=3))
         await put_record(storage, "emails", name="pod-8", emails=SettingsPatch(max_active=3))
         await storage.configure("emails", SettingsPatch(fail_handler=True))
@@ -70,19 +70,19 @@ async def test_a_healthy_storage_has_no_findings(any_new_url: str) -> None:
     assert (2, True) == (report.workers, report.was_opened)
 
 
-async def test_a_storage_is_opened_and_closed_again(any_new_url: str) -> None:
-    storage = open_storage(any_new_url)
-    async with open_storage(any_new_url) as other:
+async def test_a_storage_is_opened_and_closed_again(any_url: str) -> None:
+    storage = open_storage(any_url)
+    async with open_storage(any_url) as other:
         await enqueue(other, "emails", "a", delay=60_000)
         report = await examine(storage)
 
-    if not any_new_url.startswith("memory"):
+    if not any_url.startswith("memory"):
         assert 1 == report.queues
     assert [] == of_content(report)
 
 
-async def test_due_jobs_that_nobody_serves_are_found(any_new_url: str) -> None:
-    async with open_storage(any_new_url) as storage:
+async def test_due_jobs_that_nobody_serves_are_found(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
         await put_record(storage, "emails")
         await put_record(storage, "starting", name="pod-8", state=WorkerState(ready=False))
         for queue in ("emails", "mistyped", "starting"):
@@ -94,8 +94,8 @@ async def test_due_jobs_that_nobody_serves_are_found(any_new_url: str) -> None:
     assert "2 due jobs wait, and none of 2 live workers serves them" == report[0].found
 
 
-async def test_paused_queues_with_jobs_are_found(any_new_url: str) -> None:
-    async with open_storage(any_new_url) as storage:
+async def test_paused_queues_with_jobs_are_found(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
         await put_record(storage, "paused", "closed", "empty")
         await storage.configure("paused", SettingsPatch(paused=True))
         await storage.configure("empty", SettingsPatch(paused=True))
@@ -106,9 +106,9 @@ async def test_paused_queues_with_jobs_are_found(any_new_url: str) -> None:
         assert [("queue-paused", "closed"), ("queue-paused", "paused")] == await findings(storage)
 
 
-async def test_jobs_under_expired_leases_are_found(any_new_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_jobs_under_expired_leases_are_found(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dibs.doctor.checks.SECOND_LOOK", 0.1)
-    async with open_storage(any_new_url) as storage:
+    async with open_storage(any_url) as storage:
         await enqueue(storage, "dead", "a", "b")
         await enqueue(storage, "live", "a")
         await enqueue(storage, "reaped", "a")
@@ -124,9 +124,9 @@ async def test_jobs_under_expired_leases_are_found(any_new_url: str, monkeypatch
     assert "2 of up to 20 examined jobs are under expired leases, of pod-7" == report[0].found
 
 
-async def test_a_failure_handler_that_is_missing_or_fails_is_found(any_new_url: str) -> None:
+async def test_a_failure_handler_that_is_missing_or_fails_is_found(any_url: str) -> None:
     failed = Outcome(kind="failed", fence=1, first=1, revision=1, ended_at=1, expires_at=None)
-    async with open_storage(any_new_url) as storage:
+    async with open_storage(any_url) as storage:
         await put_record(storage, "emails", "reports", "reports!fail")
         await storage.configure("emails", SettingsPatch(fail_handler=True))
         await storage.configure("reports", SettingsPatch(fail_handler=True))
@@ -138,11 +138,11 @@ async def test_a_failure_handler_that_is_missing_or_fails_is_found(any_new_url: 
 
 
 async def test_outcomes_that_are_kept_for_ever_are_found(
-    any_new_url: str, monkeypatch: pytest.MonkeyPatch
+    any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "MANY_OUTCOMES", 20)
     kept = Outcome(kind="completed", fence=1, first=1, revision=1, ended_at=1, expires_at=None)
-    async with open_storage(any_new_url) as storage:
+    async with open_storage(any_url) as storage:
         for queue, number, retention in (("many", 20, None), ("few", 19, None), ("short", 20, 60_000)):
             await storage.configure(queue, SettingsPatch(retention=OutcomeRetention(completed=retention)))
             records = [ExportRecord(id=f"id-{n}", slot=Slot(outcome=kept)) for n in range(number)]
@@ -152,10 +152,10 @@ async def test_outcomes_that_are_kept_for_ever_are_found(
 
 
 async def test_workers_that_differ_or_cannot_claim_are_found(
-    any_new_url: str, monkeypatch: pytest.MonkeyPatch
+    any_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "START_SECONDS", -1)
-    async with open_storage(any_new_url) as storage:
+    async with open_storage(any_url) as storage:
         await put_record(storage, "emails", emails=SettingsPatch(max_active=3))
         monkeypatch.setattr(worker_record, "VERSION", "0.0.1")
         await put_record(storage, "emails", name="pod-8", emails=SettingsPatch(max_active=None))
@@ -171,8 +171,8 @@ async def test_workers_that_differ_or_cannot_claim_are_found(
     assert "workers declare different values of max_active: pod-7: 3; pod-8: null" == report[1].found
 
 
-async def test_a_clock_that_differs_is_found(any_new_url: str) -> None:
-    async with open_storage(any_new_url) as storage:
+async def test_a_clock_that_differs_is_found(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
         fast = await examine_open(storage, lambda: time.time() + 120)
         slow = await examine_open(storage, lambda: time.time() - 120)
         code = "clock-differs" if storage.capabilities.server_clock else "clock-lead"

@@ -11,9 +11,9 @@ from tests.flow.tasks import Tasks
 
 
 @pytest.fixture
-async def tasks(any_new_url: str) -> AsyncIterator[Tasks]:
+async def tasks(any_url: str) -> AsyncIterator[Tasks]:
     """Tasks on a new storage of each kind."""
-    tasks = Tasks(any_new_url)
+    tasks = Tasks(any_url)
     async with tasks.app:
         yield tasks
 

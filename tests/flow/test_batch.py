@@ -27,9 +27,9 @@ from tests.flow.tasks import FAILING
 
 
 @pytest.fixture
-async def tasks(any_new_url: str) -> AsyncIterator[BatchTasks]:
+async def tasks(any_url: str) -> AsyncIterator[BatchTasks]:
     """Tasks for batches on a new storage of each kind."""
-    tasks = BatchTasks(any_new_url)
+    tasks = BatchTasks(any_url)
     async with tasks.app:
         yield tasks
 

@@ -126,8 +126,8 @@ def test_a_stored_plan_with_a_parent_behind_its_node_is_refused() -> None:
         decode_plan(b'{"queues":["q"],"nodes":[{"data":1,"after":[0]}]}')
 
 
-async def test_nodes_may_have_different_serdes(any_new_url: str) -> None:
-    app = Dibs(any_new_url, flows=True)
+async def test_nodes_may_have_different_serdes(any_url: str) -> None:
+    app = Dibs(any_url, flows=True)
     packed = MessagePackSerde()
     fetch = app.task(queue=f"fetch-{os.urandom(4).hex()}", serde=packed)(functions.fetch)
     parse = app.task(queue="parse")(functions.parse)

@@ -191,17 +191,17 @@ def program_on(scheme: str, name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("any_new_url", "source", "printed"),
+    ("any_url", "source", "printed"),
     [
         program_on(scheme, name)
         for scheme in ALL_SCHEMES
         for name in PROGRAMS
         if (scheme, name) != ("memory", "forked")  # a fork cannot reach the jobs
     ],
-    indirect=["any_new_url"],
+    indirect=["any_url"],
 )
-def test_greenlets_make_blocking_calls(any_new_url: str, source: str, printed: list[str]) -> None:
-    done = run_program(source, any_new_url)
+def test_greenlets_make_blocking_calls(any_url: str, source: str, printed: list[str]) -> None:
+    done = run_program(source, any_url)
 
     assert (printed, [], 0) == (done.stdout.splitlines(), unexpected_lines(done.stderr), done.returncode), (
         done.stdout + done.stderr

@@ -16,8 +16,8 @@ async def settings(app: Dibs, queue: str) -> Settings:
     return {info.name: info.settings for info in await app.storage.queues()}[queue]
 
 
-async def test_a_worker_writes_what_the_decorator_states(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_a_worker_writes_what_the_decorator_states(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         app.task(queue="q", max_active=3, retention=60)(handlers.refresh)
         app.queue("plain").handler(max_active=None)(handlers.take)
         await app.queue("q").configure(max_active=8, log_age=60)

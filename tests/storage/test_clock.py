@@ -17,13 +17,16 @@ from dibs.model.requests import EnqueueRequest
 from dibs.storage import clock
 from dibs.storage.clock import TOLERANCE, storage_time
 from dibs.storage.protocol import Storage
-from dibs.storage.registry import open_storage, remove_storage
+from dibs.storage.registry import open_storage
 from dibs_conformance.servers import PostgresServer, RedisCluster, RedisServer
+from tests.conftest import ALL_SCHEMES
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
 #: A time limit for waits that end soon, unless time stands still.
 SECONDS = 20
+
+on_each_storage = pytest.mark.parametrize("any_url", ALL_SCHEMES, indirect=True)
 
 
 def real_time() -> int:
@@ -91,20 +94,12 @@ def test_a_clock_that_has_caught_up_ends_the_lead() -> None:
 # -- every storage -----------------------------------------------------------------------------------
 
 
-async def test_leases_end_and_delays_pass_after_a_clock_was_ahead(any_new_url: str, queue: str) -> None:
-    await expect_leases_end_and_delays_pass(any_new_url, queue)
-    await remove_storage(any_new_url)
-
-
 async def test_leases_end_and_delays_pass_in_a_cluster(redis_cluster: RedisCluster, queue: str) -> None:
-    await expect_leases_end_and_delays_pass(redis_cluster.url, queue)
-
-
-async def expect_leases_end_and_delays_pass(url: str, queue: str) -> None:
+    """The kit tests the same on single servers: `check_jumped_clock`."""
     jobs = (NewJob(id="due"), NewJob(id="delayed", delay=50))
-    at = await use_ahead(url, queue, 10 * DAY, jobs)
+    at = await use_ahead(redis_cluster.url, queue, 10 * DAY, jobs)
 
-    async with open_storage(url) as storage, asyncio.timeout(SECONDS):
+    async with open_storage(redis_cluster.url) as storage, asyncio.timeout(SECONDS):
         lease = await storage.grant([queue], 50, "dead")
         assert at <= lease.now < at + DAY
         while True:
@@ -119,11 +114,12 @@ async def expect_leases_end_and_delays_pass(url: str, queue: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_wait_ends_when_a_delayed_job_falls_due(any_new_url: str, queue: str) -> None:
+@on_each_storage
+async def test_a_wait_ends_when_a_delayed_job_falls_due(any_url: str, queue: str) -> None:
     """A wait counts from the time of the storage, not from the clock."""
-    await use_ahead(any_new_url, queue, HOUR, (NewJob(id="delayed", delay=300),))
+    await use_ahead(any_url, queue, HOUR, (NewJob(id="delayed", delay=300),))
 
-    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+    async with open_storage(any_url) as storage, asyncio.timeout(SECONDS):
         lease = (await storage.grant([queue], HOUR, "kit")).lease
         claimed = await storage.claim(queue, lease, 1)
         while not claimed.jobs:
@@ -133,71 +129,23 @@ async def test_a_wait_ends_when_a_delayed_job_falls_due(any_new_url: str, queue:
     assert "delayed" == claimed.jobs[0].id
 
 
-async def test_the_time_goes_on_while_the_storage_is_closed(any_new_url: str, queue: str) -> None:
-    await use_ahead(any_new_url, queue, HOUR)
-    memory = open_storage(any_new_url)  # keeps a storage in memory
-    async with memory, open_storage(any_new_url) as storage:
-        before, began = await read_now(storage, queue), time.time_ns()
-    await asyncio.sleep(0.1)
-    async with open_storage(any_new_url) as storage:
-        slept = (time.time_ns() - began) // 1_000_000
-        after = await read_now(storage, queue)
+@on_each_storage
+async def test_reading_alone_lets_the_time_go_on(any_url: str, queue: str) -> None:
+    await use_ahead(any_url, queue, HOUR, (NewJob(id="delayed", delay=50),))
 
-    assert after - before >= slept - 1
-
-
-async def test_two_processes_agree_on_the_time(any_new_url: str, queue: str) -> None:
-    at = await use_ahead(any_new_url, queue, HOUR)
-    async with open_storage(any_new_url) as one, open_storage(any_new_url) as other:
-        times = [await read_now(storage, queue) for storage in (one, other, one, other)]
-
-    assert times == sorted(times)
-    assert at <= times[0]
-    assert times[-1] - times[0] < HOUR
-
-
-async def test_reading_alone_lets_the_time_go_on(any_new_url: str, queue: str) -> None:
-    await use_ahead(any_new_url, queue, HOUR, (NewJob(id="delayed", delay=50),))
-
-    async with open_storage(any_new_url) as storage, asyncio.timeout(SECONDS):
+    async with open_storage(any_url) as storage, asyncio.timeout(SECONDS):
         while True:
             if not (await storage.counts([queue]))[queue].scheduled:
                 break
             await asyncio.sleep(0.02)
 
 
-async def test_a_small_step_back_stands_still(any_new_url: str, queue: str) -> None:
-    at = await use_ahead(any_new_url, queue, TOLERANCE - 200)
-    async with open_storage(any_new_url) as storage:
-        now = await read_now(storage, queue)
-        ahead = now - real_time()
-
-    # The tolerance has an end: on a slow machine the clock may have passed the time of the job.
-    assert now == at or ahead <= 0
-    assert not clock._reported
-
-
-async def test_fences_and_revisions_grow_across_the_jump(any_new_url: str, queue: str) -> None:
-    await use_ahead(any_new_url, queue, HOUR)
-    async with open_storage(any_new_url) as storage:
-        [before] = await storage.get(queue, ["a"])
-        [answer] = await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="a"))])
-        lease = (await storage.grant([queue], HOUR, "kit")).lease
-        [job] = (await storage.claim(queue, lease, 1)).jobs
-
-    assert before.current is not None
-    assert job.run is not None
-    assert before.current.revision < answer.revision < job.run.fence
-    assert job.run.fence >= job.run.claimed_at * 1000
-
-
-async def test_the_lead_is_reported_once(
-    any_new_url: str, queue: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await use_ahead(any_new_url, queue, 10 * DAY)
+@on_each_storage
+async def test_the_lead_is_reported_once(any_url: str, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    await use_ahead(any_url, queue, 10 * DAY)
     with caplog.at_level(logging.WARNING, "dibs.storage.clock"):
         for _ in range(2):
-            async with open_storage(any_new_url) as storage:
+            async with open_storage(any_url) as storage:
                 granted = await storage.grant([queue], HOUR, "kit")
                 await storage.renew([queue], granted.lease, HOUR)
                 await storage.counts([queue])
@@ -207,9 +155,9 @@ async def test_the_lead_is_reported_once(
     assert "correct_the_clock" in message
 
 
-async def test_a_right_clock_is_not_reported(any_new_url: str, queue: str) -> None:
-    await use_ahead(any_new_url, queue, 0)
-    async with open_storage(any_new_url) as storage:
+async def test_a_right_clock_is_not_reported(any_url: str, queue: str) -> None:
+    await use_ahead(any_url, queue, 0)
+    async with open_storage(any_url) as storage:
         await storage.counts([queue])
         await read_now(storage, queue)
 
@@ -219,9 +167,9 @@ async def test_a_right_clock_is_not_reported(any_new_url: str, queue: str) -> No
 # -- correcting it (docs/howto/correct_the_clock.md) ---------------------------------------------------
 
 
-async def test_jobs_moved_to_another_storage_have_the_time_of_its_clock(any_new_url: str, queue: str) -> None:
-    at = await use_ahead(any_new_url, queue, HOUR)
-    async with open_storage(any_new_url) as source, open_storage(f"memory:{queue}") as target:
+async def test_jobs_moved_to_another_storage_have_the_time_of_its_clock(any_url: str, queue: str) -> None:
+    at = await use_ahead(any_url, queue, HOUR)
+    async with open_storage(any_url) as source, open_storage(f"memory:{queue}") as target:
         await target.import_(queue, (await source.export(queue)).records)
         now = await read_now(target, queue)
         counts = (await target.counts([queue]))[queue]

@@ -27,9 +27,9 @@ def send(to: str) -> None:
 
 
 @pytest.fixture(name="app")
-async def app_anywhere(any_new_url: str) -> AsyncIterator[Dibs]:
+async def app_anywhere(any_url: str) -> AsyncIterator[Dibs]:
     """An app on an empty storage, because the metrics count every queue of the storage."""
-    async with Dibs(any_new_url) as there:
+    async with Dibs(any_url) as there:
         yield there
 
 

@@ -22,8 +22,8 @@ async def values(metrics: Metrics) -> dict[tuple[str, ...], float]:
     return {(sample.name, *sample.labels.values()): sample.value for sample in found}
 
 
-async def test_they_include_all_metrics_of_the_queues(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_they_include_all_metrics_of_the_queues(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         metrics = StorageMetrics(app)
         await metrics.read()
         await app.queue("emails").enqueue(1, id="a")
@@ -34,8 +34,8 @@ async def test_they_include_all_metrics_of_the_queues(any_new_url: str) -> None:
     assert 0 == samples["dibs_jobs", "emails", "waiting"]
 
 
-async def test_live_workers_are_counted_by_state(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_live_workers_are_counted_by_state(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         metrics = StorageMetrics(app)
         before = await values(metrics)
         for name, state in {
@@ -51,9 +51,9 @@ async def test_live_workers_are_counted_by_state(any_new_url: str) -> None:
     assert ([0, 0, 0], [2, 1, 1]) == tuple([samples[key] for key in states] for samples in (before, after))
 
 
-async def test_findings_are_counted_and_at_most_a_minute_old(any_new_url: str) -> None:
+async def test_findings_are_counted_and_at_most_a_minute_old(any_url: str) -> None:
     found = ("dibs_findings", "queue-not-served", "error")
-    async with Dibs(any_new_url) as app:
+    async with Dibs(any_url) as app:
         for queue in ("a", "b"):
             await app.queue(queue).enqueue(1)
         metrics = StorageMetrics(app)

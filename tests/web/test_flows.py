@@ -18,9 +18,9 @@ from tests.web.conftest import Browser, browse, may
 
 
 @pytest.fixture
-async def viewer(any_new_url: str, working: Tasks) -> AsyncIterator[Browser]:  # noqa: F811 - the fixture
+async def viewer(any_url: str, working: Tasks) -> AsyncIterator[Browser]:  # noqa: F811 - the fixture
     """A browser that may write, on a storage of each kind with a worker. Its app has no flows."""
-    async with Dibs(any_new_url) as app, browse(dibs_web(app, allow=may("write"))) as browser:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow=may("write"))) as browser:
         yield browser
 
 

@@ -158,8 +158,8 @@ async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> Non
     assert '<td data-label="Next runs"><time ' in page
 
 
-async def test_workers_are_listed_by_the_jobs_that_they_hold(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as reader:
+async def test_workers_are_listed_by_the_jobs_that_they_hold(any_url: str) -> None:
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
         await app.queue("q").enqueue({}, id="held-job")
         await claim(app.queue("q"))
 
@@ -178,8 +178,8 @@ async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queu
     assert "max_active: 7" in page
 
 
-async def test_the_findings_of_an_examination_are_shown(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as reader:
+async def test_the_findings_of_an_examination_are_shown(any_url: str) -> None:
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
         await app.queue("lonely").enqueue({}, id="a")
         async with asyncio.timeout(60):
             while "is being examined" in (page := await reader.text("/place")):  # noqa: ASYNC110

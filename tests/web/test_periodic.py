@@ -23,9 +23,9 @@ async def clean() -> None: ...
 
 
 @pytest.fixture
-async def app(any_new_url: str) -> AsyncIterator[Dibs]:
+async def app(any_url: str) -> AsyncIterator[Dibs]:
     """An app with one periodic task."""
-    async with Dibs(any_new_url) as app:
+    async with Dibs(any_url) as app:
         app.task(queue="clean", every="2h")(clean)
         yield app
 

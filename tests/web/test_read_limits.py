@@ -69,11 +69,11 @@ async def test_each_page_reads_with_a_limit(page: str) -> None:
     assert read_limit.get() is None
 
 
-async def test_each_statement_of_the_pages_has_a_limit_on_postgres(
+@pytest.mark.parametrize("any_url", ["postgresql"], indirect=True)
+async def test_each_statement_of_the_pages_has_a_limit(
     any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not any_app.url.startswith("postgres"):
-        pytest.skip("other storages have no statements")
+    """Only Postgres has statements."""
     await fail(any_queue, "a")
     limits: list[tuple[str, str]] = []
     run: Callable[..., Any] = server.run_statement

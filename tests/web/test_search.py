@@ -20,8 +20,8 @@ def ids_of(page: str) -> list[tuple[str, str]]:
     return re.findall(r'href="/job\?queue=([^&"]+)&amp;id=([^&"]+)"', page)
 
 
-async def test_ids_are_found_by_their_beginning_in_all_queues_and_states(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as reader:
+async def test_ids_are_found_by_their_beginning_in_all_queues_and_states(any_url: str) -> None:
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
         red, blue = app.queue("red"), app.queue("blue")
         await complete(red, "order-1")
         await fail(red, "order-2")

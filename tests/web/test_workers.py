@@ -32,9 +32,9 @@ async def seen(browser: Browser, text: str) -> str:
 
 
 @pytest.fixture
-async def served(any_new_url: str) -> AsyncIterator[tuple[Dibs, Browser]]:
+async def served(any_url: str) -> AsyncIterator[tuple[Dibs, Browser]]:
     """An app of each storage with an idle worker, and a browser."""
-    app = Dibs(any_new_url)
+    app = Dibs(any_url)
     app.task(queue="hold")(hold)
     async with app, browse(dibs_web(app)) as browser:
         work = asyncio.create_task(app.work(handle_signals=False, name="worker-7"))
@@ -66,8 +66,8 @@ async def test_a_busy_worker_is_listed_with_its_jobs(served: tuple[Dibs, Browser
     assert "/job?queue=hold&amp;id=held-job" in page
 
 
-async def test_a_holder_without_a_record_is_listed(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app, browse(dibs_web(app)) as browser:
+async def test_a_holder_without_a_record_is_listed(any_url: str) -> None:
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as browser:
         await app.queue("q").enqueue({}, id="held-job")
         await claim(app.queue("q"))
 

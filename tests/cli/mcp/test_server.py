@@ -151,12 +151,12 @@ async def test_an_error_of_the_storage_reaches_the_caller_with_its_text(any_app:
 
 
 @pytest.mark.long
-async def test_the_command_serves_a_storage_on_stdin_and_stdout(any_new_url: str) -> None:
-    if any_new_url.startswith("memory"):
+async def test_the_command_serves_a_storage_on_stdin_and_stdout(any_url: str) -> None:
+    if any_url.startswith("memory"):
         pytest.skip("a storage in memory belongs to one process")
-    async with Dibs(any_new_url) as app:
+    async with Dibs(any_url) as app:
         await app.queue("mail").enqueue({"to": "ada"}, id="a")
-    arguments = ["-m", "dibs", "mcp", "--url", any_new_url]
+    arguments = ["-m", "dibs", "mcp", "--url", any_url]
     server = StdioServerParameters(command=sys.executable, args=arguments)
 
     async with Client(stdio_client(server)) as client:

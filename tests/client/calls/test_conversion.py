@@ -36,9 +36,9 @@ async def test_values_arrive_as_the_types_of_their_hints(serde: Serde) -> None:
 
 
 @pytest.mark.parametrize("serde", SERDES, ids=lambda serde: serde.name)
-async def test_values_of_each_storage_arrive(serde: Serde, any_new_url: str) -> None:
+async def test_values_of_each_storage_arrive(serde: Serde, any_url: str) -> None:
     """Storages keep bytes, so each needs only one shape."""
-    async with Dibs(any_new_url) as app:
+    async with Dibs(any_url) as app:
         trials = declare(app, serde, [*ROWS, *PYDANTIC_ROWS], ["by position"])
 
         assert [] == await changed(app, trials)

@@ -144,8 +144,8 @@ def test_a_new_loop_finds_the_same_jobs(storage_url: str) -> None:
     assert [asyncio.run(use(app)), asyncio.run(use(app))] == [1, 2]
 
 
-async def test_two_running_loops_share_the_jobs(any_new_url: str) -> None:
-    async with Dibs(any_new_url) as app:
+async def test_two_running_loops_share_the_jobs(any_url: str) -> None:
+    async with Dibs(any_url) as app:
         assert await use(app) == 1
         assert await asyncio.to_thread(asyncio.run, use(app)) == 2
         assert 2 == (await asyncio.to_thread(app.queue("q").sync.counts)).waiting

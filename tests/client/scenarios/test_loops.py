@@ -54,9 +54,9 @@ def loop_thread() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
 # -- first use ---------------------------------------------------------------------------------------
 
 
-def test_a_loop_and_threads_use_a_new_app_at_once(any_new_url: str) -> None:
+def test_a_loop_and_threads_use_a_new_app_at_once(any_url: str) -> None:
     for repeat in range(8):
-        app = Dibs(any_new_url)
+        app = Dibs(any_url)
         block = partial(app.sync.queue(f"q{repeat}").enqueue, 1)
         in_threads(*[block] * 8, partial(asyncio.run, enqueue_ten(app, f"q{repeat}")))
 
@@ -65,8 +65,8 @@ def test_a_loop_and_threads_use_a_new_app_at_once(any_new_url: str) -> None:
 
 
 @pytest.mark.parametrize("enters", [True, False])
-def test_ten_loops_at_once(any_new_url: str, *, enters: bool) -> None:
-    app = Dibs(any_new_url)
+def test_ten_loops_at_once(any_url: str, *, enters: bool) -> None:
+    app = Dibs(any_url)
 
     async def main() -> None:
         if not enters:
@@ -80,9 +80,9 @@ def test_ten_loops_at_once(any_new_url: str, *, enters: bool) -> None:
         assert 100 == app.sync.queue("q").counts().waiting
 
 
-def test_a_cancelled_first_caller_does_not_fail_the_others(any_new_url: str) -> None:
+def test_a_cancelled_first_caller_does_not_fail_the_others(any_url: str) -> None:
     async def main() -> list[Any]:
-        app = Dibs(any_new_url)
+        app = Dibs(any_url)
         calls = [asyncio.create_task(app.queue("q").enqueue(n)) for n in range(3)]
         await asyncio.sleep(0)
         calls[0].cancel()
@@ -97,10 +97,10 @@ def test_a_cancelled_first_caller_does_not_fail_the_others(any_new_url: str) -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="os.fork does not exist on this platform")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_in_the_middle_of_the_first_opening(any_new_url: str) -> None:
-    if any_new_url.startswith("memory"):
+def test_a_fork_in_the_middle_of_the_first_opening(any_url: str) -> None:
+    if any_url.startswith("memory"):
         pytest.skip("there is nothing to share with a fork: test_storage_handle.py covers the error")
-    app = Dibs(any_new_url)
+    app = Dibs(any_url)
 
     def enqueue_in_child() -> str:
         app.sync.queue("q").enqueue(2)
@@ -196,18 +196,18 @@ async def test_a_block_on_one_loop_leaves_the_app_open_on_another(any_app: Dibs)
     await any_app.queue("q").counts()
 
 
-def test_a_loop_of_uvloop_beside_one_of_asyncio(any_new_url: str) -> None:
+def test_a_loop_of_uvloop_beside_one_of_asyncio(any_url: str) -> None:
     uvloop = pytest.importorskip("uvloop")
-    app = Dibs(any_new_url)
+    app = Dibs(any_url)
     in_threads(lambda: uvloop.run(enqueue_ten(app)), lambda: asyncio.run(enqueue_ten(app)))
 
     assert 20 == app.sync.queue("q").counts().waiting
     app.sync.close()
 
 
-def test_loops_nested_by_asgiref(any_new_url: str) -> None:
+def test_loops_nested_by_asgiref(any_url: str) -> None:
     sync = pytest.importorskip("asgiref.sync")
-    app = Dibs(any_new_url)
+    app = Dibs(any_url)
 
     def blocking_view() -> None:
         app.sync.queue("q").enqueue(1)
@@ -265,9 +265,9 @@ async def _settled(count: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return await count()
 
 
-def test_no_enqueue_that_was_stored_is_told_cancelled(any_new_url: str) -> None:
+def test_no_enqueue_that_was_stored_is_told_cancelled(any_url: str) -> None:
     """asyncio.run cancels the callers at its end, and those of the batch in flight get its answers."""
-    app = Dibs(any_new_url)
+    app = Dibs(any_url)
     told: dict[str, str] = {}
 
     async def enqueue(id: str) -> None:
@@ -297,8 +297,8 @@ def test_no_enqueue_that_was_stored_is_told_cancelled(any_new_url: str) -> None:
     assert stored
 
 
-def test_a_task_that_goes_on_after_its_enqueue_ends_with_the_loop(any_new_url: str) -> None:
-    app = Dibs(any_new_url)
+def test_a_task_that_goes_on_after_its_enqueue_ends_with_the_loop(any_url: str) -> None:
+    app = Dibs(any_url)
     tasks: list[asyncio.Task[None]] = []
 
     async def enqueue_for_ever() -> None:

@@ -41,7 +41,7 @@ POOL = 70
 
 @pytest.fixture
 def cut(any_url: str, request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Return a function that ends all connections to the server; memory and files have none."""
+    """Return a function that ends all connections to the server."""
 
     def redis() -> None:
         server = request.getfixturevalue("redis_server")
@@ -55,8 +55,7 @@ def cut(any_url: str, request: pytest.FixtureRequest) -> Callable[[], None]:
                 " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
 
-    cuts: dict[str, Callable[[], None]] = {"redis": redis, "postgresql": postgres}
-    return cuts.get(any_url.partition(":")[0], lambda: None)
+    return redis if any_url.startswith("redis") else postgres
 
 
 @pytest.fixture
@@ -89,6 +88,7 @@ ENDS: dict[str, tuple[Callable[[Queue, Claim], Awaitable[Any]], type[JobEnded] |
 }
 
 
+@pytest.mark.parametrize("any_url", ["redis", "postgresql"], indirect=True)
 @pytest.mark.parametrize(("end", "error"), ENDS.values(), ids=ENDS)
 async def test_each_end_wakes_who_waits_also_over_cut_connections(
     any_url: str,

@@ -101,8 +101,8 @@ def test_after_close_it_says_so(storage_url: str) -> None:
         app.sync.queue("q").enqueue(1)
 
 
-def test_several_threads_may_block_at_once(any_new_url: str) -> None:
-    with Dibs(any_new_url).sync as app, ThreadPoolExecutor(9) as pool:
+def test_several_threads_may_block_at_once(any_url: str) -> None:
+    with Dibs(any_url).sync as app, ThreadPoolExecutor(9) as pool:
         queue = app.queue("q")
         tickets = list(pool.map(queue.enqueue, range(200)))
         assert queue.counts().waiting == 200
@@ -243,8 +243,8 @@ async def tell_thread(_app: Dibs, **_options: Any) -> threading.Thread:
     return threading.current_thread()
 
 
-def test_blocking_calls_first_and_a_loop_later(any_new_url: str) -> None:
-    app = Dibs(any_new_url)
+def test_blocking_calls_first_and_a_loop_later(any_url: str) -> None:
+    app = Dibs(any_url)
 
     async def count() -> int:
         return (await app.queue("q").counts()).waiting

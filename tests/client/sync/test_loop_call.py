@@ -58,8 +58,8 @@ def test_the_error_of_a_call_whose_loop_ends(form: str, error: type[DibsError]) 
     assert f"ended during {form}" in str(told)
 
 
-def test_an_enqueue_whose_loop_ends_is_told_the_truth(any_new_url: str) -> None:
-    app = Dibs(any_new_url)
+def test_an_enqueue_whose_loop_ends_is_told_the_truth(any_url: str) -> None:
+    app = Dibs(any_url)
 
     async def main(turns: int) -> Callable[[], Any]:
         await app.open()

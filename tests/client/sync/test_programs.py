@@ -64,12 +64,12 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("program", "printed"), PROGRAMS.values(), ids=PROGRAMS)
-def test_a_program_ends_with_all_it_said_done(any_new_url: str, program: str, printed: list[str]) -> None:
-    if program is FORKED and (any_new_url.startswith("memory") or not hasattr(os, "fork")):
+def test_a_program_ends_with_all_it_said_done(any_url: str, program: str, printed: list[str]) -> None:
+    if program is FORKED and (any_url.startswith("memory") or not hasattr(os, "fork")):
         pytest.skip("there is nothing to share with a fork: test_storage_handle.py covers the error")
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", OPENED + program],
-        env={**os.environ, "DIBS_URL": any_new_url},
+        env={**os.environ, "DIBS_URL": any_url},
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-async def tasks(any_new_url: str) -> AsyncIterator[Tasks]:
+async def tasks(any_url: str) -> AsyncIterator[Tasks]:
     """Tasks of flows on a new storage of each kind, with a worker."""
-    tasks = Tasks(any_new_url)
+    tasks = Tasks(any_url)
     async with tasks.app:
         work = asyncio.create_task(tasks.app.work(handle_signals=False, name="worker-7"))
         yield tasks

@@ -60,12 +60,10 @@ async def storage() -> AsyncIterator[FaultyStorage]:
         yield FaultyStorage(storage)
 
 
-async def test_an_idle_worker_is_listed_until_it_stops(
-    any_new_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_worker_is_listed_until_it_stops(any_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The first record is written before the worker is ready; the next refresh would be 30 s later.
     monkeypatch.setattr(worker_record, "REFRESH_EVERY", 0.1)
-    async with Dibs(any_new_url) as app:
+    async with Dibs(any_url) as app:
         add(app, "q", nothing)
         task = asyncio.create_task(app.work(["q"], name="pod-7", handle_signals=False))
         (worker,) = await until(app, lambda found: any(worker.ready for worker in found))

@@ -14,7 +14,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from dibs import Dibs
 from dibs.errors import ConfigurationError
 from dibs_conformance.servers import PostgresServer
-from tests.conftest import SHARED_SCHEMA
+
+SHARED_SCHEMA = "pools"
 
 
 async def double(number: int) -> int:
