@@ -28,7 +28,7 @@ from dibs.model.requests import (
 )
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.sequential.walkthrough import QUEUE, RunRef, claim, enqueue, settle
+from dibs_conformance.sequential.scripts import QUEUE, RunRef, claim, enqueue, settle
 from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.verbs import Lockstep, import_
 
@@ -280,7 +280,7 @@ def return_a_wide_batch(lockstep: Lockstep) -> None:
     lockstep.compare_slots(QUEUE)
 
 
-HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
+CLOSE_VALUES: tuple[Callable[[Lockstep], None], ...] = (
     keep_close_ids,
     keep_close_request_keys,
     keep_close_queues,

@@ -14,12 +14,11 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from dibs_conformance.report import LawFailure
-from dibs_conformance.sequential import close_values, end_histories, memo_histories, update_histories
+from dibs_conformance.sequential.limit_histories import walk_through_limits
 from dibs_conformance.sequential.limit_machine import LimitMachine
-from dibs_conformance.sequential.limit_walkthrough import walk_through_limits
 from dibs_conformance.sequential.restarts import walk_through_restarts
 from dibs_conformance.sequential.session import BudgetSpent, ExampleSession, to_failure
-from dibs_conformance.sequential.walkthrough import play_history, walk_through
+from dibs_conformance.sequential.walkthrough import walk_through
 from dibs_conformance.target import Progress
 
 #: Number of examples with the same seed. The seeds count up from the seed of the run.
@@ -61,10 +60,6 @@ def run_walkthrough(session: ExampleSession) -> LawFailure | None:
 
 def walk_through_all(session: ExampleSession) -> None:
     walk_through(session)
-    for play in close_values.HISTORIES:
-        play_history(session, play, compare_each=play not in close_values.UNCOMPARED)
-    for play in (*update_histories.HISTORIES, *memo_histories.HISTORIES, *end_histories.HISTORIES):
-        play_history(session, play)
     walk_through_limits(session)
     walk_through_restarts(session)
 

@@ -18,25 +18,9 @@ from dibs.model.requests import (
 )
 from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.lockstep.core import OFTEN
-from dibs_conformance.sequential.end_histories import keep_attributes, release_with_a_time
-from dibs_conformance.sequential.memo_histories import end_with_a_memo, keep_a_memo
+from dibs_conformance.sequential.scripts import QUEUE, claim, enqueue, play_history, settle
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.update_histories import come_back_after_updates, end_with_updates_alone
-from dibs_conformance.sequential.walkthrough import (
-    QUEUE,
-    claim,
-    enqueue,
-    fail_and_retry,
-    fall_off_an_empty_log,
-    log_every_change,
-    play_history,
-    prune_everything,
-    read_the_log,
-    repeat_a_key,
-    settle,
-    update_during_a_run,
-    use_an_outcome,
-)
+from dibs_conformance.sequential.walkthrough import INTERRUPTED
 from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs import Lockstep
@@ -45,23 +29,6 @@ from dibs_conformance.verbs.events import Reader
 #: Bytes of a large payload, and the number of large payloads of `write_until_it_compacts`. Together they are
 #: twice the 4 MiB after which the file storage makes a checkpoint.
 LARGE, LARGE_JOBS = 512 * 1024, 17
-#: The fixed histories that run again, with restarts and compactions.
-INTERRUPTED = (
-    update_during_a_run,
-    repeat_a_key,
-    fail_and_retry,
-    use_an_outcome,
-    read_the_log,
-    fall_off_an_empty_log,
-    log_every_change,
-    prune_everything,
-    come_back_after_updates,
-    end_with_updates_alone,
-    keep_a_memo,
-    end_with_a_memo,
-    keep_attributes,
-    release_with_a_time,
-)
 
 
 async def offers_compaction(locations: Locations) -> bool:

@@ -6,429 +6,280 @@ example does that, and a simple bug is reported with few calls. Each history run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from typing import Final
 
-from dibs.model.job import FAIL_SUFFIX, Error, JobData, NewJob, OutcomeRetention
-from dibs.model.requests import (
-    Cancelled,
-    Complete,
-    EnqueueRequest,
-    Fail,
-    FollowUp,
-    HandOff,
-    JobPatch,
-    Reject,
-    Release,
-    RetryLater,
-    SettingsPatch,
-    SettleAction,
-    Settlement,
-)
-from dibs_conformance.lockstep.core import Interruptions
-from dibs_conformance.sequential.moving import export_in_parts
+from dibs.model.job import NewJob
+from dibs.model.requests import Complete, EnqueueRequest, QueueStep, Settlement
+from dibs_conformance.sequential.close_values import CLOSE_VALUES, UNCOMPARED
+from dibs_conformance.sequential.scripts import QUEUE, FixedHistory, Player, play_history, read_histories
 from dibs_conformance.sequential.session import ExampleSession
-from dibs_conformance.sequential.state_machine import START
-from dibs_conformance.strategies import DAY, HOUR
-from dibs_conformance.target import OpenedStorage
+from dibs_conformance.strategies import DATA, EVERYWHERE, HOUR
 from dibs_conformance.verbs import Lockstep
-from dibs_conformance.verbs.events import Reader
 
-QUEUE = "q"
-FAILED = QUEUE + FAIL_SUFFIX
+FIRST: Final = read_histories("""
+An id is updated during its run, and the next run has the update. Repeated ends change no job. [restarts]
+    grant; enqueue a payload=1; enqueue a payload=2; first = claim; enqueue a payload=3; enqueue a payload=4
+    times 3: complete first result=1
+    second = claim; retry first; complete second result=2; compare
+Jobs of two priorities are claimed in order, and a job with a delay after the delay.
+    grant; enqueue late@5 a b c!1; claim; wait 5; claim
+In the same ms, a promoted and a released job keep their places among the others; a retry goes last.
+    grant; enqueue a b c d; claim 3; enqueue a e; complete a; release b; retry c; claim
+A queue is paused, and has max_active 0, 1 and 2.
+    grant; enqueue a b c; set paused=yes; claim
+    each $most = 0 1 2: set paused=no max_active=$most; claim
+    counts; list waiting limit=1
+Two active runs are cancelled, one with a successor. They end when they are retried and reaped.
+    grant 10; enqueue a b; claim; enqueue a; cancel a b running=yes; renew 10; retry a; wait 10; reap; compare
+A lease is renewed 1 ms before its expiry and at its expiry. Its job returns, and the old fence is lost.
+    grant 10; enqueue a; late = claim; wait 9; renew 2; wait 2; renew 10; reap; grant; claim; complete late
+A request_key is repeated while the queue remembers it, also with another id, and after that. [restarts]
+    times 2: enqueue a request_key=k
+    enqueue b request_key=k; wait hour; enqueue a request_key=k
+A run fails under `fail_handler`, its fail job fails, and the failed job is retried. [restarts]
+    set fail_handler=yes; grant hour q q!fail; enqueue a payload=\x00\xff; claim; fail a; claim in=q!fail
+    fail last error=Again in=q!fail; retry_failed a; claim
+An ended id is rejected, its retention extended, a failed job retried, and all is exported. [restarts]
+    grant; enqueue a b payload=1 attributes=a:1 priority=1; claim
+    complete a result=1 then=c+d+e retention=completed:10; fail b retention=failed:10
+    enqueue a b on_conflict=reject_failed; wait 5; amend b retention=completed:10+failed:10+cancelled:10
+    wait 9; enqueue a on_conflict=reject_failed; retry_failed b; claim; fail b; enqueue b on_conflict=reject
+    export 1 parts=3
+Progress is reported with the fence of a reaped run, and with that of the active run.
+    grant 10; enqueue a; late = claim; wait 10; reap; grant; claim; report late 0.5; report a 0.1
+The log is read after each attempt: one event for each attempt. [restarts]
+    grant
+    each $end = retry complete: enqueue a; claim; $end last; events 1
+    forget a; enqueue a; claim
+An empty log is read, and events are trimmed before the reader reads on: it gets `fell_off`. [restarts]
+    events 10; enqueue a b; cancel a; wait 2day; cancel b; prune; events 10
+More events are written in one ms than `log_bytes` holds: a reader from before them gets `fell_off`.
+    set log_level=all log_bytes=300; enqueue a; events 10
+    each $payload = 1 2 3 4 5 6 7 8 9: enqueue a payload=$payload
+    prune; events 10
+Batches are passed to several verbs. Each item has a result of its own, and some ids are repeated.
+    grant; enqueue a!0 b!1 c!2 d!0 e!1 f!2 g!0; claim 3
+    times 2: settle complete f result=1, cancelled c, fail b, complete c
+    claim 2; retry_failed b unknown c g b f; cancel b unknown c g b f a d; forget b unknown c g b f
+    enqueue g payload=g, a payload=a, g payload=g, a payload=a, g payload=g
+Changes are made at the log level `all`. [restarts]
+    set log_level=all; grant; enqueue a a b; claim; wait 5; enqueue a; amend a attributes=a:1; hand_off a
+    retry b delay=5 error=Oops; complete a; amend b priority=1; forget a b; events
+Three runs are handed off and finished twice. The follow-ups of the second update those of the first.
+    set fail_handler=yes; grant; enqueue a b c; claim
+    hand_off a
+    times 2: finish complete a result=1 then=d:k@4+e:k@4+f:k@4
+    hand_off b
+    times 2: finish fail b then=d:m@5+e:m@5+f:m@5
+    hand_off c
+    times 2: finish cancelled c
+    compare q q!fail; wait 5; claim
+Three successors of a job that is updated after each are cancelled. All stay known as cancelled.
+    grant; enqueue a
+    times 3: claim; enqueue a a; cancel a; retry a; enqueue a
+    compare
+Three outcomes and five request_keys expire and are pruned, two at a time. One id has a new job. [restarts]
+    grant 3day; enqueue a request_key=0, b request_key=1, c request_key=2, a request_key=3, b request_key=4
+    claim
+    each $id = a b c: complete $id retention=completed:5
+    wait 2day; enqueue a; export 10 parts=2; prune_all 2
+    each $id = a b c: complete $id
+""")
+UPDATE, RESET = "on_conflict=create:no", "on_conflict=create:no+run_at:never+reset_counts:yes"
+#: Update-only requests: on an empty id, in a waiting job, and in the list of a run.
+UPDATES: Final = read_histories(f"""
+Update-only requests for an id without a job, with and without an outcome, and with a request_key.
+    grant; enqueue a {UPDATE} request_key=k want_outcome=yes, b, a {UPDATE} request_key=k want_outcome=yes
+    enqueue a; enqueue a {UPDATE} request_key=k want_outcome=yes
+    each $end = complete result=1 | fail | cancelled:
+        claim; $end last; enqueue a {UPDATE} want_outcome=yes; enqueue a
+    enqueue c {UPDATE}, c, c {RESET}, c {UPDATE}; counts; queues
+They move the run_at of a job that waits for a retry, and reset its counts. Its data stays.
+    grant; enqueue a payload=1; claim; retry a delay=hour error=Oops; enqueue a@5 {UPDATE}+run_at:later
+    enqueue a@5 {UPDATE}+run_at:earlier; enqueue a {RESET}; wait 5; claim
+Runs end in each way with update-only requests alone. Nothing is promoted; each range is joined. [restarts]
+    grant hour q q!fail; set fail_handler=yes log_level=all
+    each $end = complete result=1 | fail | cancelled:
+        enqueue a b; claim
+        each $id = a b: enqueue $id delay=hour {UPDATE}; enqueue $id {RESET}
+        counts; export 10 parts=1; $end a; $end a; exchange $end b; events
+    claim in=q!fail
+A handed-off run is finished by the revision of its enqueue, then by that of an update-only request.
+    grant; enqueue a; claim; hand_off a; later = enqueue a {UPDATE}; finish complete a revision=later
+    finish complete a; finish complete a revision=later; finish cancelled a revision=later
+A job enqueued after update-only requests counts whole, at its own place, and moves after that.
+    grant
+    each $rule = data:no+run_at:later run_at:earlier run_at:never:
+        enqueue a payload=1; claim; enqueue a delay=hour {UPDATE}; enqueue a delay=2hour {UPDATE}+run_at:later
+        wait 1; enqueue b; enqueue a payload=2 run_at=now on_conflict=$rule
+        enqueue a run_at=now+1 {UPDATE}+run_at:earlier; complete a; claim; complete last
+Runs come back in each way with update-only requests alone: their time and their reset count. [restarts]
+    grant
+    each $back = retry error=Oops | release | release delay=1 | retry delay=hour:
+        enqueue a; claim; enqueue a delay=5 {UPDATE}+run_at:later; enqueue a delay=7 {UPDATE}+run_at:earlier
+        $back a; wait 7; claim; enqueue a {RESET}; $back a; forget a
+Successors of update-only requests are cancelled, before the run ends and before it is retried.
+    set log_level=all; grant
+    each $ends = cancel a; complete a | cancel a; retry a | cancel a running=yes; retry a:
+        enqueue a; claim; enqueue a delay=hour {UPDATE}; enqueue a {UPDATE}; $ends; forget a
+    events
+An active job is amended before and after a request that creates a job.
+    grant
+    each $end = complete retry:
+        enqueue a; claim; enqueue a {UPDATE}; amend a attributes=a:1
+        enqueue a payload=2 attributes=b:2 on_conflict=data:no; amend a attributes=c:3; $end a; forget a
+Update-only follow-ups for an id without a job, for a waiting and for an active one.
+    grant; enqueue a b; claim; enqueue c delay=hour; complete a then=update+a+b+c; fail b then=update+a+b+c
+    claim
+""")
+#: A memo that is no text, to find a storage that decodes it.
+MEMO = "memo=\x00\xffmemo"
+RUN = f"enqueue a payload=1 attributes=a:1; claim; report a {MEMO}"
+KEEP = "keep:completed/failed/cancelled"
+#: Who may store a memo, what keeps it, and what removes it.
+MEMOS: Final = read_histories(f"""
+A run with a memo comes back in each way. The next run gets it, also beside an amend and progress. [restarts]
+    grant; {RUN}
+    each $back = retry error=Oops | release | release run_at=now:
+        $back a; amend a attributes=b:2 priority=1; claim; report a 0.5; amend a attributes=c:3
+    drop 1; grant 10; claim; wait 10; reap 1; grant; claim; export 1; report a 1 memo=; retry a; grant; claim
+A memo is reported under the fence of a reaped run, a settled run, and a handed-off run.
+    grant 10; enqueue a payload=1 attributes=a:1; late = claim; report late {MEMO}; wait 10; reap
+    report late memo=late; grant; claim; report late memo=late; report late 0.5 memo=; hand_off a
+    report a 0.5 memo=handed-off; fail a; report a memo=late; retry_failed a; claim
+A job with a memo is updated in place, and during a run that comes back. New data has no memo.
+    grant
+    each $new = payload=2 on_conflict=data:no | {UPDATE} | payload=2 | payload=2 on_conflict=reset_counts:no:
+        {RUN}; release a; enqueue a $new; claim; report a {MEMO}; enqueue a $new; retry a; claim
+        report a {MEMO}; enqueue a $new; complete a; forget a
+Only a failed outcome with its data keeps a memo, and `retry_failed` returns it. [restarts]
+    set fail_handler=yes; grant hour q q!fail
+    each $end = complete retention={KEEP} | complete | cancelled error=Oops retention={KEEP}:
+        {RUN}; $end a; retry_failed a
+    each $end = fail retention=keep:none | fail: {RUN}; $end a; retry_failed a
+    claim; fail a; enqueue a; claim; claim in=q!fail; report last memo=fail-job in=q!fail
+A waiting job with a memo is cancelled, and a run with a memo and a successor.
+    set retention={KEEP}; grant; {RUN}; release a; cancel a; {RUN}; enqueue a; cancel a running=yes
+    release a delay=5
+""")
+KEEP_RESULT = "retention=keep:completed"
+NOT_KEPT = "retention=completed:0+failed:0+cancelled:0"
+WHOLE = "retention=completed:hour+failed:hour+cancelled:hour+keep:failed"
+COMPLETE = """enqueue a b c; claim 3; complete a $end; exchange complete b $end limit=1; hand_off c
+        finish complete c $end"""
+#: Releases with a time, fail handlers, logged results, attributes and progress.
+ENDS: Final = read_histories(f"""
+A released run with a delay or a time goes behind the others, also those with an equal time. [restarts]
+    grant; enqueue a b c d; claim; release a run_at=now; release b; release c delay=5; release d run_at=0
+    claim; enqueue a; enqueue b delay=3 on_conflict=run_at:later
+    each $id = d b a: release $id delay=2
+    wait 5; claim
+A release with a delay and a time, of a run that was asked to stop, and of a handed-off run.
+    grant; enqueue a b c; claim; release a run_at=now delay=1; release a delay=1; release a delay=1
+    cancel b running=yes; release b delay=1; release b delay=1; hand_off c; release c delay=1; release c
+Runs fail by each verb while `fail_handler` changes. A repeat makes no second fail job.
+    grant hour q q!fail
+    each $before $after = no yes | yes no | no yes:
+        set fail_handler=$before; enqueue a b c payload=1; claim 3; hand_off c; set fail_handler=$after
+        fail a; fail a; exchange fail b limit=1, fail b; finish fail c; finish fail c; counts q q!fail
+    claim in=q!fail
+A fail job fails, although its queue has `fail_handler`: a fail queue has no fail queue.
+    grant hour q q!fail; set fail_handler=yes; set fail_handler=yes in=q!fail; enqueue a; claim; fail a
+    claim in=q!fail; fail last in=q!fail; counts q!fail; queues
+Results at and above `log_results`, by each verb, with and without retention.
+    grant; set log_results=0
+    each $end = result=rrrr {NOT_KEPT} | result=none:
+        {COMPLETE}
+    events; set log_level=all; set log_results=4
+    each $end = result=r | result=rrrr {NOT_KEPT} | result=rrrrr | result=none:
+        {COMPLETE}
+    events; set log_level=all; set log_results=4096
+    each $end = result=r*4096 {NOT_KEPT} | result=r*4097 | result=none:
+        {COMPLETE}
+    events; set log_level=all; set log_results=0
+    each $end = result=r | result=none:
+        {COMPLETE}
+    events
+Attributes of outcomes of each kind are patched, and failed jobs retried. [restarts]
+    grant day
+    each $end = complete result=1 | cancelled | fail | fail retention=keep:none | complete {KEEP_RESULT}:
+        enqueue a payload=1 attributes=a:1; claim; amend a attributes=b:2; $end a; amend a attributes=a:3+c:4
+        amend a attributes=d:5 {WHOLE}; amend a; amend a priority=1; amend a attributes=e:6 payload=2
+        retry_failed a; enqueue a; amend a attributes=f:7; cancel a; wait hour; amend a attributes=g:8
+A live job that has an outcome beside it is amended: waiting, active, and with a successor.
+    grant; enqueue a payload=1 attributes=a:1; claim; fail a; enqueue a; amend a attributes=b:2; claim
+    amend a attributes=c:3; enqueue a; amend a attributes=d:4; complete a
+""")
+MORE_ENDS: Final = read_histories(f"""
+Runs end as cancelled with a reason, also with one above 16 KiB.
+    grant
+    each $why = Late/no Long/m*20000:
+        enqueue a b; claim 2; cancelled a error=$why; cancelled a error=$why; hand_off b
+        finish cancelled b error=$why
+    events
+Runs with progress end in each way, by each verb, after a return, and beside an older outcome.
+    grant
+    each $end = complete | complete {NOT_KEPT} | fail | cancelled:
+        enqueue a b c; claim 3; report a 1; report b 1; report c 1; release a; claim; report b [3,2]
+        settle $end a, $end b; hand_off c; report c 2; finish $end c; amend b attributes=a:1; export 10
+""")
 
 
-def play_history(
-    session: ExampleSession,
-    play: Callable[[Lockstep], None],
-    *,
-    handles: int = 1,
-    compare_each: bool = True,
-    interruptions: Interruptions | None = None,
-) -> None:
-    """Run one history at a new location, with several handles if the storage allows them."""
-    session.examples += 1
-    session.story.begin()
-    location = session.locations.new()
-    handles = handles if session.handles else 1
-    opened = OpenedStorage(session.locations, session.runner, location, handles=handles)
-    lockstep = Lockstep(
-        opened,
-        session.runner,
-        session.story,
-        now=START,
-        compare_each=compare_each,
-        interruptions=interruptions,
-    )
-    try:
-        play(lockstep)
-    except BaseException:
-        # An error from `close` would hide the error of the history.
-        with suppress(Exception):
-            lockstep.opened.close()
-        raise
-    else:
-        lockstep.opened.close()
-    finally:
-        session.calls += lockstep.oracle.numbers.call
+def amend_the_lease(lockstep: Lockstep) -> None:
+    """Amend the lease of jobs with and without other overrides: twice while they wait, and during the run."""
+    player = Player(lockstep)
+    player.play("grant")
+    for data in DATA:
+        lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="a", data=data))])
+        player.play("amend a lease=5", "amend a lease=70000 attributes=b:2", "claim", "amend a lease=9")
+        player.play("amend a lease=9 attributes=c:3", "complete a", "amend a lease=9")
 
 
-def walk_through(session: ExampleSession) -> None:
-    """Run every history. Raise Mismatch for the first wrong result."""
-    for play in HISTORIES:
-        play_history(session, play, handles=2 if play is use_two_handles else 1)
-
-
-def update_during_a_run(lockstep: Lockstep) -> None:
-    """Update an id during its run. The next run has the update. A repeated settlement changes no job."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a", payload=b"1")
-    enqueue(lockstep, "a", payload=b"2")
-    [first] = claim(lockstep, lease)
-    enqueue(lockstep, "a", payload=b"3")
-    enqueue(lockstep, "a", payload=b"4")
-    settle(lockstep, first, Complete(result=b"1"), Complete(result=b"1"), Complete(result=b"1"))
-    [second] = claim(lockstep, lease)
-    settle(lockstep, first, RetryLater())
-    settle(lockstep, second, Complete(result=b"2"))
-    lockstep.compare_slots(QUEUE)
-
-
-def claim_in_order(lockstep: Lockstep) -> None:
-    """Claim jobs of two priorities. A job with a delay is claimed only after the delay."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    jobs = [NewJob(id="late", delay=5), NewJob(id="a"), NewJob(id="b"), urgent_job("c")]
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
-    claim(lockstep, lease)
-    lockstep.pass_time(5)
-    claim(lockstep, lease)
-
-
-def urgent_job(id: str) -> NewJob:
-    return NewJob(id=id, data=JobData(priority=1))
-
-
-def return_in_order(lockstep: Lockstep) -> None:
-    """In the same ms, a promoted and a released job keep their places among the others; a retry goes last."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a", "b", "c", "d")
-    promoted, released, retried = claim(lockstep, lease, 3)
-    enqueue(lockstep, "a", "e")
-    settle(lockstep, promoted, Complete())
-    settle(lockstep, released, Release())
-    settle(lockstep, retried, RetryLater())
-    claim(lockstep, lease)
-
-
-def pause_and_limit(lockstep: Lockstep) -> None:
-    """Claim from a paused queue, and from one with max_active 0, 1 and 2. Count and list its jobs."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a", "b", "c")
-    lockstep.configure(QUEUE, SettingsPatch(paused=True))
-    claim(lockstep, lease)
-    for most in (0, 1, 2):
-        lockstep.configure(QUEUE, SettingsPatch(paused=False, max_active=most))
-        claim(lockstep, lease)
-    lockstep.counts([QUEUE])
-    lockstep.list(QUEUE, "waiting", 1)
-
-
-def cancel_active_runs(lockstep: Lockstep) -> None:
-    """Cancel two active runs, one with a successor. The runs end when they are retried and reaped."""
-    lease = lockstep.grant([QUEUE], 10, "kit")
-    enqueue(lockstep, "a", "b")
-    runs = claim(lockstep, lease)
-    enqueue(lockstep, "a")
-    lockstep.cancel(QUEUE, ["a", "b"], running=True)
-    lockstep.renew([QUEUE], lease, 10)
-    settle(lockstep, runs[0], RetryLater())
-    lockstep.pass_time(10)
-    lockstep.reap(QUEUE, 10)
-    lockstep.compare_slots(QUEUE)
-
-
-def expire_a_lease(lockstep: Lockstep) -> None:
-    """Renew a lease 1 ms before its expiry and at its expiry. Its job returns, and the old fence is lost."""
-    lease = lockstep.grant([QUEUE], 10, "kit")
-    enqueue(lockstep, "a")
-    [run] = claim(lockstep, lease)
-    lockstep.pass_time(9)
-    lockstep.renew([QUEUE], lease, 2)
-    lockstep.pass_time(2)
-    lockstep.renew([QUEUE], lease, 10)
-    lockstep.reap(QUEUE, 10)
-    claim(lockstep, lockstep.grant([QUEUE], HOUR, "kit"))
-    settle(lockstep, run, Complete())
-
-
-def repeat_a_key(lockstep: Lockstep) -> None:
-    """Repeat a request_key while the queue remembers it, also with another id, and after that."""
-    request = EnqueueRequest(job=NewJob(id="a"), request_key="k")
-    lockstep.enqueue(QUEUE, [request])
-    lockstep.enqueue(QUEUE, [request])
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="b"), request_key="k")])
-    lockstep.pass_time(HOUR)
-    lockstep.enqueue(QUEUE, [request])
-
-
-def fail_and_retry(lockstep: Lockstep) -> None:
-    """Fail a run under `fail_handler`, fail its fail job, and retry the failed job."""
-    lockstep.configure(QUEUE, SettingsPatch(fail_handler=True))
-    lease = lockstep.grant([QUEUE, FAILED], HOUR, "kit")
-    enqueue(lockstep, "a", payload=b"\x00\xff")
-    [run] = claim(lockstep, lease)
-    settle(lockstep, run, Fail(error=Error(type="Oops")))
-    for job in lockstep.claim(FAILED, lease, 10).jobs:
-        fence = job.run.fence if job.run is not None else 0
-        last = Fail(error=Error(type="Again"))
-        lockstep.settle(FAILED, [Settlement(id=job.id, fence=fence, action=last)])
-    lockstep.retry_failed(QUEUE, ["a"])
-    claim(lockstep, lease)
-
-
-def use_an_outcome(lockstep: Lockstep) -> None:
-    """Use outcomes: reject an ended id, extend a retention, retry a failed job, and export."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    jobs = [
-        NewJob(id=id, data=JobData(payload=b"1", attributes={"a": b"1"}, priority=1)) for id in ("a", "b")
+def serve_two_queues(lockstep: Lockstep) -> None:
+    """Claim in two queues with one call, then end the runs of both and claim the rest."""
+    queues = sorted((QUEUE, EVERYWHERE[1]))
+    lease = lockstep.grant(queues, HOUR, "kit")
+    for queue in queues:
+        lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ("a", "b", "c")])
+    claims = lockstep.serve([QueueStep(queue, limit=2) for queue in queues], lease)
+    ends = [
+        [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in claim.jobs if job.run]
+        for claim in claims
     ]
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
-    done, failed = claim(lockstep, lease)
-    then = tuple(FollowUp(queue=QUEUE, job=NewJob(id=id)) for id in ("c", "d", "e"))
-    settle(lockstep, done, Complete(result=b"1", then=then, retention=OutcomeRetention(completed=10)))
-    settle(lockstep, failed, Fail(error=Error(type="Oops"), retention=OutcomeRetention(failed=10)))
-    rejects = [EnqueueRequest(job=NewJob(id=id), on_conflict=Reject(failed=True)) for id in ("a", "b")]
-    lockstep.enqueue(QUEUE, rejects)
-    lockstep.pass_time(5)
-    lockstep.amend(QUEUE, "b", JobPatch(retention=OutcomeRetention(completed=10, failed=10, cancelled=10)))
-    lockstep.pass_time(9)
-    lockstep.enqueue(QUEUE, rejects[:1])
-    lockstep.retry_failed(QUEUE, ["b"])
-    [failed] = [run for run in claim(lockstep, lease) if run[0] == "b"]
-    settle(lockstep, failed, Fail(error=Error(type="Oops")))
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="b"), on_conflict=Reject())])
-    export_in_parts(lockstep, QUEUE, 3, 1)
-
-
-def report_late(lockstep: Lockstep) -> None:
-    """Report progress with the fence of a reaped run, and with the fence of the active run."""
-    lease = lockstep.grant([QUEUE], 10, "kit")
-    enqueue(lockstep, "a")
-    [(id, late)] = claim(lockstep, lease)
-    lockstep.pass_time(10)
-    lockstep.reap(QUEUE, 10)
-    [(_, fence)] = claim(lockstep, lockstep.grant([QUEUE], HOUR, "kit"))
-    lockstep.report(QUEUE, id, late, b"0.5")
-    lockstep.report(QUEUE, id, fence, b"0.1")
-
-
-def read_the_log(lockstep: Lockstep) -> None:
-    """Read the log after each attempt. The reader must get one event for each attempt."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    reader = Reader()
-    for action in (RetryLater(), Complete()):
-        enqueue(lockstep, "a")
-        for run in claim(lockstep, lease):
-            settle(lockstep, run, action)
-        lockstep.events(QUEUE, reader, 1)
-    lockstep.forget(QUEUE, ["a"])
-    enqueue(lockstep, "a")
-    claim(lockstep, lease)
-
-
-def fall_off_an_empty_log(lockstep: Lockstep) -> None:
-    """Read an empty log, then trim events before the reader reads on. The reader must get `fell_off`."""
-    reader = Reader()
-    lockstep.events(QUEUE, reader, 10)
-    enqueue(lockstep, "a", "b")
-    lockstep.cancel(QUEUE, ["a"], running=False)
-    lockstep.pass_time(2 * DAY)
-    lockstep.cancel(QUEUE, ["b"], running=False)
-    lockstep.prune(QUEUE, 10)
-    lockstep.events(QUEUE, reader, 10)
-
-
-def trim_a_log_by_size(lockstep: Lockstep) -> None:
-    """Write more events in one ms than `log_bytes` holds. A reader from before them must get `fell_off`."""
-    reader = Reader()
-    lockstep.configure(QUEUE, SettingsPatch(log_level="all", log_bytes=300))
-    enqueue(lockstep, "a")
-    lockstep.events(QUEUE, reader, 10)
-    for payload in b"123456789":
-        enqueue(lockstep, "a", payload=bytes([payload]))
-    lockstep.prune(QUEUE, 10)
-    lockstep.events(QUEUE, reader, 10)
-
-
-def call_with_batches(lockstep: Lockstep) -> None:
-    """Pass batches to several verbs. Each item has a result of its own, and some ids are repeated."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    jobs = [NewJob(id=id, data=JobData(priority=at % 3)) for at, id in enumerate("abcdefg")]
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
-    first, second, third = lockstep.claim(QUEUE, lease, 3).jobs
-    runs = [(job, job.run.fence) for job in (second, first, third, first) if job.run is not None]
-    actions: tuple[SettleAction, ...] = (
-        Complete(result=b"1"),
-        Cancelled(),
-        Fail(error=Error(type="Oops")),
-        Complete(),
-    )
-    settled = [
-        Settlement(id=job.id, fence=fence, action=action)
-        for (job, fence), action in zip(runs, actions, strict=True)
-    ]
-    lockstep.settle(QUEUE, settled)
-    lockstep.settle(QUEUE, settled)
-    claim(lockstep, lease, 2)
-    ids = [third.id, "unknown", first.id, "g", third.id, second.id]
-    lockstep.retry_failed(QUEUE, ids)
-    lockstep.cancel(QUEUE, [*ids, "a", "d"], running=False)
-    lockstep.forget(QUEUE, ids)
-    jobs = [NewJob(id=id, data=JobData(payload=id.encode())) for id in "gagag"]
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=job) for job in jobs])
-
-
-def log_every_change(lockstep: Lockstep) -> None:
-    """Make changes at log level `all`, and compare each event with all its fields."""
-    lockstep.configure(QUEUE, SettingsPatch(log_level="all"))
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a", "a", "b")
-    runs = claim(lockstep, lease)
-    lockstep.pass_time(5)
-    enqueue(lockstep, "a")
-    lockstep.amend(QUEUE, "a", JobPatch(attributes={"a": b"1"}))
-    settle(lockstep, runs[0], HandOff())
-    settle(lockstep, runs[1], RetryLater(delay=5, error=Error(type="Oops")))
-    settle(lockstep, runs[0], Complete())
-    lockstep.amend(QUEUE, "b", JobPatch(priority=1))
-    lockstep.forget(QUEUE, ["a", "b"])
-    lockstep.events(QUEUE, Reader(), 100)
-
-
-def finish_runs(lockstep: Lockstep) -> None:
-    """Hand off three runs and finish each twice: with follow-ups, with a fail job, and as cancelled.
-
-    The follow-ups of the second run update those of the first.
-    """
-    lockstep.configure(QUEUE, SettingsPatch(fail_handler=True))
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a", "b", "c")
-    first, second = (
-        tuple(
-            FollowUp(queue=QUEUE, job=NewJob(id=id, data=JobData(payload=run + id.encode()), delay=delay))
-            for id in ("d", "e", "f")
-        )
-        for run, delay in ((b"1", 4), (b"2", 5))
-    )
-    ends: list[Complete | Fail | Cancelled] = [
-        Complete(result=b"1", then=first),
-        Fail(error=Error(type="Oops"), then=second),
-        Cancelled(),
-    ]
-    for job, end in zip(lockstep.claim(QUEUE, lease, 3).jobs, ends, strict=False):
-        if job.run is not None:
-            settle(lockstep, (job.id, job.run.fence), HandOff())
-            for _ in range(2):
-                lockstep.finish(QUEUE, job.id, end, job.revision)
-    lockstep.compare_slots(QUEUE, FAILED)
-    lockstep.pass_time(5)
-    claim(lockstep, lease)
-
-
-def cancel_several_successors(lockstep: Lockstep) -> None:
-    """Cancel three successors of one job, which is updated after each. All stay known as cancelled."""
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    enqueue(lockstep, "a")
-    for _ in range(3):
-        [run] = claim(lockstep, lease)
-        enqueue(lockstep, "a", "a")
-        lockstep.cancel(QUEUE, ["a"], running=False)
-        settle(lockstep, run, RetryLater())
-        enqueue(lockstep, "a")
-    lockstep.compare_slots(QUEUE)
-
-
-def prune_everything(lockstep: Lockstep) -> None:
-    """Let three outcomes and five request_keys expire, and prune with a limit of two.
-
-    One of the ids has a new job. Before the prune, an export has only this id.
-    """
-    lease = lockstep.grant([QUEUE], 3 * DAY, "kit")
-    keys = [EnqueueRequest(job=NewJob(id=id), request_key=str(key)) for key, id in enumerate("abcab")]
-    lockstep.enqueue(QUEUE, keys)
-    runs = claim(lockstep, lease)
-    for run in runs:
-        settle(lockstep, run, Complete(retention=OutcomeRetention(completed=5)))
-    lockstep.pass_time(2 * DAY)
-    enqueue(lockstep, "a")
-    export_in_parts(lockstep, QUEUE, 2, 10)
-    lockstep.prune_all(QUEUE, 2)
-    for run in runs:
-        settle(lockstep, run, Complete())
+    lockstep.serve([QueueStep(queue, done, 2) for queue, done in zip(queues, ends, strict=True)], lease)
 
 
 def use_two_handles(lockstep: Lockstep) -> None:
     """Make each call through one of two handles. Each change must show in the other one."""
+    player = Player(lockstep)
     for _ in range(3):
-        lease = lockstep.grant([QUEUE], HOUR, "kit")
-        enqueue(lockstep, "a", "b")
-        lockstep.configure(QUEUE, SettingsPatch(paused=True))
-        claim(lockstep, lease)
-        lockstep.configure(QUEUE, SettingsPatch(paused=False))
-        for run in claim(lockstep, lease):
-            enqueue(lockstep, run[0])
-            lockstep.cancel(QUEUE, [run[0]], running=False)
-            settle(lockstep, run, Complete())
-        enqueue(lockstep, "a", "b")
-        for _ in range(4):
-            # A time before that of the last write counts as the time of the write, also of another handle.
-            lockstep.pass_time(1)
-            enqueue(lockstep, "c")
-            lockstep.claim(QUEUE, lease, 1, now=lockstep.now - 10)
-        lockstep.cancel(QUEUE, ["a", "b"], running=False)
-        lockstep.pass_time(1)
-        lockstep.counts([QUEUE])
+        player.play("grant", "enqueue a b", "set paused=yes", "claim", "set paused=no", "claim")
+        for id in player.saved["last"]:
+            player.play(f"enqueue {id}", f"cancel {id}", f"complete {id}")
+        player.play("enqueue a b")
+        # A time before that of the last write counts as the time of the write, also of another handle.
+        player.play(*("wait 1", "enqueue c", "claim 1 now=now-10") * 4, "cancel a b", "wait 1", "counts")
 
 
-HISTORIES: tuple[Callable[[Lockstep], None], ...] = (
-    update_during_a_run,
-    claim_in_order,
-    return_in_order,
-    pause_and_limit,
-    cancel_active_runs,
-    expire_a_lease,
-    repeat_a_key,
-    fail_and_retry,
-    use_an_outcome,
-    report_late,
-    read_the_log,
-    fall_off_an_empty_log,
-    trim_a_log_by_size,
-    call_with_batches,
-    log_every_change,
-    finish_runs,
-    cancel_several_successors,
-    prune_everything,
-    use_two_handles,
+LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
+    *(*UPDATES, *MEMOS, *ENDS),
+    amend_the_lease,
+    *MORE_ENDS,
+    serve_two_queues,
+)
+#: The fixed histories that a durable storage runs again with restarts and compactions.
+INTERRUPTED: Final[tuple[FixedHistory, ...]] = tuple(
+    history for history in FIRST + UPDATES + MEMOS + ENDS if "restarts" in history.tags
 )
 
 
-# -- calls of the histories --------------------------------------------------------------------------
-
-#: The id and the fence of an active run.
-RunRef = tuple[str, int]
-
-
-def enqueue(lockstep: Lockstep, *ids: str, payload: bytes = b"") -> None:
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload))) for id in ids])
-
-
-def claim(lockstep: Lockstep, lease: str, limit: int = 10) -> Sequence[RunRef]:
-    jobs = lockstep.claim(QUEUE, lease, limit).jobs
-    return [(job.id, job.run.fence) for job in jobs if job.run is not None]
-
-
-def settle(lockstep: Lockstep, run: RunRef, *actions: SettleAction) -> None:
-    id, fence = run
-    for action in actions:
-        lockstep.settle(QUEUE, [Settlement(id=id, fence=fence, action=action)])
+def walk_through(session: ExampleSession) -> None:
+    """Run every history. Raise Mismatch for the first wrong result."""
+    for first in FIRST:
+        play_history(session, first)
+    play_history(session, use_two_handles, handles=2)
+    for close in CLOSE_VALUES:
+        play_history(session, close, compare_each=close not in UNCOMPARED)
+    for play in LAST:
+        play_history(session, play)

@@ -1,0 +1,455 @@
+"""Fixed histories as text: each line has some calls, which run in lockstep with the oracle.
+
+A history begins with a sentence, and tags in brackets: how it runs once more. Its steps are indented and
+separated by `;`:
+
+    A claim passes over a job of a full key. [restarts]
+        grant; set per_key=1; enqueue a:k b:k c; runs = claim
+        each $end = complete | retry delay=5: $end runs; claim; wait 5
+
+`a:k!1@5` is a job with the id `a`, the key `k`, the priority 1 and a delay of 5 ms, and `j{0-3}` stands for
+j00 to j03. The name of an action settles runs: those of an id, of a name that a claim got, or `last`, those
+of the newest claim. `settle` begins a settlement of several actions, separated by commas, as are the requests
+of one enqueue. `exchange` is a settle_and_claim. A value is a number, `none`, `yes`, `no`, `hour`, `2day`,
+`now+5` or a text; `NOTATIONS` has the fields that are written in another way. `each` repeats its steps with
+each word, or with each part between bars, and `times` a number of times. The steps of a loop may also stand
+on lines of their own, indented further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from attrs import frozen
+from msgspec import Struct
+
+from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
+from dibs.model.requests import (
+    Cancelled,
+    Complete,
+    End,
+    EnqueueRequest,
+    Fail,
+    FollowUp,
+    HandOff,
+    JobPatch,
+    Reject,
+    Release,
+    RetryLater,
+    SettingsPatch,
+    SettleAction,
+    Settlement,
+    StartRate,
+    Update,
+)
+from dibs.model.results import ClaimResult, State
+from dibs_conformance.lockstep.core import Interruptions
+from dibs_conformance.sequential.moving import export_in_parts, read_export
+from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.sequential.state_machine import START
+from dibs_conformance.strategies import DAY, HOUR
+from dibs_conformance.target import OpenedStorage
+from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
+
+QUEUE: Final = "q"
+ACTIONS: Final[dict[str, type[SettleAction]]] = {
+    "complete": Complete,
+    "fail": Fail,
+    "cancelled": Cancelled,
+    "retry": RetryLater,
+    "release": Release,
+    "hand_off": HandOff,
+}
+OOPS: Final = Error(type="Oops")
+CONSTANTS: Final = {"none": None, "yes": True, "no": False}
+UNITS: Final = {"": 1, "hour": HOUR, "day": DAY}
+LOOP: Final = re.compile(
+    r"(?:times (?P<times>\d+)|each (?P<names>\$\w+(?: \$\w+)*) = (?P<words>.*?)):(?: (?P<steps>.*))?"
+)
+JOB: Final = re.compile(r"(?P<id>[^:!@]+)(:(?P<key>[^!@]+))?(!(?P<priority>-?\d+))?(@(?P<delay>\d+))?")
+
+
+@frozen
+class FixedHistory:
+    """One fixed history. Call it with a lockstep to play it."""
+
+    sentence: str
+    tags: Sequence[str]
+    steps: Sequence[str]
+
+    def __call__(self, lockstep: Lockstep) -> None:
+        Player(lockstep).play(*self.steps)
+
+
+def read_histories(text: str) -> tuple[FixedHistory, ...]:
+    """Return the histories of a text, in order."""
+    parts = re.findall(r"^(\S.*?)(?: \[(.*)\])?\n((?: +.*\n)+)", text, re.MULTILINE)
+    return tuple(
+        FixedHistory(sentence, tags.split(", "), tuple(unroll(steps.splitlines())))
+        for sentence, tags, steps in parts
+    )
+
+
+def unroll(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the steps of some lines, with those of each loop repeated."""
+    rest = list(lines)
+    while rest:
+        line, inside = rest.pop(0), []
+        while rest and indent(rest[0]) > indent(line):
+            inside.append(rest.pop(0))
+        if (loop := LOOP.fullmatch(line.strip())) is None:
+            yield from line.strip().split("; ")
+            continue
+        times, names, words, steps = loop.group("times", "names", "words", "steps")
+        bars = " | " if " | " in (words or "") else None
+        for values in words.split(bars) if names else [""] * int(times):
+            yield from unroll(
+                [substitute(one, names or "", values) for one in ([steps] if steps else inside)]
+            )
+
+
+def substitute(line: str, names: str, values: str) -> str:
+    """Return a line with each variable replaced by its value: several variables have a word each."""
+    variables = names.split()
+    for name, value in zip(variables, values.split() if len(variables) > 1 else [values], strict=False):
+        line = line.replace(name, value)
+    return line
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def spread(word: str) -> Iterator[str]:
+    """Yield the words for which a word with a range stands, such as `j{0-3}:k` or `{a-c}`."""
+    found = re.fullmatch(r"(.*)\{(\w+)-(\w+)\}(.*)", word)
+    if found is None:
+        yield word
+    elif found[2].isdigit():
+        yield from (f"{found[1]}{n:02}{found[4]}" for n in range(int(found[2]), int(found[3]) + 1))
+    else:
+        yield from (f"{found[1]}{chr(n)}{found[4]}" for n in range(ord(found[2]), ord(found[3]) + 1))
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+
+def read_value(text: str, now: int) -> Any:
+    """Return a constant, a number, a time or duration in ms, or the text itself."""
+    if text in CONSTANTS:
+        return CONSTANTS[text]
+    if found := re.fullmatch(r"now([+-]\d+)?", text):
+        return now + int(found[1] or 0)
+    found = re.fullmatch(r"(-?\d*)(hour|day|)", text)
+    return int(found[1] or 1) * UNITS[found[2]] if found and text else text
+
+
+def read_text(text: str) -> str:
+    """Return a text; `x*5` stands for xxxxx."""
+    found = re.fullmatch(r"(.+)\*(\d+)", text)
+    return found[1] * int(found[2]) if found else text
+
+
+def read_bytes(text: str) -> bytes:
+    return read_text(text).encode("latin-1")
+
+
+def read_error(text: str) -> Error:
+    """Return an error from `Type` or `Type/message`."""
+    kind, _, message = text.partition("/")
+    return Error(type=kind, message=read_text(message))
+
+
+def read_pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split("+"))
+
+
+def read_retention(text: str) -> OutcomeRetention:
+    """Return a retention from `failed:10+keep:failed/completed`."""
+    fields = {name: read_value(value, 0) for name, value in read_pairs(text).items() if name != "keep"}
+    if (kept := read_pairs(text).get("keep")) is not None:
+        fields["keep_payload"] = () if kept == "none" else tuple(kept.split("/"))
+    return OutcomeRetention(**fields)
+
+
+def read_rule(text: str) -> Update | Reject:
+    """Return a rule for a known id from `reject`, `reject_failed` or `create:no+run_at:later`."""
+    if text.startswith("reject"):
+        return Reject(failed=text == "reject_failed")
+    return Update(**{name: read_value(value, 0) for name, value in read_pairs(text).items()})
+
+
+def read_job(text: str, options: Mapping[str, Any]) -> NewJob:
+    """Return a job. Options are fields of the job or its data. A job with a key has its id as payload."""
+    found = JOB.fullmatch(text)
+    assert found is not None, f"{text!r} is no job"  # noqa: S101 - a mistake in a history
+    id, key, priority, delay = found.group("id", "key", "priority", "delay")
+    data: dict[str, Any] = {
+        "key": key,
+        "payload": id.encode() if key else b"",
+        "priority": int(priority or 0),
+    }
+    fields: dict[str, Any] = {"id": id, "delay": int(delay) if delay else None, **select(options, NewJob)}
+    return NewJob(**fields, data=JobData(**data | select(options, JobData)))
+
+
+def select(options: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
+    """Return the options that are fields of a kind of struct."""
+    return {name: value for name, value in options.items() if name in kind.__struct_fields__}
+
+
+def read_follow_ups(text: str) -> tuple[FollowUp, ...]:
+    """Return follow-ups from `a:k@5+b`, or update-only ones from `update+a+b`."""
+    names = text.removeprefix("update+").split("+")
+    rule = Update(create=not text.startswith("update+"))
+    return tuple(FollowUp(queue=QUEUE, job=read_job(name, {}), on_conflict=rule) for name in names)
+
+
+#: The fields that are not written as plain values.
+NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(("payload", "result", "memo"), read_bytes),
+    **dict.fromkeys(("rate", "key_rate"), lambda text: StartRate(*map(int, text.split("/")))),
+    "request_key": str,
+    "attributes": lambda text: {name: value.encode() for name, value in read_pairs(text).items()},
+    "error": read_error,
+    "retention": read_retention,
+    "on_conflict": read_rule,
+    "then": read_follow_ups,
+}
+
+
+# -- the calls ---------------------------------------------------------------------------------------
+
+#: The fences of claimed ids.
+Runs = dict[str, int]
+
+
+@frozen
+class ScriptPart:
+    """A part of a step: its words, and its options."""
+
+    words: Sequence[str]
+    options: dict[str, Any]
+
+    @classmethod
+    def read(cls, text: str, now: int) -> ScriptPart:
+        words, options = list[str](), dict[str, Any]()
+        for word in text.split():
+            name, equals, value = word.partition("=")
+            if not equals:
+                words += spread(word)
+            elif name in NOTATIONS and value != "none":
+                options[name] = NOTATIONS[name](value)
+            else:
+                options[name] = read_value(value, now)
+        return cls(words, options)
+
+    def number(self, default: int) -> int:
+        """Return the number that the first word is, or the default."""
+        return int(read_value(self.words[0], 0)) if self.words else default
+
+    def queue(self) -> str:
+        return str(self.options.pop("in", QUEUE))
+
+    def action(self) -> SettleAction:
+        """Return the action that the first word names. A failure has the error `Oops` by default."""
+        kind = ACTIONS[self.words[0]]
+        return kind(**({"error": OOPS} if kind is Fail else {}) | self.options)
+
+    def requests(self) -> Iterator[EnqueueRequest]:
+        """Yield a request for each word. An option is a field of the request, the job or its data."""
+        for word in self.words:
+            job = read_job(word, self.options)
+            yield EnqueueRequest(job=job, **select(self.options, EnqueueRequest))
+
+
+class Player:
+    """Makes the calls of one history. It knows the newest lease, and the runs and revisions of each id."""
+
+    def __init__(self, lockstep: Lockstep) -> None:
+        self.lockstep = lockstep
+        self.lease = ""
+        self.reader = Reader()
+        #: Leases, runs and revisions by name. The name of an id stands for its newest run.
+        self.saved: dict[str, Any] = {}
+        self.revisions: dict[str, int] = {}
+
+    def play(self, *steps: str) -> None:
+        for step in steps:
+            name, _, call = step.rpartition(" = ")
+            verb, _, rest = call.partition(" ")
+            if verb in ACTIONS:
+                verb, rest = "settle", call
+            answer = getattr(self, verb)(
+                *(ScriptPart.read(part, self.lockstep.now) for part in rest.split(", "))
+            )
+            if name:
+                self.saved[name] = answer
+            elif verb == "grant":
+                self.lease = answer
+
+    def grant(self, part: ScriptPart) -> str:
+        return self.lockstep.grant(part.words[1:] or [QUEUE], part.number(HOUR), "kit")
+
+    def renew(self, part: ScriptPart) -> None:
+        self.lockstep.renew([QUEUE], self.find_lease(part), part.number(HOUR))
+
+    def drop(self, part: ScriptPart) -> None:
+        self.lockstep.drop([QUEUE], self.find_lease(part), part.number(10))
+
+    def find_lease(self, part: ScriptPart) -> str:
+        return self.saved[part.options["lease"]] if "lease" in part.options else self.lease
+
+    def set(self, part: ScriptPart) -> None:
+        self.lockstep.configure(part.queue(), SettingsPatch(**part.options))
+
+    def enqueue(self, *parts: ScriptPart) -> int:
+        """Enqueue the jobs of all parts in one call. Return the last revision of the last one."""
+        requests = [request for part in parts for request in part.requests()]
+        return self.lockstep.enqueue(QUEUE, requests)[-1].revision
+
+    def claim(self, part: ScriptPart) -> Runs:
+        queue, lease, now = part.queue(), self.find_lease(part), part.options.get("now")
+        return self.take(self.lockstep.claim(queue, lease, part.number(10), now=now))
+
+    def take(self, answer: ClaimResult) -> Runs:
+        runs = {job.id: job.run.fence for job in answer.jobs if job.run is not None}
+        self.saved |= {**{id: {id: fence} for id, fence in runs.items()}, "last": runs}
+        self.revisions |= {job.id: job.revision for job in answer.jobs}
+        return runs
+
+    def settle(self, *parts: ScriptPart) -> None:
+        self.lockstep.settle(parts[0].queue(), self.settlements(*parts))
+
+    def exchange(self, *parts: ScriptPart) -> Runs:
+        limit = parts[0].options.pop("limit", 10)
+        settlements = self.settlements(*parts)
+        return self.take(self.lockstep.settle_and_claim(QUEUE, settlements, self.lease, limit))
+
+    def settlements(self, *parts: ScriptPart) -> list[Settlement]:
+        """Return a settlement for each run of each part, whose first word is the action."""
+        return [
+            Settlement(id=id, fence=fence, action=part.action())
+            for part in parts
+            for name in part.words[1:]
+            for id, fence in self.saved[name].items()
+        ]
+
+    def finish(self, part: ScriptPart) -> None:
+        """Finish a run by the revision of its claim, or by that of a named enqueue."""
+        revision, id = part.options.pop("revision", None), part.words[1]
+        found = self.saved[revision] if revision else self.revisions[id]
+        self.lockstep.finish(QUEUE, id, cast("End", part.action()), found)
+
+    def report(self, part: ScriptPart) -> None:
+        """Report progress on some runs: the word after their name, if there is one."""
+        runs, *progress = part.words
+        queue, reported = part.queue(), progress[0].encode() if progress else None
+        for id, fence in self.saved[runs].items():
+            self.lockstep.report(queue, id, fence, reported, **part.options)
+
+    def amend(self, part: ScriptPart) -> None:
+        self.lockstep.amend(QUEUE, part.words[0], JobPatch(**part.options))
+
+    def cancel(self, part: ScriptPart) -> None:
+        self.lockstep.cancel(QUEUE, part.words, running=part.options.get("running", False))
+
+    def forget(self, part: ScriptPart) -> None:
+        self.lockstep.forget(QUEUE, part.words)
+
+    def retry_failed(self, part: ScriptPart) -> None:
+        self.lockstep.retry_failed(QUEUE, part.words)
+
+    def reap(self, part: ScriptPart) -> None:
+        self.lockstep.reap(QUEUE, part.number(10))
+
+    def prune(self, part: ScriptPart) -> None:
+        self.lockstep.prune(QUEUE, part.number(10))
+
+    def prune_all(self, part: ScriptPart) -> None:
+        self.lockstep.prune_all(QUEUE, part.number(10))
+
+    def list(self, part: ScriptPart) -> None:
+        self.lockstep.list(QUEUE, cast("State", part.words[0]), part.options["limit"])
+
+    def export(self, part: ScriptPart) -> None:
+        """Read an export in pages, whole or in parts."""
+        if parts := part.options.get("parts"):
+            export_in_parts(self.lockstep, QUEUE, parts, part.number(10))
+        else:
+            read_export(self.lockstep, QUEUE, part.number(10))
+
+    def events(self, part: ScriptPart) -> None:
+        self.lockstep.events(QUEUE, self.reader, part.number(100))
+
+    def counts(self, part: ScriptPart) -> None:
+        self.lockstep.counts(part.words or [QUEUE])
+
+    def queues(self, _: ScriptPart) -> None:
+        self.lockstep.known_queues()
+
+    def compare(self, part: ScriptPart) -> None:
+        self.lockstep.compare_slots(*(part.words or [QUEUE]))
+
+    def wait(self, part: ScriptPart) -> None:
+        self.lockstep.pass_time(part.number(0))
+
+
+def play_history(
+    session: ExampleSession,
+    play: Callable[[Lockstep], None],
+    *,
+    handles: int = 1,
+    compare_each: bool = True,
+    interruptions: Interruptions | None = None,
+) -> None:
+    """Run one history at a new location, with several handles if the storage allows them."""
+    session.examples += 1
+    session.story.begin()
+    location = session.locations.new()
+    handles = handles if session.handles else 1
+    opened = OpenedStorage(session.locations, session.runner, location, handles=handles)
+    lockstep = Lockstep(
+        opened,
+        session.runner,
+        session.story,
+        now=START,
+        compare_each=compare_each,
+        interruptions=interruptions,
+    )
+    try:
+        play(lockstep)
+    except BaseException:
+        # An error from `close` would hide the error of the history.
+        with suppress(Exception):
+            lockstep.opened.close()
+        raise
+    else:
+        lockstep.opened.close()
+    finally:
+        session.calls += lockstep.oracle.numbers.call
+
+
+# -- calls of histories in Python --------------------------------------------------------------------
+
+#: The id and the fence of an active run.
+RunRef = tuple[str, int]
+
+
+def enqueue(lockstep: Lockstep, *ids: str, payload: bytes = b"") -> None:
+    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload))) for id in ids])
+
+
+def claim(lockstep: Lockstep, lease: str, limit: int = 10) -> Sequence[RunRef]:
+    jobs = lockstep.claim(QUEUE, lease, limit).jobs
+    return [(job.id, job.run.fence) for job in jobs if job.run is not None]
+
+
+def settle(lockstep: Lockstep, run: RunRef, *actions: SettleAction) -> None:
+    id, fence = run
+    for action in actions:
+        lockstep.settle(QUEUE, [Settlement(id=id, fence=fence, action=action)])
