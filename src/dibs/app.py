@@ -72,7 +72,9 @@ class Dibs:
     None is no limit. After it the call raises StorageBusy if surely nothing was written, else OutcomeUnknown.
     Waits, feeds, receivers and workers have their own limits. `max_pending`: `enqueue` calls that may be
     pending at a time on an event loop; later ones wait. `flows`: True to use flows, chains and batches; the
-    workers of the app then also serve the two queues of flows. `options` are passed to the storage.
+    workers of the app then also serve the two queues of flows. `defaults`: options of each task and handler
+    of this app that does not set them, as in `{"timeout": "5m", "strict_results": True}`; failure handlers
+    have defaults of their own. `options` are passed to the storage.
 
     The storage opens at the first use, or with `async with app`. After `close` every use raises NotRunning
     until the app is opened again.
@@ -85,12 +87,13 @@ class Dibs:
         call_timeout: Seconds | None = DEFAULT_CALL_TIMEOUT,
         max_pending: int = DEFAULT_MAX_PENDING,
         flows: bool = False,
+        defaults: TaskSettings | None = None,
         **options: Any,
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigurationError(f"url is of type {type(url).__name__}; it must be text, as file:./jobs")
         self._storage_handle = StorageHandle(url, options, check_call_timeout(call_timeout), max_pending)
-        self.handlers: HandlerRegistry = HandlerRegistry()
+        self.handlers: HandlerRegistry = HandlerRegistry(defaults)
         """The handler of each queue, by queue name. A failure handler has the name `queue!fail`."""
         self.lifespan_function: Lifespan | None = None
         """The function declared with @app.lifespan; each worker process enters it once."""
@@ -334,6 +337,9 @@ class Dibs:
           a field that a model excludes; False sends them. Default True.
         - `strict_results`: True fails a run whose result cannot be stored; False completes it, and keeps the
           `repr` of the result. Default False.
+        - `priority`: priority of each job, -1000 to 1000; a higher number starts first. Default 0.
+        - `start_by`: seconds from the enqueue from which no run may start; a worker that claims the job later
+          cancels it. Default: no deadline.
         - `every`: interval of a periodic task, in seconds, as a timedelta, or as text like "5m" or "1h30m".
           It runs at the multiples of the interval since 1970 in UTC. Default: not periodic.
         - `cron`: times of a periodic task: minute, hour, day of month, month, day of week, as in

@@ -33,6 +33,11 @@ HANDLERS = rows(
     ("app.task(queue='new', size=101)(send)", Refused, "size"),
     ("app.task(queue='new', size='x')(send)", Refused, "size"),
     ("app.task(queue='new', queue_priority='x')(send)", Refused, "queue_priority"),
+    ("app.task(queue='new', priority=-1001)(send)", Refused, "priority"),
+    ("app.task(queue='new', priority='high')(send)", Refused, "priority"),
+    ("app.task(queue='new', start_by='soon')(send)", Refused, "start_by"),
+    ("app.task(queue='new', start_by=datetime(2030, 1, 1, tzinfo=UTC))(send)", Refused, "start_by"),
+    ("app.task(queue='new', start_by='1h', every='1h')(send)", Refused, "start_by"),
     ("app.task(queue='new', retry_on='OSError')(send)", Refused, "retry_on"),
     ("app.task(queue='new', retry_on=[OSError])(send)", Refused, "retry_on"),
     ("app.task(queue='new', no_retry_on=(OSError, None))(send)", Refused, "no_retry_on"),
@@ -107,6 +112,15 @@ VALUES = rows(
     ("Rate(1, per='31d', burst=100)", Refused, "burst"),
     ("Dibs(5)", ConfigurationError, "url"),
     ("Dibs(b'memory:')", ConfigurationError, "url"),
+    ("Dibs('memory:', defaults=5)", Refused, "defaults"),
+    ("Dibs('memory:', defaults={'timeuot': 5})", Refused, "timeuot"),
+    ("Dibs('memory:', defaults={'key': 'to'})", Refused, "key"),
+    ("Dibs('memory:', defaults={'every': 5})", Refused, "every"),
+    ("Dibs('memory:', defaults={'timeout': 'soon'})", Refused, "timeout"),
+    ("Dibs('memory:', defaults={'size': 101})", Refused, "size"),
+    ("Dibs('memory:', defaults={'retry_on': 'OSError'})", Refused, "retry_on"),
+    ("Dibs('memory:', defaults={'max_active': -1})", Refused, "max_active"),
+    ("Dibs('memory:', defaults={'priority': 1001})", Refused, "priority"),
 )
 
 DECLARATIONS = [*HANDLERS, *VALUES]

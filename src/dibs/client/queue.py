@@ -223,9 +223,9 @@ class Queue(StoredQueue):
 
         def declare(function: F) -> F:
             check_function(function)
-            serde = self._client.serde
-            call = CallSignature(function, exact=check_exact_arguments(settings))
-            handler = build_handler(self.name, function, serde, queue_argument_decoder(call, serde), settings)
+            serde, options = self._client.serde, self._handlers.with_defaults(settings)
+            call = CallSignature(function, exact=check_exact_arguments(options))
+            handler = build_handler(self.name, function, serde, queue_argument_decoder(call, serde), options)
             check = queue_data_check(call, serde)
             self._handlers.register(evolve(handler, check_data=check, **queue_converters(call, serde)))
             return function

@@ -12,10 +12,12 @@ from dibs.client.calls.bound_job import Bound, KeptCall, TaskKey, build_task_key
 from dibs.client.calls.handler_registry import (
     HANDLER_SETTINGS,
     SCHEDULE_SETTINGS,
+    TASK_JOB_SETTINGS,
     HandlerRegistry,
     HandlerSettings,
     TaskSettings,
     build_handler,
+    build_job_defaults,
     build_schedule,
     check_exact_arguments,
     check_parameter_names,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+
+NO_SETTINGS: CallSettings = {}
 
 _WAIT_BEFORE_COMMIT = (
     "enqueue_and_wait cannot use connection=: workers see the job only after your commit; "
@@ -177,8 +181,9 @@ class Task(TaskEnqueuer[P, R]):
         call: CallSignature,
         handlers: HandlerRegistry,
         key: TaskKey | None = None,
+        job_defaults: CallSettings = NO_SETTINGS,
     ) -> None:
-        super().__init__(client, call, {}, key)
+        super().__init__(client, call, job_defaults, key)
         self._handlers = handlers
         self.function: Callable[..., Any] = call.function
         self.queue: Queue = Queue(client, handlers, self._call)
@@ -205,7 +210,7 @@ class Task(TaskEnqueuer[P, R]):
         - `id`: id of the job, 1 to 512 bytes; default: a generated one, which sorts by time.
         - `delay`: seconds until the job may start, text such as "5m", or a timedelta. Default 0.
         - `run_at`: datetime with a time zone from which the job may start; excludes `delay`.
-        - `priority`: -1000 to 1000; a higher number starts first. Default 0.
+        - `priority`: -1000 to 1000; a higher number starts first. Default: that of the task, else 0.
         - `on_conflict`: Update(...) or Reject(...): how to treat an id that is known already.
           Update(create=False) takes no arguments, and changes nothing for an id without a live job.
           Default Update().
@@ -219,7 +224,7 @@ class Task(TaskEnqueuer[P, R]):
         - `timeout`, `max_retries`, `max_timeouts`, `max_stalls`, `backoff`: replace the limits of the
           handler for this job; the units are the same. Default: the limits of the handler.
         - `start_by`: datetime with a time zone from which no run may start, or seconds from now by the clock
-          of this machine. A worker that claims the job later cancels it. Default: no deadline.
+          of this machine. A worker that claims the job later cancels it. Default: that of the task.
         - `lease`: least seconds of the lease if the job is claimed with `queue.receive`, from the claim on.
           Default: the lease of the receiver. Workers ignore it: they renew a lease of their own.
         - `wait`: seconds that `enqueue_and_wait` waits; None waits until the job ends. Default 60.
@@ -229,6 +234,8 @@ class Task(TaskEnqueuer[P, R]):
         Raises Refused for a setting that does not exist.
         """
         check_setting_names(settings, CALL_SETTINGS)
+        if self._settings and not is_update_only(settings):
+            settings = {**self._settings, **settings}
         return TaskEnqueuer(self._client, self._call, settings, self._key)
 
     async def enqueue_many(
@@ -340,7 +347,8 @@ def declare_task(
 ) -> Task[Any, Any]:
     """Register a function as the handler of the client's queue, and return the task."""
     check_parameter_names(function)
-    check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS | {"key"})
+    check_setting_names(settings, HANDLER_SETTINGS | SCHEDULE_SETTINGS | TASK_JOB_SETTINGS | {"key"})
+    settings = handlers.with_defaults(settings, HANDLER_SETTINGS | TASK_JOB_SETTINGS)
     call, serde = CallSignature(function, exact=check_exact_arguments(settings)), client.serde
     limits = cast("HandlerSettings", {n: value for n, value in settings.items() if n in HANDLER_SETTINGS})
     handler = build_handler(client.name, function, serde, task_argument_decoder(call, serde), limits)
@@ -349,4 +357,4 @@ def declare_task(
     converters = task_converters(call, serde)
     handlers.register(evolve(handler, schedule=schedule, check_data=check, **converters))
     kind = AsyncTask if handler.is_async else Task
-    return kind(client, call, handlers, key)
+    return kind(client, call, handlers, key, build_job_defaults(settings))

@@ -7,9 +7,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 
 from attrs import evolve
 from msgspec.structs import replace
@@ -32,8 +32,10 @@ from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import PayloadMismatch
 from dibs.client.options.arguments import Seconds, duration_ms
 from dibs.client.options.job_settings import (
+    CallSettings,
     Retention,
     check_setting_names,
+    deadline_ms,
     to_stored,
 )
 from dibs.client.options.queue_settings import QueueSettings, Rate, build_patch
@@ -41,12 +43,15 @@ from dibs.client.options.serde import Serde
 from dibs.errors import BadHandler, DuplicateHandler, PermanentError, Refused
 from dibs.model.check_values import check_optional_number
 from dibs.model.job import FAIL_SUFFIX, Job, JobData
+from dibs.model.limits import LIMITS
 from dibs.model.requests import SettingsPatch
 from dibs.model.retry import Backoff, check_backoff
 from dibs.model.schedule import Every, Schedule
 
 if TYPE_CHECKING:
     from dibs.model.cron import Cron
+
+S = TypeVar("S", bound="HandlerSettings")
 
 _MAIN_MODULES = ("__main__", "__mp_main__")
 
@@ -184,6 +189,24 @@ _LIMIT_SETTINGS: Final = ("timeout", "max_retries", "max_timeouts", "max_stalls"
 class HandlerRegistry(dict[str, Handler]):
     """The handlers of an app by queue name; a queue has at most one."""
 
+    def __init__(self, defaults: TaskSettings | None = None) -> None:
+        """Raise Refused or BadHandler for a bad option in `defaults`, which are those of `with_defaults`."""
+        super().__init__()
+        self._defaults = {} if defaults is None else defaults
+        if not isinstance(self._defaults, Mapping):
+            raise Refused(
+                f'defaults is {defaults!r:.60}; pass a mapping of options, as {{"timeout": "5m"}}',
+                field="defaults",
+            )
+        check_setting_names(self._defaults, HANDLER_SETTINGS | TASK_JOB_SETTINGS)
+        check_handler_settings(self._defaults)
+        build_job_defaults(self._defaults)
+
+    def with_defaults(self, settings: S, known: frozenset[str] = HANDLER_SETTINGS) -> S:
+        """Return the options with the app's default for each of the `known` ones that they do not set."""
+        defaults = {name: value for name, value in self._defaults.items() if name in known}
+        return cast("S", {**defaults, **settings})
+
     #: All middleware of `app.middleware(run=...)`, composed to one; None without middleware.
     run_middleware: RunMiddleware | None = None
 
@@ -254,6 +277,14 @@ def build_handler(
         queue_settings=_build_queue_settings(settings),
         **_run_options(settings, is_async=is_async),
     )
+
+
+def check_handler_settings(settings: HandlerSettings) -> None:
+    """Raise Refused or BadHandler for a bad value among the options of a handler."""
+    build_limits(settings)
+    _build_queue_settings(settings)
+    _run_options(settings, is_async=False)
+    check_exact_arguments(settings)
 
 
 def check_exact_arguments(settings: Mapping[str, Any]) -> bool:
@@ -420,8 +451,14 @@ def _check_parameter_count(call: CallSignature, names: list[str]) -> None:
 
 
 class TaskSettings(HandlerSettings, total=False):
-    """Options of `@app.task(...)`: those of a handler, the key, and four for a periodic task."""
+    """Options of `@app.task(...)`: those of a handler, three for its jobs, and four for a periodic task."""
 
+    priority: int
+    """Priority of each job, -1000 to 1000; jobs of a higher priority run first. `task.options(priority=...)`
+    replaces it for one job. Default: 0."""
+    start_by: Seconds | None
+    """Seconds from the enqueue, by the clock of that machine, from which no run of a job may start. A worker
+    that claims it later cancels it. `task.options(start_by=...)` replaces it for one job. Default: None."""
     key: str | KeyFunction
     """The key of each job, for `per_key` and `key_rate`: the name of a parameter, or a function that takes
     the arguments of the call and returns text, a whole number, or None for no key. Default: no key."""
@@ -438,6 +475,8 @@ class TaskSettings(HandlerSettings, total=False):
 
 
 SCHEDULE_SETTINGS: Final = frozenset({"every", "cron", "tz", "catch_up"})
+#: Options of a task that each of its jobs gets, unless `task.options(...)` sets them.
+TASK_JOB_SETTINGS: Final = frozenset({"priority", "start_by"})
 
 _LONGEST_INTERVAL: Final = timedelta(days=3660)
 
@@ -449,6 +488,11 @@ def build_schedule(
     options = {name: settings[name] for name in SCHEDULE_SETTINGS if settings.get(name) is not None}
     if not options:
         return None
+    if settings.get("start_by") is not None:
+        raise Refused(
+            "start_by is set for a periodic task, whose ticks the storage enqueues; leave it out",
+            field="start_by",
+        )
     if options.keys() == {"catch_up"}:
         raise Refused("catch_up is set without a schedule; pass every or cron, too", field="catch_up")
     times = build_times(options)
@@ -456,7 +500,11 @@ def build_schedule(
     if not isinstance(catch_up, bool):
         raise Refused(f"catch_up is {catch_up!r}; it must be True or False", field="catch_up")
     payload = _payload_without_arguments(call, serde)
-    data = JobData(payload=payload, key=None if key is None else key.derive((), {}))
+    data = JobData(
+        payload=payload,
+        priority=settings.get("priority", 0),
+        key=None if key is None else key.derive((), {}),
+    )
     return Schedule(times=times, data=data, catch_up=catch_up)
 
 
@@ -474,6 +522,20 @@ def build_times(options: Mapping[str, Any]) -> Every | Cron:
     if every is None:
         raise Refused("cron and every are both missing; pass one of them", field="cron")
     return Every(interval_ms(every))
+
+
+def build_job_defaults(settings: Mapping[str, Any]) -> CallSettings:
+    """Return the options of a task that each of its jobs gets. Raises Refused."""
+    check_optional_number("priority", settings.get("priority"), -LIMITS.priority, LIMITS.priority)
+    if isinstance(settings.get("start_by"), datetime):
+        raise Refused(
+            "start_by of a task is a time after the enqueue; pass seconds, text such as '1h' or a timedelta "
+            "here, and a datetime to task.options(start_by=...)",
+            field="start_by",
+        )
+    deadline_ms("start_by", settings.get("start_by"))
+    given = {name: settings[name] for name in TASK_JOB_SETTINGS if settings.get(name) is not None}
+    return cast("CallSettings", given)
 
 
 def interval_ms(every: Seconds) -> int:
