@@ -60,6 +60,7 @@ class BreakableRedis(BreakableServer):
     def __init__(self, server: RedisServer) -> None:
         super().__init__(server, server.url, f"Redis {server.version}")
         self._execute = server.execute
+        self._forget_code = server.forget_code
 
     def fill(self) -> None:
         self._execute("CONFIG", "SET", "maxmemory", 1)
@@ -74,7 +75,7 @@ class BreakableRedis(BreakableServer):
         self._execute("REPLICAOF", "NO", "ONE")
 
     def flush_scripts(self) -> bool:
-        self._execute("SCRIPT", "FLUSH")
+        self._forget_code()
         return True
 
 

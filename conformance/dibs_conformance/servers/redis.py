@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ class RedisServer(Server):
             stream.flush()
             _read_reply(stream)
             return _read_reply(stream)
+
+    def forget_code(self) -> None:
+        """Remove all scripts, and all functions if the server has them, as a restart does."""
+        self.execute("SCRIPT", "FLUSH")
+        with suppress(RedisError):  # Redis 6.2 knows no functions
+            self.execute("FUNCTION", "FLUSH")
 
 
 class RedisError(Exception):

@@ -189,7 +189,7 @@ async def test_awaited_enqueues_on_redis_take_no_request_of_a_task(
 
         assert ["start"] * 10 == sent
         assert sorted(ticket.revision for ticket in tickets) == [ticket.revision for ticket in tickets]
-        redis_server.execute("SCRIPT", "FLUSH")
+        redis_server.forget_code()
         assert "queued" == (await queue.enqueue(11)).verdict
         assert 12 == (await queue.counts()).waiting
 

@@ -56,7 +56,7 @@ def test_a_server_that_has_lost_the_script_gets_it_from_the_event_loop(
 ) -> None:
     warm(app)
     loop_calls.clear()
-    redis_server.execute("FUNCTION", "FLUSH")
+    redis_server.forget_code()
     tickets = [app.sync.queue("q").enqueue(n) for n in range(2)]
 
     assert ["queued"] * 2 == [ticket.verdict for ticket in tickets]

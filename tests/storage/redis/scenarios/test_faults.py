@@ -38,7 +38,7 @@ async def test_a_flush_of_scripts_goes_unnoticed_under_load(
 
     async def flush() -> None:
         while True:
-            await asyncio.to_thread(redis_server.execute, "SCRIPT", "FLUSH")
+            await asyncio.to_thread(redis_server.forget_code)
             await asyncio.sleep(0.002)
 
     flushing = asyncio.create_task(flush())

@@ -208,7 +208,7 @@ async def test_a_flushed_script_is_sent_again(
     blocked_claims: BlockedClaims, redis_server: RedisServer
 ) -> None:
     claim = await blocked_claims.block()
-    redis_server.execute("SCRIPT", "FLUSH")
+    redis_server.forget_code()
 
     await blocked_claims.enqueue("a")
 
