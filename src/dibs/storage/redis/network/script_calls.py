@@ -27,7 +27,7 @@ from dibs.storage.redis.network.servers import Servers, is_transient
 #: The error reply of a server that does not have the library.
 _NO_FUNCTION: Final = "Function not found"
 #: Starts of the error replies with which a server that may not write refuses a function as a whole.
-_NO_WRITES: Final = ("MISCONF", "NOREPLICAS")
+NO_WRITES: Final = ("MISCONF", "NOREPLICAS")
 
 
 @define(eq=False)
@@ -100,7 +100,7 @@ def _lacks_code(error: RedisError) -> bool:
     text = str(error)
     return (
         isinstance(error, (NoScriptError, OutOfMemoryError, ReadOnlyError))
-        or text.startswith((_NO_FUNCTION, *_NO_WRITES))
+        or text.startswith((_NO_FUNCTION, *NO_WRITES))
         or (isinstance(error, NoPermissionError) and "'fcall'" in text)
     )
 

@@ -36,7 +36,7 @@ from redis.exceptions import (
 )
 
 from dibs.storage.redis.network.errors import translate_error
-from dibs.storage.redis.network.script_calls import ScriptCalls
+from dibs.storage.redis.network.script_calls import NO_WRITES, ScriptCalls
 from dibs.storage.redis.network.servers import ERROR_REPLIES
 
 log: Final = logging.getLogger("dibs.storage.redis")
@@ -77,9 +77,10 @@ async def blocking_claim(calls: ScriptCalls, request: BlockingRequest) -> tuple[
     claim = calls.command(request.name, request.keys, request.arguments)
     try:
         popped, reply = await calls.servers.call_blocking(request.lists[0], blpop, claim, request.timeout)
-    except ERROR_REPLIES:
-        # The claim did not run: the server has not loaded its code, or another server has the queue.
-        return None, 0.0
+    except ERROR_REPLIES as error:
+        # The claim did not run: the server has not loaded its code, or another server has the queue. A server
+        # that may not write refuses both commands at once, so requests would follow without a pause.
+        return None, REFUSED_PAUSE if str(error).startswith(NO_WRITES) else 0.0
     except RedisError as error:
         raise translate_error(error, calls.url) from None
     pause = pause_after(popped)
