@@ -19,7 +19,14 @@ from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb
 
 def step(oracle: Oracle, queue: str) -> Counts:
     sizes: dict[str, int] = {state: len(oracle.list(queue, state)) for state in STATES}
-    return convert(sizes, Counts)
+    return convert({**sizes, "retrying": _count_retrying(oracle, queue)}, Counts)
+
+
+def _count_retrying(oracle: Oracle, queue: str) -> int:
+    jobs = (record.current for record in oracle.queue(queue).ids.values())
+    return sum(
+        job is not None and job.run is None and job.retries + job.stalls + job.timeouts > 0 for job in jobs
+    )
 
 
 def split(call: ClientCall) -> Iterator[CallPart]:

@@ -179,6 +179,11 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     #: The run of an active job; None while the job waits.
     run: ActiveRun | None = None
 
+    @property
+    def is_retrying(self) -> bool:
+        """Whether the job waits after a run that failed: an error, a timeout or a stall brought it back."""
+        return self.run is None and bool(self.retries or self.stalls or self.timeouts)
+
 
 class Successor(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
     """The enqueues of an id while its current is active: a list of updates, folded by dibs.model.fold.

@@ -134,6 +134,8 @@ class Counts(Struct, frozen=True, gc=False, kw_only=True):
     """Jobs that wait, including the scheduled ones."""
     scheduled: int = 0
     """Jobs that wait for a run_at in the future."""
+    retrying: int = 0
+    """Jobs that wait, due or scheduled, and have a failed run behind them (`Job.is_retrying`)."""
     active: int = 0
     """Jobs that are claimed, including the handed-off ones."""
     handed_off: int = 0

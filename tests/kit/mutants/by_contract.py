@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dibs.model import events, fold, rules, transitions
 from dibs.model.error_text import to_storable_error
-from dibs.model.job import EMPTY, Slot
+from dibs.model.job import EMPTY, Job, Slot
 from dibs.model.requests import EnqueueRequest, Reject, Release, RetryLater, Settlement, Update
 from dibs.model.results import ClaimResult, EnqueueResult, SettleResult
 from dibs.storage.indexed import by_id, claiming, enqueueing, index, reading, settling
@@ -350,6 +350,23 @@ def every_run_arrives_as_waiting(patch: Patch) -> None:
 @law("counts match the jobs")
 def blocked_jobs_are_not_counted(patch: Patch) -> None:
     changed(patch, reading, "_count_queue", lambda counts, *_: replace(counts, blocked=0))
+
+
+@law("counts: retrying jobs are due or scheduled")
+def only_scheduled_jobs_are_retrying(patch: Patch) -> None:
+    changed(
+        patch,
+        reading,
+        "_count_queue",
+        lambda counts, *_: replace(counts, retrying=min(counts.retrying, counts.scheduled)),
+    )
+
+
+@law("counts: a job of which only stalls is above 0 is retrying")
+def a_stalled_job_is_not_retrying(patch: Patch) -> None:
+    patch.setattr(
+        Job, "is_retrying", property(lambda self: self.run is None and self.retries + self.timeouts > 0)
+    )
 
 
 @law("one event for each attempt: cancelled also for a waiting job and a dropped successor")

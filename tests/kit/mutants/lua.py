@@ -71,6 +71,12 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "job.attempts = job.attempts - 1",
         "job.attempts = job.attempts",
     ),
+    "lua_a_claimed_job_is_still_retrying": (
+        "counts: retrying jobs wait",
+        "include/claim_due",
+        "    count_retrying(queue, one.original, -1)\n",
+        "",
+    ),
     "lua_later_forgets_the_upper_end": (
         "the fold law: later after earlier",
         "include/fold",

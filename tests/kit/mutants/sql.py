@@ -154,8 +154,14 @@ LINES: dict[str, tuple[str, str, str, str]] = {
     "sql_an_active_job_counts_as_waiting": (
         "counts agree with the jobs",
         "counts",
-        "in_line := (SELECT count(*) FROM active_runs(qu.q, NULL));",
-        "in_line := 0;",
+        "SELECT count(*), count(*) FILTER",
+        "SELECT 0, count(*) FILTER",
+    ),
+    "sql_a_claimed_job_is_still_retrying": (
+        "counts: retrying jobs wait",
+        "counts",
+        "LIMIT most + returned) x) - returned;",
+        "LIMIT most) x);",
     ),
     "sql_a_returned_job_is_below_the_start": (
         "claims follow the order",

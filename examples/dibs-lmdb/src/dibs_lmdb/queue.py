@@ -124,9 +124,9 @@ class QueueRecords:
 
     def _count(self, before: Slot, after: Slot) -> None:
         record = self.record
-        for state in _states(before):
+        for state in _counted(before):
             record.states[state] -= 1
-        for state in _states(after):
+        for state in _counted(after):
             record.states[state] = record.states.get(state, 0) + 1
         left = _is_under_lease(before) and not _is_under_lease(after)
         record.under_leases += _is_under_lease(after) - _is_under_lease(before)
@@ -282,6 +282,12 @@ def _states(slot: Slot) -> list[str]:
     if slot.outcome is not None:
         states.append(slot.outcome.kind)
     return states
+
+
+def _counted(slot: Slot) -> list[str]:
+    """Return the names of the counts, without `scheduled`, that an id adds to."""
+    is_retrying = slot.current is not None and slot.current.is_retrying
+    return [*_states(slot), "retrying"] if is_retrying else _states(slot)
 
 
 def _is_under_lease(slot: Slot) -> bool:

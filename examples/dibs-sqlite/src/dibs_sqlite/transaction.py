@@ -205,6 +205,7 @@ class QueueRows:
             ending=self._tx.draw() if has_ended else None,
             body=_encode(after),
             key=job.data.key if job is not None else None,
+            retrying=job is not None and job.is_retrying,
         )
 
     def _move_keys(self, before: Job | None, after: Job | None) -> None:

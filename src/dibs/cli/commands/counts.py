@@ -17,7 +17,7 @@ from dibs.model.results import Counts
 STATES = tuple(name for name in Counts.__struct_fields__ if name != "approximate")
 COLUMNS = ("queue", *(f"#{state.replace('_', ' ')}" for state in STATES))
 #: Columns that the table leaves out while all of their numbers are 0.
-RARE = ("#scheduled", "#handed off", "#blocked", "#cancelled")
+RARE = ("#scheduled", "#retrying", "#handed off", "#blocked", "#cancelled")
 
 #: Longest time between two counts of --watch, s, when no wake-up arrives.
 POLL_INTERVAL = 1.0
@@ -33,9 +33,10 @@ MIN_INTERVAL = 0.2
 async def command(queues: tuple[str, ...], *, watch: bool, url: str | None, output: Format) -> ExitCode:
     """Count the jobs of queues in each state.
 
-    Waiting includes scheduled jobs (due later), active includes handed-off jobs (finished by another
-    program). The table leaves out scheduled, handed off, blocked and cancelled if all are 0. A count above
-    10,000 may be approximate and is marked with ~. Exit code 1 if a queue does not exist.
+    Waiting includes scheduled jobs (due later) and retrying jobs (a run failed, another one follows), and
+    active includes handed-off jobs (finished by another program). The table leaves out scheduled, retrying,
+    handed off, blocked and cancelled if all are 0. A count above 10,000 may be approximate and is marked
+    with ~. Exit code 1 if a queue does not exist.
 
     Example:
         dibs counts --watch --url file:./jobs

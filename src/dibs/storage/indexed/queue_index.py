@@ -64,6 +64,7 @@ class QueueIndex:
         #: The time at which the setting `rate` allows the next start, in ms; not later than now if it does.
         self.opens_at = 0
         self.waiting = 0
+        self.retrying = 0
         self.active = 0
         self.handed_off = 0
         self.blocked = 0
@@ -112,6 +113,7 @@ class QueueIndex:
         if before is not None:
             if before.run is None:
                 self.waiting -= 1
+                self.retrying -= before.is_retrying
             elif after is not None and after.run is not None and before.run.lease == after.run.lease:
                 self._mark_cancel_request(id, after.run)
                 return
@@ -122,6 +124,7 @@ class QueueIndex:
         run = after.run
         if run is None:
             self.waiting += 1
+            self.retrying += after.is_retrying
             self._add_waiting(id, after)
             return
         self.active += 1

@@ -67,6 +67,7 @@ def _count_queue(queue: QueueIndex) -> Counts:
     return Counts(
         waiting=queue.waiting,
         scheduled=min(len(queue.scheduled), queue.waiting) if approximate else queue.count_scheduled(),
+        retrying=queue.retrying,
         active=queue.active,
         handed_off=queue.handed_off,
         blocked=queue.blocked,

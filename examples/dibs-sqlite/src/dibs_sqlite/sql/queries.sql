@@ -25,14 +25,14 @@ SELECT body FROM slots WHERE queue = :queue AND id = :id;
 -- name: save_slot
 -- With `ending` NULL, the column keeps its value. A job that changes is no longer filed.
 INSERT INTO slots (queue, id, state, priority, run_at, seq, lease, cancel_requested, blocked, outcome, expires_at,
-                   ending, body, key)
+                   ending, body, key, retrying)
 VALUES (:queue, :id, :state, :priority, :run_at, :seq, :lease, :cancel_requested, :blocked, :outcome, :expires_at,
-        ifnull(:ending, 0), :body, :key)
+        ifnull(:ending, 0), :body, :key, :retrying)
 ON CONFLICT (queue, id) DO UPDATE SET
     state = excluded.state, priority = excluded.priority, run_at = excluded.run_at, seq = excluded.seq,
     lease = excluded.lease, cancel_requested = excluded.cancel_requested, blocked = excluded.blocked,
     outcome = excluded.outcome, expires_at = excluded.expires_at, ending = ifnull(:ending, ending),
-    body = excluded.body, key = excluded.key, filed = 0;
+    body = excluded.body, key = excluded.key, filed = 0, retrying = excluded.retrying;
 
 -- name: delete_slot
 DELETE FROM slots WHERE queue = :queue AND id = :id;
@@ -107,6 +107,7 @@ SELECT id FROM slots WHERE queue = :queue AND expires_at <= :now ORDER BY expire
 SELECT
     count(*) FILTER (WHERE state = 'w') AS waiting,
     count(*) FILTER (WHERE state = 'w' AND run_at > :now) AS scheduled,
+    count(*) FILTER (WHERE retrying) AS retrying,
     count(*) FILTER (WHERE state IN ('a', 'h')) AS active,
     count(*) FILTER (WHERE state = 'h') AS handed_off,
     count(*) FILTER (WHERE blocked) AS blocked,

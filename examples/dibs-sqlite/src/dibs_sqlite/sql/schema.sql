@@ -65,6 +65,8 @@ CREATE TABLE slots (
     filed INTEGER NOT NULL DEFAULT 0,
     -- A number drawn each time when a run of the id reports progress.
     reported INTEGER NOT NULL DEFAULT 0,
+    -- 1 for a waiting job that came back from a failed run.
+    retrying INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, id)
 ) STRICT;
 

@@ -169,11 +169,12 @@ CREATE OR REPLACE FUNCTION rest_of(
                           origin, key) END
 $$;
 
--- active_runs(queue number, lease) -> the ids of the active jobs of a lease; of each lease if it is NULL.
-CREATE OR REPLACE FUNCTION active_runs(wanted integer, held uuid) RETURNS TABLE (id text) LANGUAGE sql STABLE AS $$
-    SELECT DISTINCT j.id
+-- active_runs(queue number, lease) -> the ids of the active jobs of a lease; of each lease if it is NULL. `returned` is
+-- true for a job of which an earlier run failed.
+CREATE OR REPLACE FUNCTION active_runs(wanted integer, held uuid) RETURNS TABLE (id text, returned boolean) LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT j.id, j.returned
     FROM claims c, LATERAL (
-        SELECT l.id FROM live l
+        SELECT l.id, l.retries + l.stalls + l.timeouts > 0 AS returned FROM live l
         WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
           AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
           AND l.fence IS NOT NULL AND l.lease = c.lease OFFSET 0) j

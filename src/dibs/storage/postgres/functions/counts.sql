@@ -5,7 +5,7 @@
 -- those that a key holds back.
 CREATE OR REPLACE FUNCTION counts(names text[], manual bigint)
 RETURNS TABLE (
-    name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
+    name text, waiting bigint, scheduled bigint, retrying bigint, active bigint, handed_off bigint, blocked bigint,
     completed bigint, failed bigint, cancelled bigint, approximate boolean
 ) LANGUAGE plpgsql {pinned} AS $$
 DECLARE
@@ -13,7 +13,7 @@ DECLARE
     beyond bigint := 100001;
     q integer;
 BEGIN
-    FOR q, name, waiting, scheduled, active, handed_off, blocked, completed, failed, cancelled IN
+    FOR q, name, waiting, scheduled, retrying, active, handed_off, blocked, completed, failed, cancelled IN
         SELECT * FROM count_all(names, now_ms, beyond)
     LOOP
         approximate := beyond <= greatest(waiting, active, blocked, completed, failed, cancelled);
@@ -24,6 +24,11 @@ BEGIN
         IF scheduled = beyond THEN
             scheduled := least(waiting, greatest(beyond, guess(format(
                 'SELECT 1 FROM live WHERE q = %s AND state = ''w'' AND run_at > %s', q, now_ms))));
+        END IF;
+        IF retrying = beyond THEN
+            -- The planner knows the share of jobs with an error. It knows nothing of a sum.
+            retrying := least(waiting, greatest(beyond, guess(format(
+                'SELECT 1 FROM live WHERE q = %s AND state IN (''w'', ''k'') AND error IS NOT NULL', q))));
         END IF;
         IF completed = beyond THEN
             completed := greatest(beyond, guess(format(
@@ -38,17 +43,18 @@ END $$;
 -- the line and those that a key holds back, which are never scheduled.
 CREATE OR REPLACE FUNCTION count_all(names text[], now_ms bigint, most bigint)
 RETURNS TABLE (
-    q integer, name text, waiting bigint, scheduled bigint, active bigint, handed_off bigint, blocked bigint,
+    q integer, name text, waiting bigint, scheduled bigint, retrying bigint, active bigint, handed_off bigint, blocked bigint,
     completed bigint, failed bigint, cancelled bigint
 ) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     qu queues;
     in_line bigint;
+    returned bigint;
 BEGIN
     FOR qu IN SELECT * FROM queues k WHERE k.name = ANY (names) ORDER BY k.q LOOP
         q := qu.q;
         name := qu.name;
-        in_line := (SELECT count(*) FROM active_runs(qu.q, NULL));
+        SELECT count(*), count(*) FILTER (WHERE a.returned) INTO in_line, returned FROM active_runs(qu.q, NULL) a;
         waiting := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'w' LIMIT most + in_line) x) - in_line;
         IF qu.has_held_back THEN
@@ -56,6 +62,10 @@ BEGIN
                 SELECT 1 FROM live l WHERE l.q + 0 = qu.q AND l.state = 'k' LIMIT most) x));
         END IF;
         scheduled := count_scheduled(qu, now_ms, most);
+        -- The condition of the index live_returned as it is there: only then does the count read no rows.
+        retrying := (SELECT count(*) FROM (
+            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state IN ('w', 'k')
+              AND (l.state = 'h' OR l.retries + l.stalls + l.timeouts > 0) LIMIT most + returned) x) - returned;
         handed_off := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'h' LIMIT most) x);
         active := handed_off + in_line;

@@ -118,7 +118,7 @@ SELECT {schema}.import_ids(
     %(queue)s::text, %(ids)b::text[], %(records)b::text[], %(floor)s::bigint, %(now)s::bigint)
 
 -- name: counts
-SELECT c.name, c.waiting, c.scheduled, c.active, c.handed_off, c.blocked, c.completed, c.failed, c.cancelled,
+SELECT c.name, c.waiting, c.scheduled, c.retrying, c.active, c.handed_off, c.blocked, c.completed, c.failed, c.cancelled,
        c.approximate, (SELECT last_value FROM {schema}.lead)
 FROM {schema}.counts(%(queues)b::text[], %(now)s::bigint) c
 

@@ -102,7 +102,7 @@ local function remove_damaged(id, text)
   if read_field(queue, 'waiting', id) and not in_set and not in_line then uncount_listed(id) end
   if read_field(queue, 'active', id) then remove_from_runs(id) end
   for _, name in ipairs({'waiting', 'active', 'successors'}) do
-    if read_field(queue, name, id) then set_field(queue, name, id, false) end
+    if read_field(queue, name, id) then (name == 'waiting' and set_waiting or set_field)(queue, name, id, false) end
   end
   for _, name in ipairs({'away', 'asked'}) do plan(queue, 'set', name, id, false) end
   for _, lease in ipairs(call('HKEYS', queue.prefix .. 'leases')) do plan(queue, 'set', 'held:' .. lease, id, false) end
@@ -118,7 +118,7 @@ local function forget(id)
     remove_damaged(id, waiting or active)
   elseif waiting then
     remove_from_order(queue, job)
-    set_field(queue, 'waiting', id, false)
+    set_waiting(queue, id, false)
   elseif active then
     remove_active(queue, job)
     set_field(queue, 'successors', id, false)

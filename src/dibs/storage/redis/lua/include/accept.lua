@@ -43,7 +43,7 @@ end
 -- its place before the change.
 local function update_order(queue, job, before)
   if job.priority == before.priority and job.run_at == before.run_at and key_of(job.data) == key_of(before.data) then
-    set_field(queue, 'waiting', job.id, encode_job(job))
+    set_waiting(queue, job.id, encode_job(job))
     return
   end
   remove_from_order(queue, before)

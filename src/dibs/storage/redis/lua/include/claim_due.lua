@@ -140,6 +140,7 @@ local function claim_due(queue, lease, holder, limit)
   for i, one in ipairs(selected) do
     local id = one.id
     local text = encode_active(id, one.original, next_number(queue), queue.now, lease_and_holder)
+    count_retrying(queue, one.original, -1)
     waiting[id], active[id], held[id] = false, text, true
     reply[2 * i - 1], reply[2 * i] = id, text
     if queue.log_level == 'all' then

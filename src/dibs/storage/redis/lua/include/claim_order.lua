@@ -54,7 +54,7 @@ local function add_to_order(queue, job, fresh)
     plan(queue, 'zset', 'line:' .. priority, order_entry(job), decimal(job.run_at))
     count_listed(queue, priority, 0)
   end
-  set_field(queue, 'waiting', job.id, encode_job(job))
+  set_waiting(queue, job.id, encode_job(job))
   queue.work_changed = true
 end
 

@@ -91,6 +91,7 @@ local function write_meta(queue)
   call('HSET', queue.prefix .. 'meta', 'now', decimal(queue.now), 'number', decimal(queue.number),
     'work', decimal(queue.work), 'ended', decimal(queue.ended),
     'log_size', decimal(queue.log_size), 'trimmed', decimal(queue.trimmed))
+  if queue.retrying ~= 0 then call('HINCRBY', queue.prefix .. 'meta', 'retrying', queue.retrying) end
   if queue.incarnation then write_incarnation(queue) end
   if queue.work_changed then redis.pcall('PUBLISH', queue.prefix .. '@database:work', decimal(queue.work)) end
   if queue.work_changed or (queue.limit_reached and has_waiting(queue)) then

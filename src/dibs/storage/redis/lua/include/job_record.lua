@@ -95,6 +95,13 @@ local function is_of_entry(text, entry)
   return sub(text, 4, 11) == sub(entry, 1, 8) and band(string.byte(text), LISTED) ~= 0
 end
 
+local NOT_RETURNED = string.rep('\0', 12)
+
+-- Return whether a record is that of a waiting job with retries, stalls or timeouts above 0; the record may be false.
+local function is_retrying(text)
+  return text and band(string.byte(text) or 0, LONG) ~= 0 and #text >= 63 and sub(text, 52, 63) ~= NOT_RETURNED
+end
+
 -- Return the 8 bytes of the seq of a waiting job.
 local function packed_seq(text)
   return sub(text, 4, 11)

@@ -104,7 +104,7 @@ function limits.add(queue, job)
     plan(queue, 'hash', 'meta', 'keyed', '1')
   end
   job.listed = false
-  set_field(queue, 'waiting', job.id, encode_job(job))
+  set_waiting(queue, job.id, encode_job(job))
 end
 
 -- Remove a waiting job from its line. `entry` is its member there.

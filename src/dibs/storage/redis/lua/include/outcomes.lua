@@ -189,7 +189,7 @@ local function end_job(queue, job, settlement)
     remove_active(queue, job)
   else
     remove_from_order(queue, job)
-    set_field(queue, 'waiting', job.id, false)
+    set_waiting(queue, job.id, false)
   end
   local successor = read_successor(queue, job.id)
   if successor and not successor.creates then join_range(job, successor) end

@@ -91,6 +91,7 @@ end
 -- checked        results of existence and size checks, by key name or priority
 -- events         packed events for the log
 -- retentions     resolved retentions, by kind and texts
+-- retrying       change of the number of retrying jobs, which is the field `retrying` of `meta`
 -- ended_ids      ids that ended or changed their outcome
 -- work_changed   true if a claim may now find more jobs
 -- limit_reached  true if a claim took as many jobs as its limit
@@ -115,6 +116,7 @@ local function open_queue(prefix, manual)
     log_results = tonumber(known[20] or 0), per_key = tonumber(known[21] or ''), rate = parse_rate('rate', known[22]),
     key_rate = parse_rate('key_rate', known[23]), plan = {}, new_records = {}, fields = {}, listed_counts = {},
     checked = {}, batches = {}, proven = {}, list_entries = {}, events = {}, ended_ids = {}, retentions = {},
+    retrying = 0,
   }
   if not (queue.now and queue.number and queue.work and queue.ended and queue.log_size and queue.trimmed and queue.lead
     and queue.log_age and queue.log_bytes and queue.request_key_age and queue.log_results
@@ -222,6 +224,18 @@ end
 local function set_field(queue, name, id, value)
   known_values(queue, name)[id] = value
   plan(queue, 'hash', name, id, value)
+end
+
+-- Count the job of a waiting record, which may be nil or false, if it is retrying: 1 adds it, -1 takes it out.
+local function count_retrying(queue, text, change)
+  if is_retrying(text) then queue.retrying = queue.retrying + change end
+end
+
+-- Plan the record of a waiting job; false removes it. The caller has read the record that it replaces.
+local function set_waiting(queue, id, text)
+  count_retrying(queue, known_values(queue, 'waiting')[id], -1)
+  count_retrying(queue, text, 1)
+  set_field(queue, 'waiting', id, text)
 end
 
 local function send_chunked(command, key, args)
