@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Dibs, Event, Queue, Refused, Update
+from dibs import Dibs, Event, Queue, Refused
 from dibs.client.connection import outcome_wait
 from dibs.model.results import EventPage
 from dibs_conformance.servers import RedisServer
@@ -52,14 +52,6 @@ async def test_the_log_from_its_start(queue: Queue) -> None:
     assert all(a.offset < b.offset for a, b in pairwise(events))
     assert events[0].finished_at is not None
     assert events[0].holder
-
-
-async def test_reading_goes_on_after_an_offset(queue: Queue) -> None:
-    for id in "abc":
-        await complete_one(queue, id)
-    offset = (await read(queue, 1))[0].offset
-
-    assert [event.id for event in await read(queue, 2, offset)] == ["b", "c"]
 
 
 async def test_the_offset_is_that_of_the_latest_event_handed_out(queue: Queue) -> None:
@@ -219,23 +211,6 @@ async def test_the_live_feed_shows_progress_of_the_ids_that_were_asked_for(
                 await held["b"].progress(value)
 
                 assert (await anext(events)).progress == value
-
-
-async def test_an_id_has_the_same_story_on_every_storage(queue: Queue) -> None:
-    await queue.configure(log_level="all")
-    await queue.enqueue(1, id="a")
-    await queue.enqueue(2, id="a")
-    async with claimed(queue) as claim:
-        await queue.enqueue(3, id="a", on_conflict=Update(data=False))
-        await claim.complete()
-    async with claimed(queue) as claim:
-        await claim.retry(delay=60)
-    await queue.amend("a", attributes={"seen": True})
-    await queue.cancel("a")
-    received = ["queued", "updated", "claimed", "blocked", "completed", "promoted", "claimed", "retried"]
-    received += ["amended", "cancelled"]
-
-    assert [event.kind for event in await read(queue, len(received), ids=["a"])] == received
 
 
 async def test_a_kind_that_is_not_logged_is_refused_with_what_to_do(queue: Queue) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dibs import Dibs, Exponential, Queue
+from dibs import Dibs, Queue
 
 
 @pytest.mark.long
@@ -39,21 +39,6 @@ async def test_a_lease_of_half_seconds_is_neither_rounded_nor_that_of_the_receiv
     assert slot.current.run is not None
     assert 1500 == claim.lease_ms
     assert renewed.expires_at >= slot.current.run.claimed_at + 1500
-
-
-async def test_a_waiting_job_gets_another_lease_and_keeps_its_other_limits(any_queue: Queue) -> None:
-    await any_queue.enqueue(1, id="a", timeout=5, lease=60, backoff=Exponential(first=0.5))
-    answers = [await any_queue.amend("a", lease=3600)]
-    status = await any_queue.get("a")
-    async with any_queue.receive(wait=0) as claims:
-        claim = await anext(claims)
-        answers += [await any_queue.amend("a", lease=7), await any_queue.amend("none", lease=7)]
-        await claim.complete()
-
-    assert status is not None
-    assert ["amended", "active", "not_found"] == answers
-    assert {"timeout": 5.0, "lease": 3600.0, "backoff": Exponential(first=0.5)} == status.limits
-    assert 3_600_000 == claim.lease_ms
 
 
 async def test_a_longer_lease_of_a_job_counts_from_its_claim(queue: Queue, app: Dibs) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from dibs import Queue
 from dibs.client.claim import Claim
 from tests.client.manual_claims import claimed
@@ -17,33 +15,6 @@ async def end(claim: Claim, kind: str) -> None:
         await claim.complete("done")
     else:
         await claim.fail("broken")
-
-
-@pytest.mark.parametrize("kind", ["completed", "failed"])
-async def test_the_status_of_an_ended_run_has_its_last_progress(any_queue: Queue, kind: str) -> None:
-    ticket = await any_queue.enqueue(1, id="a")
-    async with claimed(any_queue) as claim:
-        for done in range(3):
-            await claim.progress({"done": done})
-        await end(claim, kind)
-
-    status = await any_queue.get("a")
-    assert status is not None
-    assert (kind, {"done": 2}) == (status.state, status.progress)
-    assert [{"done": 2}] == [value async for value in ticket.progress()]
-
-
-async def test_a_run_without_progress_leaves_none_of_an_earlier_run(any_queue: Queue) -> None:
-    for reports in (True, False):
-        await any_queue.enqueue(1, id="a")
-        async with claimed(any_queue) as claim:
-            if reports:
-                await claim.progress("of the first run")
-            await claim.complete()
-
-    status = await any_queue.get("a")
-    assert status is not None
-    assert status.progress is None
 
 
 async def test_a_waiting_ticket_gets_the_value_just_before_the_end(any_queue: Queue) -> None:

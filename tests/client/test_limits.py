@@ -189,29 +189,6 @@ async def test_a_limit_is_refused_before_the_work_on_a_storage_without_limits(ap
     await app.close()
 
 
-async def test_configure_sets_and_removes_limits(any_queue: Queue, any_app: Dibs) -> None:
-    await any_queue.configure(per_key=2, rate=Rate(5, per=1), key_rate=Rate(1, per=3600))
-    limited = await settings(any_app, any_queue.name)
-    await any_queue.configure(per_key=None, rate=None, key_rate=None)
-
-    assert limited.has_limits
-    assert not (await settings(any_app, any_queue.name)).has_limits
-
-
-async def test_a_worker_holds_the_limit_of_a_key(any_queue: Queue) -> None:
-    await any_queue.configure(per_key=1)
-    await any_queue.enqueue_many(
-        [any_queue.bind(n, id=f"{key}{n}", key=key) for key in "ab" for n in range(3)]
-    )
-
-    async with any_queue.receive(max_jobs=10, wait=0) as claims:
-        held = [claim async for claim in claims]
-        assert ["a0", "b0"] == sorted(claim.id for claim in held)
-        await held[0].complete()
-    async with claimed(any_queue) as claim:
-        assert held[0].id[0] + "1" == claim.id
-
-
 def test_a_failure_handler_has_no_key() -> None:
     with pytest.raises((Refused, BadHandler)) as refused:
         Dibs("memory:").queue("q").on_failure(key="failure")(handlers.alert)  # type: ignore[call-overload]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from dibs import (
     Queue,
     Refused,
     Retention,
-    Status,
     Update,
     WaitTimeout,
 )
@@ -172,39 +170,6 @@ async def test_a_wait_that_is_too_short_leaves_the_job_in_the_queue(queue: Queue
     assert (await queue.counts()).waiting == 1
 
 
-async def test_the_status_of_a_waiting_job(queue: Queue) -> None:
-    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    await queue.enqueue(1, id="a", run_at=at, priority=3, attributes={"n": [1]})
-
-    status = await queue.get("a")
-    assert isinstance(status, Status)
-    assert (status.state, status.run_at, status.priority, status.attributes) == ("waiting", at, 3, {"n": [1]})
-    assert await queue.get("unknown") is None
-
-
-async def test_the_status_of_an_active_job_and_of_what_is_blocked_behind_it(queue: Queue) -> None:
-    await queue.enqueue(1, id="a")
-    async with claimed(queue) as claim:
-        await claim.progress({"done": 0.5})
-        await queue.enqueue(2, id="a", priority=9)
-
-        status = await queue.get("a")
-        blocked = [one async for one in queue.list("blocked")]
-        assert status is not None
-        assert (status.state, status.fence, status.progress) == ("active", claim.fence, {"done": 0.5})
-        assert status.holder
-        assert [(one.state, one.priority) for one in blocked] == [("blocked", 9)]
-
-
-async def test_ids_are_listed_by_state(queue: Queue) -> None:
-    await queue.enqueue_many([queue.bind(n, id=f"{n:04}") for n in range(700)])
-    await queue.cancel("0003")
-
-    assert sorted(await listed(queue, "waiting")) == [f"{n:04}" for n in range(700) if n != 3]
-    assert await listed(queue, "cancelled") == ["0003"]
-    assert await listed(queue, "failed") == []
-
-
 async def test_each_cancel_has_a_word_of_its_own(queue: Queue) -> None:
     await queue.enqueue(1, id="waiting")
     await queue.enqueue(1, id="active", priority=1)
@@ -250,32 +215,6 @@ async def test_what_is_forgotten_is_gone(queue: Queue) -> None:
     assert await queue.forget("a") is False
 
 
-async def test_a_paused_queue_gives_nothing(queue: Queue) -> None:
-    await queue.enqueue(1)
-    await queue.pause()
-    async with queue.receive(wait=0) as claims:
-        assert [claim async for claim in claims] == []
-    await queue.resume()
-    async with claimed(queue) as claim:
-        assert claim.data == 1
-
-
-async def test_max_active_is_exact(queue: Queue) -> None:
-    await queue.configure(max_active=1)
-    await queue.enqueue_many([1, 2])
-    async with claimed(queue), queue.receive(wait=0) as claims:
-        assert [claim async for claim in claims] == []
-
-
-async def test_prune_removes_what_has_expired(queue: Queue) -> None:
-    for n in range(3):
-        await queue.enqueue(n, retention=0)
-        async with claimed(queue) as claim:
-            await claim.complete()
-
-    assert (await queue.prune()).outcomes == 3
-
-
 async def test_a_handed_off_job_is_finished_from_elsewhere(queue: Queue) -> None:
     ticket = await queue.enqueue(1, id="a")
     async with claimed(queue) as claim:
@@ -297,16 +236,6 @@ async def test_a_handed_off_job_may_fail_elsewhere(queue: Queue) -> None:
     assert status is not None
     assert status.error is not None
     assert (status.state, status.error.message) == ("failed", "lost")
-
-
-async def test_a_queue_has_its_own_serde(app: Dibs) -> None:
-    queue = app.queue("packed", serde=MessagePackSerde())
-    ticket = await queue.enqueue({"raw": b"\xff"})
-    async with claimed(app.queue("packed")) as claim:
-        assert claim.data == {"raw": b"\xff"}
-        await claim.complete(b"\xfe")
-
-    assert await ticket.result(0) == b"\xfe"
 
 
 async def test_a_fail_queue_is_read_as_its_queue_is(app: Dibs) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dibs import LeaseLost, Queue, Retention
+from dibs import LeaseLost, Queue
 from tests.client.manual_claims import claimed
 
 STATES: tuple[Any, ...] = ("waiting", "active", "blocked", "completed", "failed", "cancelled")
@@ -52,17 +52,6 @@ async def test_an_active_job_stays_and_ends_as_usual(any_queue: Queue) -> None:
 
 async def fill_waiting(queue: Queue) -> None:
     await queue.enqueue_many([1, 2])
-
-
-async def test_an_active_job_keeps_its_former_outcome(any_queue: Queue) -> None:
-    await any_queue.enqueue(1, id="a", retention=Retention(completed=60))
-    async with claimed(any_queue) as claim:
-        await claim.complete()
-    await any_queue.enqueue(2, id="a")
-    async with claimed(any_queue):
-        await any_queue.clear()
-
-        assert await left(any_queue) == {"active": ["a"], "completed": ["a"]}
 
 
 async def test_running_removes_active_jobs_too(any_queue: Queue) -> None:

@@ -16,7 +16,6 @@ from dibs import (
     Queue,
     Reject,
     Retention,
-    Update,
     WaitTimeout,
 )
 from dibs.client.connection import outcome_wait
@@ -93,14 +92,6 @@ async def test_an_outcome_that_is_not_kept(queue: Queue) -> None:
     assert (await ticket.status()).state == "not_kept"
 
 
-async def test_nothing_is_known_of_an_id_that_was_forgotten(queue: Queue) -> None:
-    ticket = await queue.enqueue(1, id="a")
-    await queue.forget("a")
-
-    with pytest.raises(OutcomeNotKept):
-        await ticket.result(0)
-
-
 async def test_a_successor_is_not_done_when_the_run_before_it_is(queue: Queue) -> None:
     first = await queue.enqueue(1, id="a")
     async with claimed(queue) as claim:
@@ -117,27 +108,6 @@ async def test_a_successor_is_not_done_when_the_run_before_it_is(queue: Queue) -
     assert await second.result(0) == "second"
     with pytest.raises(OutcomeNotKept):
         await first.result(0)
-
-
-async def test_a_dropped_successor_was_cancelled_though_its_id_completed(queue: Queue) -> None:
-    first = await queue.enqueue(1, id="a")
-    async with claimed(queue) as claim:
-        second = await queue.enqueue(2, id="a")
-        assert await second.cancel() == "cancelled"
-        await claim.complete("first")
-
-    assert await first.result(0) == "first"
-    with pytest.raises(JobCancelled):
-        await second.result(0)
-
-
-async def test_an_update_that_was_folded_in_ends_with_the_job_it_went_into(queue: Queue) -> None:
-    first = await queue.enqueue(1, id="a")
-    second = await queue.enqueue(2, id="a", on_conflict=Update(data=False))
-    async with claimed(queue) as claim:
-        await claim.complete(claim.data)
-
-    assert [await first.result(0), await second.result(0)] == [1, 1]
 
 
 async def test_a_duplicate_waits_for_what_it_is_a_duplicate_of(queue: Queue) -> None:
@@ -158,13 +128,6 @@ async def test_a_rejected_enqueue_of_what_is_done_has_its_outcome(queue: Queue) 
 
     assert again.verdict == "completed"
     assert await again.result(0) == "before"
-
-
-async def test_a_repeat_with_the_same_key_has_the_same_ticket(queue: Queue) -> None:
-    first = await queue.enqueue(1, id="a", request_key="k")
-    second = await queue.enqueue(1, id="a", request_key="k")
-
-    assert (second.verdict, second.revision, second.repeated) == ("queued", first.revision, True)
 
 
 async def test_a_repeat_with_a_generated_id_gets_the_ticket_of_the_first(queue: Queue) -> None:
@@ -284,27 +247,3 @@ async def test_a_deadline_of_the_start_is_stored_with_the_job(queue: Queue) -> N
     assert {"start_by": at} == exact.limits
     assert timedelta(seconds=299) < relative - before < timedelta(seconds=360)
     assert {"start_by": None} == none.limits
-
-
-async def test_attributes_outlive_the_end_and_can_be_amended(queue: Queue) -> None:
-    await queue.enqueue(1, id="a", attributes={"of": "ada", "n": 1})
-    async with claimed(queue) as claim:
-        await claim.complete()
-    amended = await queue.amend("a", attributes={"n": 2})
-    status = await queue.get("a")
-
-    assert "amended" == amended
-    assert status is not None
-    assert ("completed", None, {"of": "ada", "n": 2}) == (status.state, status.data, status.attributes)
-
-
-async def test_the_log_has_results_of_the_configured_length(queue: Queue) -> None:
-    await queue.configure(log_results=10)
-    for result in ("short", "x" * 20, None):
-        await queue.enqueue(1)
-        async with claimed(queue) as claim:
-            await claim.complete(result)
-    async with asyncio.timeout(60), queue.events("") as events:
-        results = [(await anext(events)).result for _ in range(3)]
-
-    assert ["short", None, None] == results

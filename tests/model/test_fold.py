@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dibs.model import fold
-from dibs.model.job import NO_DATA, Error, Job, JobData, NewJob, Successor
+from dibs.model.job import Error, Job, JobData, NewJob, Successor
 from dibs.model.requests import RunAtRule, Update
 
 RULES: tuple[RunAtRule, ...] = ("always", "never", "later", "earlier")
@@ -108,34 +108,6 @@ def test_any_sequence_of_rules_is_a_clamp(rules: list[tuple[RunAtRule, int]], st
     assert expected == fold.clamp(start, lo, hi)
 
 
-@given(lists)
-def test_the_fold_has_the_room_of_one_update(items: list[Entry]) -> None:
-    """A fold keeps the seq of the first update that creates, the range of all, and their number."""
-    successor = folded(items)
-    creating = [later for later, item in enumerate(items) if item[0].create]
-
-    assert (100, 99 + len(items), len(items)) == (successor.first, successor.revision, successor.enqueues)
-    assert successor.seq == (100 + creating[0] if creating else 0)
-    assert successor.enqueued_at == 50 + (creating[0] if creating else 0)
-
-
-@given(lists)
-def test_a_list_that_creates_nothing_has_no_data_and_joins_its_run(items: list[Entry]) -> None:
-    """The time of an update-only request shows in no job of an empty id."""
-    successor = folded([(Update(run_at=how.run_at, create=False), b"", 0, at) for how, _, _, at in items])
-    ended = fold.joined_range(returned(), successor)
-
-    assert (NO_DATA, 0, 0, False) == (successor.data, successor.run_at, successor.seq, successor.creates)
-    assert (2, 99 + len(items), 2 + len(items)) == (ended.first, ended.revision, ended.enqueues)
-
-
-def test_a_successor_that_creates_keeps_its_range_at_an_end() -> None:
-    successor = fold.start_successor(new_job(b"", 0), Update(), 9, 50, 100)
-
-    assert returned() == fold.joined_range(returned(), successor)
-    assert returned() == fold.joined_range(returned(), None)
-
-
 def test_a_memo_goes_with_the_data_that_it_belongs_to() -> None:
     """An update that replaces data drops the memo of the job that comes back; another update keeps it."""
     job = replace(returned(), data=JobData(payload=b"old", memo=b"page 7"))
@@ -145,13 +117,3 @@ def test_a_memo_goes_with_the_data_that_it_belongs_to() -> None:
     assert b"page 7" == fold.job_after_return(job, keeps).data.memo
     assert fold.job_after_return(job, replaces).data.memo is None
     assert fold.job_after_end("a", keeps).data.memo is None
-
-
-def test_an_update_without_data_leaves_the_returning_payload_alone() -> None:
-    """The newest update with data=True replaces the data; without such an update the data stays."""
-    quiet = Update(data=False, run_at="never")
-    successor = fold.start_successor(new_job(b"new", 0), quiet, 9, 50, 100)
-
-    assert b"old" == fold.job_after_return(returned(), successor).data.payload
-    assert b"new" == fold.job_after_end("a", successor).data.payload
-    assert 5 == fold.job_after_return(returned(), successor).attempts

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from dibs.errors import NotRunning, Refused
-from dibs.model.job import Job, NewJob, Slot
-from dibs.model.requests import Complete, EnqueueRequest, Release, RetryLater, Settlement
+from dibs.model.job import NewJob
+from dibs.model.requests import EnqueueRequest
 from dibs.storage.indexed import enqueueing
 from dibs.storage.indexed.index import Index
 from dibs.storage.memory import MemoryStorage, temporary_url
@@ -160,66 +159,6 @@ def no_waiter_is_left(storage: MemoryStorage) -> bool:
 
 
 # -- threads -----------------------------------------------------------------------------------------
-
-
-class Hammer(threading.Thread):
-    """A thread with an event loop that enqueues, claims and settles a few ids at random."""
-
-    def __init__(self, place: str, name: str, running: Counter[str], faults: list[str]) -> None:
-        super().__init__(name=name)
-        self.place, self.running, self.faults = place, running, faults
-        self.enqueued = self.started = 0
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._hammer())
-        except BaseException as error:  # noqa: BLE001 - a thread's error would be lost
-            self.faults.append(f"{self.name}: {error!r}")
-
-    async def _hammer(self) -> None:
-        async with open_storage(self.place) as storage:
-            lease = (await storage.grant(["q"], LONG, self.name)).lease
-            for turn in range(150):
-                await storage.enqueue("q", [request("abc"[turn % 3])])
-                self.enqueued += 1
-                for job in (await storage.claim("q", lease, 2)).jobs:
-                    self._begin(job)
-                    how = (Complete(), RetryLater(), Release())[turn % 3]
-                    self.running[job.id] -= 1
-                    assert job.run is not None
-                    [told] = await storage.settle(
-                        "q", [Settlement(id=job.id, fence=job.run.fence, action=how)]
-                    )
-                    if told.status not in ("done", "returned"):
-                        self.faults.append(f"{job.id}: {told.status} by its only holder")
-
-    def _begin(self, job: Job) -> None:
-        self.started += 1
-        self.running[job.id] += 1
-        if self.running[job.id] != 1:
-            self.faults.append(f"{job.id} runs {self.running[job.id]} times")
-
-
-async def test_eight_threads_on_three_ids_never_run_one_twice_and_lose_none() -> None:
-    """Each thread has its own event loop."""
-    faults: list[str] = []
-    hammers = [Hammer("memory:hammered", f"t{n}", Counter(), faults) for n in range(8)]
-    shared: Counter[str] = Counter()
-    for hammer in hammers:
-        hammer.running = shared
-        hammer.start()
-    for hammer in hammers:
-        hammer.join()
-    async with open_storage("memory:hammered") as storage:
-        counts = (await storage.counts(["q"]))["q"]
-        slots = await storage.get("q", list("abc"))
-        left = await drained(storage)
-
-    assert [] == faults
-    assert sum(hammer.started for hammer in hammers) > 100
-    assert (0, 0) == (counts.active, counts.blocked)
-    assert counts.waiting == len(left) == sum(slot.current is not None for slot in slots)
-    assert all(slot != Slot() for slot in slots)
 
 
 async def drained(storage: Any) -> list[str]:

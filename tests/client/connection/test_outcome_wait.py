@@ -42,16 +42,6 @@ async def test_a_waiter_is_woken_by_the_end(queue: Queue) -> None:
         assert await waiter == "done"
 
 
-async def test_each_of_many_waiters_gets_its_own_result(queue: Queue) -> None:
-    tickets = await queue.enqueue_many(range(50))
-    waiters = [asyncio.create_task(ticket.result(30)) for ticket in tickets]
-    async with queue.receive(max_jobs=7, wait=0) as claims:
-        async for claim in claims:
-            await claim.complete(claim.data * 2)
-
-    assert await asyncio.gather(*waiters) == [number * 2 for number in range(50)]
-
-
 async def test_a_lost_wake_up_costs_latency_and_not_the_result(
     queue: Queue, app: Dibs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from dibs import (
     OutcomeNotKept,
     OutcomeUnknown,
     Queue,
-    Reject,
     StorageUnavailable,
     Ticket,
     WaitTimeout,
@@ -126,59 +125,6 @@ async def test_the_first_wait_of_a_client_sees_an_end_before_its_subscription(
             result, _ = await asyncio.gather(ticket.result(SOON * 2), claim.complete("done"))
 
     assert result == "done"
-
-
-async def test_an_id_that_is_active_or_completed_already(any_queue: Queue) -> None:
-    await any_queue.enqueue("first", id="a")
-    async with asyncio.timeout(SOON):
-        async with claimed(any_queue) as claim:
-            same = await any_queue.enqueue("ignored", id="a", on_conflict=Reject())
-            after = await any_queue.enqueue("second", id="a")
-            waiters = [asyncio.create_task(ticket.result(SOON)) for ticket in (same, after)]
-            await asyncio.sleep(0)
-            await claim.complete("of the first")
-            assert await waiters[0] == "of the first"
-        async with claimed(any_queue) as claim:
-            await claim.complete("of the second")
-        assert await waiters[1] == "of the second"
-        done = await any_queue.enqueue("ignored", id="a", on_conflict=Reject())
-
-        assert (same.verdict, after.verdict, done.verdict) == ("duplicate", "blocked", "completed")
-        assert await done.result(0) == "of the second"
-
-
-async def test_who_waited_too_long_may_wait_again_for_the_job_that_went_on(any_queue: Queue) -> None:
-    ticket = await any_queue.enqueue(1, id="a")
-    async with claimed(any_queue) as claim:
-        with pytest.raises(WaitTimeout):
-            await ticket.result(0.05)
-        assert (await ticket.status()).state == "active"
-        await claim.complete("late")
-
-    assert await ticket.result(SOON) == "late"
-
-
-async def test_what_has_expired_is_told_as_not_kept(any_queue: Queue) -> None:
-    ticket = await any_queue.enqueue(1, retention=0.001)
-    async with claimed(any_queue) as claim:
-        await claim.complete("gone")
-    async with asyncio.timeout(SOON):
-        while (await ticket.status()).state != "not_kept":  # noqa: ASYNC110 - time does it
-            await asyncio.sleep(0.001)
-
-    with pytest.raises(OutcomeNotKept):
-        await ticket.result(SOON)
-
-
-@pytest.mark.parametrize(
-    "result", [None, False, 0, "", [], {}, "x" * 1_000_000], ids=lambda one: repr(one)[:9]
-)
-async def test_any_result_is_one(any_queue: Queue, result: Any) -> None:
-    ticket = await any_queue.enqueue(1)
-    async with claimed(any_queue) as claim:
-        await claim.complete(result)
-
-    assert await ticket.result(SOON) == result
 
 
 class Census:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from typing import Any
 
 import pytest
 
-from dibs import Dibs, Queue, Retention
+from dibs import Queue, Retention
 
 
 class Text(str):
@@ -69,39 +68,6 @@ async def test_settings_of_a_job(any_queue: Queue, settings: dict[str, Any]) -> 
     if "attributes" in settings:
         assert {"who": "ada", "n": [1, 1.5, "ada"]} == status.attributes
         assert {str} == set(map(type, status.attributes))
-
-
-async def test_one_call_does_not_fail_its_neighbours(any_queue: Queue) -> None:
-    ids = ["a", Text("b"), "c", Name.ADA]
-    tickets = await asyncio.gather(*(any_queue.enqueue(1, id=id, max_retries=Number(2)) for id in ids))
-
-    assert ["a", "b", "c", "ada"] == [ticket.id for ticket in tickets]
-
-
-async def test_calls_by_id(any_queue: Queue) -> None:
-    for id in ("a", "b", "c"):
-        await any_queue.enqueue(1, id=id)
-    found = await any_queue.get(Text("a"))
-
-    assert found is not None
-    assert "waiting" == found.state
-    assert "amended" == await any_queue.amend(
-        Text("a"), priority=Number(4), attributes={Text("k"): Text("v")}
-    )
-    assert "cancelled" == await any_queue.cancel(Text("a"))
-    assert await any_queue.forget(Text("b"))
-    assert ["cancelled"] == await any_queue.cancel_many([Text("c")])
-
-
-async def test_settings_of_a_queue(any_app: Dibs, any_queue: Queue) -> None:
-    queue = any_app.queue(Text(any_queue.name))
-    level: Any = Text("all")
-    await queue.configure(max_active=Number(3), log_level=level, log_age=Fraction(60.5))
-    await queue.enqueue(1, id="a")
-
-    assert str is type(queue.name)
-    [settings] = [info.settings for info in await any_app.storage.queues() if info.name == any_queue.name]
-    assert (3, "all", 60_500) == (settings.max_active, settings.log_level, settings.log_age)
 
 
 async def test_data(any_queue: Queue) -> None:

@@ -16,16 +16,6 @@ ONLY = Update(create=False)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-async def test_a_waiting_job_is_moved_and_keeps_its_data(any_queue: Queue) -> None:
-    await any_queue.enqueue("data", id="a", priority=5)
-    ticket = await any_queue.enqueue(id="a", run_at=LATER, on_conflict=ONLY)
-    status = await any_queue.get("a")
-
-    assert status is not None
-    assert ("updated", "data", 5, LATER) == (ticket.verdict, status.data, status.priority, status.run_at)
-    assert ticket.revision == status.revision
-
-
 async def test_an_id_without_a_live_job_stays_as_it_is(any_queue: Queue) -> None:
     ticket = await any_queue.enqueue(id="a", on_conflict=ONLY)
 
@@ -50,26 +40,6 @@ async def test_a_completed_outcome_is_not_the_result_of_an_absent_request(any_qu
         await any_queue.enqueue_and_wait(id="a", on_conflict=ONLY)
 
 
-async def test_a_request_key_remembers_that_it_was_absent(any_queue: Queue) -> None:
-    await any_queue.enqueue(id="a", on_conflict=ONLY, request_key="k")
-    await any_queue.enqueue("data", id="a")
-    again = await any_queue.enqueue(id="a", run_at=LATER, on_conflict=ONLY, request_key="k")
-
-    assert ("absent", True) == (again.verdict, again.repeated)
-
-
-async def test_an_update_of_an_active_job_ends_with_its_run(any_queue: Queue) -> None:
-    await any_queue.enqueue("data", id="a")
-    async with claimed(any_queue) as claim:
-        ticket = await any_queue.enqueue(id="a", run_at=LATER, on_conflict=ONLY)
-        pending = await ticket.status()
-        await claim.complete("done")
-
-    assert ("blocked", "blocked", None, None) == (ticket.verdict, pending.state, pending.run_at, pending.data)
-    assert "done" == await ticket.result(0)
-    assert 0 == (await any_queue.counts()).waiting
-
-
 async def test_a_task_is_updated_without_arguments(app: Dibs) -> None:
     task = app.task(queue="q", key="path")(handlers.thumbnail)
     await task.options(id="a").enqueue("p")
@@ -83,16 +53,3 @@ async def test_a_task_is_updated_without_arguments(app: Dibs) -> None:
     assert (["p"], "p") == (status.data["args"], status.key)
     assert status.run_at is not None
     assert status.run_at < LATER
-
-
-async def test_a_follow_up_may_be_an_update(any_queue: Queue) -> None:
-    await any_queue.enqueue(1, id="first")
-    async with claimed(any_queue) as claim:
-        await any_queue.enqueue("data", id="next")
-        then = [any_queue.bind(id=id, run_at=LATER, on_conflict=ONLY) for id in ("next", "never")]
-        await claim.complete(then=then)
-    status = await any_queue.get("next")
-
-    assert status is not None
-    assert LATER == status.run_at
-    assert await any_queue.get("never") is None

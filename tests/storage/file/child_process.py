@@ -111,27 +111,6 @@ async def forget(storage: FileStorage, ids: list[str]) -> str:
     return "done"
 
 
-async def work(storage: FileStorage, log: str) -> int:
-    """Claim and complete jobs until no job waits. Append the begin and end of each run to the file `log`."""
-    file = os.open(log, os.O_WRONLY | os.O_APPEND)
-    lease, done = (await storage.grant(["q"], 600_000, "child")).lease, 0
-    while (await storage.counts(["q"]))["q"].waiting:
-        for job in (await storage.claim("q", lease, 3)).jobs:
-            assert job.run is not None
-            os.write(file, f"begin {job.id} {job.run.fence}\n".encode())
-            os.write(file, f"end {job.id} {job.run.fence}\n".encode())
-            done += await complete(storage, job.id, job.run.fence) == "done"
-    os.close(file)
-    return done
-
-
-async def churn(storage: FileStorage, turns: int) -> str:
-    """Enqueue the same three ids repeatedly, so that other processes find them in every state."""
-    for turn in range(turns):
-        await enqueue(storage, [f"shared-{turn % 3}"])
-    return "done"
-
-
 async def checkpoint(storage: FileStorage) -> str:
     await storage._run_on_thread(storage._write_checkpoint)
     return "done"
@@ -190,8 +169,6 @@ VERBS: dict[str, Callable[..., Any]] = {
         cancel,
         forget,
         fill_disk,
-        work,
-        churn,
         checkpoint,
         checkpoint_is_due,
         least,

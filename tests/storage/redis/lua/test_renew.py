@@ -9,21 +9,6 @@ from tests.storage.redis.lua.single_steps import count_commands
 TTL = 60_000
 
 
-async def test_a_renewal_never_shortens_a_lease(storage: RedisStorage) -> None:
-    granted = await storage.grant(["q"], TTL, "me")
-    renewed = await storage.renew(["q"], granted.lease, 1)
-
-    assert granted.expires_at == renewed["q"].expires_at
-
-
-async def test_a_lease_that_has_ended_is_not_renewed(storage: RedisStorage) -> None:
-    lease = (await storage.grant(["q"], TTL, "me")).lease
-    await storage.drop(["q"], lease, 10)
-
-    for one in (lease, "0" * 32):
-        assert not (await storage.renew(["q"], one, TTL))["q"].alive
-
-
 async def test_one_script_renews_many_queues(storage: RedisStorage, redis_server: RedisServer) -> None:
     """Two scripts for 1,000 queues, with eleven commands for each queue and one for the time."""
     queues = [f"q{n}" for n in range(2 * session.QUEUE_STEP)]

@@ -78,30 +78,6 @@ async def claimed_ids(claim: Awaitable[ClaimResult]) -> list[str]:
     return [job.id for job in (await asyncio.wait_for(claim, EVENT_TIMEOUT)).jobs]
 
 
-async def test_an_enqueue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
-    claim = await blocked_claims.block()
-
-    await blocked_claims.enqueue("a")
-
-    assert ["a"] == await claimed_ids(claim)
-    [slot] = await blocked_claims.storage.get("q", ["a"])
-    assert slot.current is not None
-    assert slot.current.run is not None
-    assert slot.current.run.holder == "blocked_claims"
-
-
-async def test_one_job_releases_one_of_many_blocking_claims(blocked_claims: BlockedClaims) -> None:
-    claims = [await blocked_claims.block() for _ in range(3)]
-
-    await blocked_claims.enqueue("a")
-
-    done, waiting = await asyncio.wait(claims, return_when="FIRST_COMPLETED")
-    assert (1, 2) == (len(done), len(waiting))
-    await blocked_claims.enqueue("b")
-    await blocked_claims.enqueue("c")
-    assert ["a", "b", "c"] == sorted([id for claim in claims for id in await claimed_ids(claim)])
-
-
 async def test_a_claim_that_reaches_its_limit_releases_the_next(blocked_claims: BlockedClaims) -> None:
     """One enqueue of many jobs releases one claim; each claim that reaches its limit releases the next."""
     claims = [await blocked_claims.block(limit) for limit in (2, 1, 5)]
@@ -109,12 +85,6 @@ async def test_a_claim_that_reaches_its_limit_releases_the_next(blocked_claims: 
     await blocked_claims.enqueue(*"abcde")
 
     assert [["a", "b"], ["c"], ["d", "e"]] == sorted([await claimed_ids(claim) for claim in claims])
-
-
-async def test_a_waiting_job_is_claimed_at_once(blocked_claims: BlockedClaims) -> None:
-    await blocked_claims.enqueue("a")
-
-    assert ["a"] == await claimed_ids(blocked_claims.claim(1, CLAIM_TIMEOUT))
 
 
 async def test_resuming_a_queue_releases_a_blocking_claim(blocked_claims: BlockedClaims) -> None:
@@ -144,15 +114,6 @@ async def test_a_blocking_claim_runs_at_its_timeout(blocked_claims: BlockedClaim
 async def test_the_shortest_timeouts_end(blocked_claims: BlockedClaims, timeout: float) -> None:
     """Redis 6.2 rounds a timeout of 1 ms to 0, and 0 blocks for ever: the reply was lost after 10 s."""
     assert [] == await claimed_ids(blocked_claims.claim(1, timeout))
-
-
-async def test_wake_claim_releases_the_claim_with_this_id(blocked_claims: BlockedClaims) -> None:
-    claim, other = await blocked_claims.block(), await blocked_claims.block()
-
-    await blocked_claims.storage.wake_claim("q", "p0")
-
-    assert [] == await claimed_ids(claim)
-    assert not other.done()
 
 
 async def test_wake_claim_before_the_claim_releases_it_too(blocked_claims: BlockedClaims) -> None:

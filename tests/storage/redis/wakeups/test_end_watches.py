@@ -86,13 +86,6 @@ async def test_the_end_of_another_id_does_not_call_back(watched: Watched) -> Non
     assert watched.calls.empty()
 
 
-async def test_an_outcome_that_is_not_kept_calls_back_with_none(watched: Watched) -> None:
-    assert watched.watch("a", await watched.enqueue("a", OutcomeRetention(completed=0)))
-    await watched.end()
-
-    assert await watched.call() is None
-
-
 async def test_a_stopped_watch_does_not_call_back(watched: Watched) -> None:
     stop = watched.watch("a", await watched.enqueue("a"))
     assert stop is not None
@@ -105,14 +98,6 @@ async def test_a_stopped_watch_does_not_call_back(watched: Watched) -> None:
     assert second is not None
     assert watched.calls.empty()
     assert not watched.storage._waits.subscription.end_watches._by_channel  # type: ignore[union-attr]
-
-
-async def test_an_id_that_may_have_ended_is_not_watched(watched: Watched) -> None:
-    revision = await watched.run("a")
-    while watched.watch("a", revision):  # its message may arrive after the reply  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-    assert watched.watch("a", await watched.enqueue("a"))
 
 
 async def test_a_queue_without_a_subscription_is_not_watched(storage: RedisStorage) -> None:
