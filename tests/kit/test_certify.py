@@ -21,7 +21,7 @@ from dibs_conformance.command import certify as verb
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report.call_text import CallRecorder
 from dibs_conformance.sequential import levels as sequential_levels
-from dibs_conformance.sequential.bad_input import check_invalid_input
+from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.examples import run_examples
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import Locations
@@ -71,7 +71,7 @@ async def test_accepted_invalid_input_is_reported(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dibs.model.check_jobs.check_job_data", lambda *_: None)
 
     async with Locations("memory:").open("memory:no-limits", "manual") as storage:
-        met, wrong = await check_invalid_input(storage)
+        met, wrong = await check_bad_calls(storage)
 
     assert met > 70
     assert any("payload above 1 MiB: accepted" in text for text in wrong)

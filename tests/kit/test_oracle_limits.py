@@ -25,7 +25,8 @@ from dibs.storage.memory import MemoryStorage
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle import queue as starts
 from dibs_conformance.oracle.admission import NotLater
-from dibs_conformance.sequential.limit_probes import check_bad_limits, check_waits_under_limits, obeys_limits
+from dibs_conformance.sequential.bad_calls import check_bad_calls
+from dibs_conformance.sequential.limit_probes import check_waits_under_limits, obeys_limits
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs import claim, configure, enqueue, grant, settle
 from tests.kit.mutants.unwoken import MUTED, AlwaysWoken
@@ -171,7 +172,7 @@ async def test_a_storage_without_limits_refuses_them(monkeypatch: pytest.MonkeyP
     locations = Locations("memory:")
 
     async with locations.open(locations.new(), "manual") as storage:
-        tried, wrong = await check_bad_limits(storage)
+        tried, wrong = await check_bad_calls(storage)
 
     assert wrong == []
     assert tried > 30
@@ -183,9 +184,9 @@ async def test_a_storage_that_accepts_bad_limits_is_found(monkeypatch: pytest.Mo
     locations = Locations("memory:")
 
     async with locations.open(locations.new(), "manual") as storage:
-        _, wrong = await check_bad_limits(storage)
+        _, wrong = await check_bad_calls(storage)
 
-    assert any("accepted {'per_key': 0}" in text for text in wrong)
+    assert "configure, per_key=0: accepted, expected Refused for the field" in wrong
 
 
 async def test_a_storage_that_ignores_its_limits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

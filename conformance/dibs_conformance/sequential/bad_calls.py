@@ -1,7 +1,8 @@
 """A probe of promise 8 for every verb: bad input gets the same error everywhere, before anything is written.
 
-The table has a row for each wrong type in the signatures of the protocol, for each bad queue name, and for
-each number outside its range. A row names the error that is expected, and the field that the error must name.
+The table has a row for each wrong type in the signatures of the protocol, for each bad queue name, for each
+number outside its range, and for each value of `bad_input.py`. A row names the error that is expected, and
+the field that the error must name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from dibs.model.results import ExportRecord, SettleAndClaimResult
 from dibs.storage.abilities import ManyQueues
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Storage
-from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW
+from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW, WIDE, bad_actions, bad_input
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
 from dibs_conformance.strategies import full_overrides
 from dibs_conformance.verbs import VERBS
@@ -75,10 +76,14 @@ class BadCall:
     #: The invalid argument or field, such as "requests[1].job.id".
     path: str
     kind: str
+    #: The field that the error must name exactly; "" for any name in `path`.
+    field: str = ""
+    #: The indexes that a BatchRefused must name; empty for any.
+    indexes: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.verb}, {self.path}: {self.kind}"
+        return f"{self.verb}, {self.path}: {self.kind}" if self.path else f"{self.verb}, {self.kind}"
 
     @property
     def is_bad_action(self) -> bool:
@@ -88,32 +93,38 @@ class BadCall:
     @property
     def error(self) -> type[Exception]:
         """The type that the error must have: one bad item of an enqueue is reported in a BatchRefused."""
-        return BATCHES.get(self.verb, Refused) if "[" in self.path else Refused
+        return BATCHES.get(self.verb, Refused) if "[" in self.path or self.indexes else Refused
 
-    @property
-    def fields(self) -> set[str]:
-        """The names that the error may give as its field."""
+    def names(self, error: Refused) -> bool:
+        """Return whether the field of an error is as expected."""
         names = set(re.findall(r"\w+", self.path))
         # The valid job and the valid patch set run_at, and a job may have only one of the two.
         others = {"run_at"} if "delay" in names else set()
-        return names | others | {ITEMS[name] for name in names if name in ITEMS}
+        fields = names | others | {ITEMS[name] for name in names if name in ITEMS}
+        found = set(re.findall(r"\w+", error.field))
+        return error.field == self.field if self.field else not names or bool(fields & found)
 
 
 def bad_calls(good: Mapping[str, Mapping[str, Any]], claims: Capabilities) -> Iterator[BadCall]:
     """Yield the table, verb by verb. `good` has valid arguments for each verb."""
+    rows = list(bad_input(claims, good["serve"]["steps"]))
     for verb, signature in verbs(claims):
         valid = good[verb] if verb in good else good[""]
         names = [name for name in inspect.signature(signature).parameters if name != "self"]
         arguments = {name: valid[name] for name in names if name in valid}
+        for row in rows:
+            if row.verb == verb:
+                changed = {**arguments, **row.arguments}
+                yield BadCall(verb, changed, "", row.kind, row.field, row.indexes)
         for name, wrong in wrong_arguments(signature, valid):
             yield BadCall(verb, {**arguments, name: wrong.argument}, wrong.path, wrong.kind)
         for path, kind, change in out_of_range(arguments):
             yield BadCall(verb, {**arguments, **change}, path, kind)
-    yield from bad_actions(good[""])
+    yield from wrong_actions(good[""])
 
 
-def bad_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
-    """Yield settlements with each other action, with one wrong field."""
+def wrong_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
+    """Yield settlements with actions beyond the limits, and with each other action with one wrong field."""
     error = Error(type="E", message="m", traceback="t", cause=Error(type="C"))
     retention = OutcomeRetention(completed=1)
     actions: tuple[Any, ...] = (
@@ -122,17 +133,16 @@ def bad_actions(good: Mapping[str, Any]) -> Iterator[BadCall]:
         RetryLater(delay=1, error=error),
         Release(delay=1),
     )
-    lost, held = good["settlements"]
+    rows = [("settlements[1].action", name, action) for name, action in bad_actions()]
     for action in actions:
         path = f"settlements[1].action, {type(action).__name__}"
-        for wrong in wrong_values(path, SettleAction, action):
-            settlements = [lost, replaced(held, "action", wrong.argument)]
-            yield BadCall(
-                "settle",
-                {"queue": "q", "settlements": settlements, "now": NOW},
-                wrong.path,
-                wrong.kind,
-            )
+        rows += [
+            (wrong.path, wrong.kind, wrong.argument) for wrong in wrong_values(path, SettleAction, action)
+        ]
+    lost, held = good["settlements"]
+    for path, kind, action in rows:
+        settlements = [lost, replaced(held, "action", action)]
+        yield BadCall("settle", {"queue": "q", "settlements": settlements, "now": NOW}, path, kind)
 
 
 def verbs(claims: Capabilities) -> Iterator[tuple[str, Any]]:
@@ -186,15 +196,17 @@ class BadCallWorld:
     async def prepare(cls, storage: Storage) -> BadCallWorld:
         """Create the active jobs `held` and `handed`, `failed` with an outcome, and `seen`, which waits."""
         await storage.configure("q", SettingsPatch(log_level="all"), now=NOW)
-        ids = ("held", "handed", "failed")
-        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=NOW)
+        wide = JobData(attributes=WIDE)
+        new = [NewJob(id="held"), NewJob(id="handed"), NewJob(id="failed", data=wide)]
+        await storage.enqueue("q", [EnqueueRequest(job=job) for job in new], now=NOW)
         lease = (await storage.grant(["q"], TTL, "kit", now=NOW)).lease
         jobs = {job.id: job for job in (await storage.claim("q", lease, 3, now=NOW)).jobs}
         fences = {id: job.run.fence for id, job in jobs.items() if job.run is not None}
         ends: dict[str, SettleAction] = {"handed": HandOff(), "failed": Fail(error=Error(type="E"))}
         settled = [Settlement(id=id, fence=fences[id], action=action) for id, action in ends.items()]
         await storage.settle("q", settled, now=NOW)
-        await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="seen", run_at=NOW + TTL))], now=NOW)
+        seen = NewJob(id="seen", run_at=NOW + TTL, data=wide)
+        await storage.enqueue("q", [EnqueueRequest(job=seen)], now=NOW)
         records = {record.id: record for record in (await storage.export("q")).records}
         good = valid_arguments(lease, fences["held"], jobs["handed"].revision, records["held"])
         return cls(storage, good)
@@ -256,8 +268,10 @@ def error_fits(call: BadCall, error: Exception) -> bool:
     if call.is_bad_action or type(error) is not call.error:
         return False
     first = error.exceptions[0] if isinstance(error, BatchRefused) else error
-    named = first.field if isinstance(first, Refused) else ""
-    return bool(call.fields & set(re.findall(r"\w+", named)))
+    if call.indexes and isinstance(error, BatchRefused):
+        found = tuple(one.index for one in error.exceptions if isinstance(one, Refused))
+        return found == call.indexes
+    return isinstance(first, Refused) and call.names(first)
 
 
 def describe(error: Exception) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
-from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, QueueStep, SettingsPatch, Settlement
 from dibs.model.results import ClaimResult
@@ -33,34 +32,11 @@ class ServingStorage(Storage, ManyQueues, BlockingClaims, Protocol):
 
 
 async def check_serve(storage: Storage) -> tuple[int, list[str]]:
-    """Serve several queues: bad steps, a step without a claim, and steps that must not touch each other."""
+    """Serve several queues: a step without a claim, and steps that must not touch each other."""
     serving = cast("ServingStorage", storage)
-    checks = (refuses_bad_steps, claims_by_limit, separates_queues, serves_many, serves_wide_steps)
+    checks = (claims_by_limit, separates_queues, serves_many, serves_wide_steps)
     wrong = [text for check in checks for text in await check(serving)]
     return len(checks), wrong
-
-
-async def refuses_bad_steps(storage: ServingStorage) -> list[str]:
-    """Send no step, two steps of a queue, and too many steps. No run of them may end."""
-    lease = await grant(storage, "bad")
-    [run] = await enqueue_and_claim(storage, "bad", lease)
-    good = QueueStep("bad", [run], 1)
-    tries: dict[str, Sequence[QueueStep]] = {
-        "no step": [],
-        "two steps of one queue": [good, QueueStep("new"), QueueStep("bad")],
-        "1,001 steps": [good, *(QueueStep(f"new {number}") for number in range(MOST_STEPS))],
-    }
-    wrong = []
-    for name, steps in tries.items():
-        try:
-            await storage.serve(steps, lease, now=NOW)
-            wrong.append(f"serve with {name} was accepted")
-        except Refused as refused:
-            wrong += (
-                [] if "steps" in refused.field else [f"serve with {name}: the error has no field `steps`"]
-            )
-    [slot] = await storage.get("bad", ["a"], now=NOW)
-    return wrong + ([] if slot.current else ["a refused serve settled the run of its first step"])
 
 
 async def claims_by_limit(storage: ServingStorage) -> list[str]:

@@ -26,11 +26,10 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.bad_input import check_invalid_input, check_values_at_limits
+from dibs_conformance.sequential.bad_input import check_values_at_limits
 from dibs_conformance.sequential.end_watches import check_end_watches
 from dibs_conformance.sequential.key_set_calls import check_key_sets
 from dibs_conformance.sequential.limit_probes import (
-    check_bad_limits,
     check_many_jobs_of_full_keys,
     check_waits_under_limits,
 )
@@ -173,12 +172,6 @@ PROBES = (
         check_long_log,
     ),
     Probe(
-        "invalid input is refused completely",
-        "4, Limits",
-        "A value beyond a limit is refused before the storage writes.",
-        check_invalid_input,
-    ),
-    Probe(
         "every verb refuses bad arguments",
         "4.8",
         "An argument of a wrong type or outside its range gets the same error from every storage, before "
@@ -254,13 +247,6 @@ PROBES = (
         wake_up_outcomes,
     ),
     Probe(
-        "bad limits are refused",
-        "4, Limits",
-        "A limit outside its range is refused before anything is written. A storage without the capability "
-        "`limits` refuses each limit.",
-        check_bad_limits,
-    ),
-    Probe(
         "a full key holds up no other job",
         "2, Keys and limits",
         "A claim takes the admitted jobs in order, however many jobs of full keys stand before them.",
@@ -277,7 +263,7 @@ PROBES = (
     Probe(
         "a step leaves the other queues alone",
         "3, Many queues",
-        "A serve with bad steps changes no queue. A step has the results of a settle_and_claim of its queue, "
+        "A step of a serve has the results of a settle_and_claim of its queue, "
         "whatever the state of the other queues is.",
         check_serve,
         needs="many_queues",

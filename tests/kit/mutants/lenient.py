@@ -150,7 +150,7 @@ LENIENT: Final[dict[type[Lenient], str]] = {
     BoolIsNumber: "reap, limit: True: accepted",
     LimitIsCut: "prune, limit: 9007199254740993: accepted",
     NumberIsText: "cancel, ids[1]: a number: accepted",
-    OtherError: "amend, queue: None: TypeError",
+    OtherError: "amend, priority 1001: TypeError",
     OtherField: "grant, queues: None: Refused for 'arguments'",
     ForgetsHalf: "forget: all bad input was refused, but the storage changed",
     RenewsHalf: "renew: a refused call with a second, bad queue renewed",

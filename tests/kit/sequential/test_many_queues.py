@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from dibs.model.requests import QueueStep
 from dibs.model.results import SettleAndClaimResult
 from dibs.storage import checks
+from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock
 from dibs.storage.registry import open_storage
 from dibs_conformance.sequential import many_queues
+from dibs_conformance.sequential.bad_calls import check_bad_calls
 from dibs_conformance.sequential.many_queues import check_serve, serves_many_queues
 from dibs_conformance.servers import RedisServer
 from dibs_conformance.target import Locations
@@ -26,6 +29,10 @@ Steps = Sequence[QueueStep]
 
 class Serving(Wrapped):
     """A memory storage with a correct `serve`: one settle_and_claim for each step."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return evolve(self._storage.capabilities, many_queues=True)
 
     async def serve(self, steps: Steps, lease: str, *, now: int | None = None) -> list[SettleAndClaimResult]:
         self.check(steps, lease)
@@ -87,7 +94,7 @@ class Claims1000(Serving):
         return await super().one(replace(step, limit=min(step.limit, 1000)), lease, now)
 
 
-BUGS = (WithoutChecks, ClaimsAtLimitZero, InReverse, LosesAllQueues, Serves200, Claims1000)
+BUGS = (ClaimsAtLimitZero, InReverse, LosesAllQueues, Serves200, Claims1000)
 
 
 def opening(kind: type[Serving]) -> Any:
@@ -113,6 +120,16 @@ async def test_a_correct_serve_passes() -> None:
 @pytest.mark.parametrize("kind", BUGS)
 async def test_a_bug_of_serve_is_found(kind: type[Serving]) -> None:
     assert await wrong_results(kind)
+
+
+@pytest.mark.parametrize("kind", [Serving, WithoutChecks])
+async def test_bad_steps_that_are_accepted_are_found(kind: type[Serving]) -> None:
+    locations = Locations(opening(kind))
+    async with locations.open(locations.new(), "manual") as storage:
+        _, wrong = await check_bad_calls(storage)
+
+    found = [name for name in ("no step", "two steps of a queue", "1,001 steps") if name in "\n".join(wrong)]
+    assert found == ([] if kind is Serving else ["no step", "two steps of a queue", "1,001 steps"])
 
 
 async def test_a_storage_without_the_verb_has_no_such_capability() -> None:
