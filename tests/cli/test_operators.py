@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dibs.cli import failed_jobs
 from dibs.model.job import Error, NewJob
-from dibs.model.requests import EnqueueRequest, Fail, HandOff, Settlement
+from dibs.model.requests import EnqueueRequest, Fail, HandOff, RetryLater, Settlement
 from dibs.model.worker_record import WorkerState
 from dibs.storage.protocol import Storage
 from dibs.version import VERSION
@@ -23,14 +23,15 @@ from tests.cli.test_json_output import SHAPES, differences
 Work = Callable[[Storage], Coroutine[Any, Any, None]]
 
 
-def failed(queue: str, *ids: str, error: str = "OSError") -> Work:
-    """Return a step that enqueues jobs and lets them fail with a type of error."""
+def failed(queue: str, *ids: str, error: str = "OSError", retried: bool = False) -> Work:
+    """Return a step that enqueues jobs and lets a run of each fail with a type of error, for good or not."""
 
     async def work(storage: Storage) -> None:
         await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids])
         lease = (await storage.grant([queue], 60_000, "test")).lease
         jobs = (await storage.claim(queue, lease, len(ids))).jobs
-        action = Fail(error=Error(type=error, message=f"no {error}"))
+        found = Error(type=error, message=f"no {error}")
+        action = RetryLater(delay=3_600_000, error=found) if retried else Fail(error=found)
         await storage.settle(
             queue,
             [Settlement(id=job.id, fence=job.run.fence if job.run else 0, action=action) for job in jobs],
@@ -63,6 +64,51 @@ def test_failures_are_grouped_by_error_and_queue(broken: Shell) -> None:
     assert (3, {"a", "b", "c", "d"}) == (len(groups[0]["ids"]), {*groups[0]["ids"], "a", "b", "c", "d"})
     assert "no OSError" == groups[0]["message"]
     assert groups[0]["oldest"] <= groups[0]["newest"]
+
+
+def test_an_outage_shows_while_all_its_jobs_are_retried(shell: Shell) -> None:
+    in_storage(shell, failed("emails", *"abcdef", error="shop.Down", retried=True))
+    [group] = shell.json("failures")["failures"]
+    counts = shell.json("counts")["queues"]["emails"]
+
+    assert ("shop.Down", 0, 6, "no shop.Down") == tuple(
+        group[name] for name in ("error", "failed", "retrying", "message")
+    )
+    assert (None, None, 3) == (group["oldest"], group["newest"], len(group["ids"]))
+    assert (6, 6, 6, 0) == tuple(counts[name] for name in ("waiting", "scheduled", "retrying", "failed"))
+
+
+def test_failed_and_retrying_jobs_with_an_error_are_one_group(broken: Shell) -> None:
+    in_storage(broken, failed("reports", "g", "h", error="httpx.ConnectError", retried=True))
+    screen = run_in_terminal(broken, "failures")
+
+    assert [(4, 0), (1, 2), (1, 0)] == [
+        (group["failed"], group["retrying"]) for group in broken.json("failures")["failures"]
+    ]
+    assert "retrying" in screen.text
+    assert 80 >= max(map(len, screen.lines))
+
+
+def test_the_number_of_retrying_jobs_that_were_not_read_is_an_estimate(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failed_jobs, "BATCH_SIZE", 4)
+    in_storage(shell, failed("emails", *map(str, range(10)), retried=True))
+
+    assert [10] == [group["retrying"] for group in shell.json("failures")["failures"]]
+
+
+def test_the_table_of_counts_has_retrying_jobs_and_fits_a_terminal(shell: Shell) -> None:
+    in_storage(shell, failed("emails", "a", "b"))
+    without = run_in_terminal(shell, "counts")
+    in_storage(shell, failed("emails", "c", "d", retried=True))
+    screen = run_in_terminal(shell, "counts")
+
+    assert "retrying" not in without.text
+    assert ["queue", "waiting", "scheduled", "retrying", "active", "completed", "failed"] == screen.lines[
+        0
+    ].split()
+    assert 80 >= max(map(len, screen.lines))
 
 
 def test_failures_of_one_queue(broken: Shell) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from dibs.app import Dibs
 from dibs.doctor import Finding, Report, checks, examination, examine, examine_open
-from dibs.model.job import JobData, NewJob, Outcome, OutcomeRetention, Slot
-from dibs.model.requests import EnqueueRequest, SettingsPatch
+from dibs.model.job import Error, JobData, NewJob, Outcome, OutcomeRetention, Slot
+from dibs.model.requests import EnqueueRequest, RetryLater, SettingsPatch, Settlement
 from dibs.model.results import ExportRecord
 from dibs.model.worker_record import WorkerState
 from dibs.storage.protocol import Storage
@@ -92,6 +92,34 @@ async def test_due_jobs_that_nobody_serves_are_found(any_url: str) -> None:
 
     assert [("queue-not-served", "mistyped"), ("queue-not-served", "starting")] == subjects(report)
     assert "2 due jobs wait, and none of 2 live workers serves them" == report[0].found
+
+
+async def test_a_queue_whose_runs_fail_is_found_while_its_jobs_are_retried(any_url: str) -> None:
+    async with open_storage(any_url) as storage:
+        await put_record(storage, "dead", "flaky", "mixed")
+        await retry_later(storage, "dead", 12, "shop.Down")
+        await enqueue(storage, "dead", "due-1", "due-2")
+        # The jobs that are due later do not count.
+        await enqueue(storage, "dead", *(f"later-{n}" for n in range(50)), delay=3_600_000)
+        # A few retries are no outage: 9 jobs, and 10 of 40.
+        await retry_later(storage, "flaky", 9, "shop.Down")
+        await retry_later(storage, "mixed", 10, "shop.Down")
+        await enqueue(storage, "mixed", *(f"due-{n}" for n in range(30)))
+        report = of_content(await examine_open(storage))
+
+    assert [("runs-fail", "dead")] == subjects(report)
+    assert "12 jobs wait after a run that failed, most of them by shop.Down" == report[0].found
+
+
+async def retry_later(storage: Storage, queue: str, count: int, error: str) -> None:
+    """Enqueue jobs, and let a run of each fail with an error that is retried in a minute."""
+    await enqueue(storage, queue, *(f"retried-{n}" for n in range(count)))
+    lease = (await storage.grant([queue], 60_000, "pod-7")).lease
+    jobs = (await storage.claim(queue, lease, count)).jobs
+    action = RetryLater(delay=60_000, error=Error(type=error, message="secret"))
+    runs = [(job.id, job.run.fence) for job in jobs if job.run is not None]
+    await storage.settle(queue, [Settlement(id=id, fence=fence, action=action) for id, fence in runs])
+    await storage.drop([queue], lease, count)
 
 
 async def test_paused_queues_with_jobs_are_found(any_url: str) -> None:

@@ -8,7 +8,9 @@ from typing import Final
 from attrs import define, field
 
 from dibs.cli.progress import Advance
+from dibs.doctor.retrying import group_retrying
 from dibs.model.job import Error, Outcome
+from dibs.model.results import Counts
 from dibs.storage.protocol import Storage
 
 #: Number of ids that one call of the storage reads or changes.
@@ -19,23 +21,29 @@ MAX_EXAMPLES: Final = 3
 
 @define
 class ErrorTypeGroup:
-    """The failed jobs of one queue with the same type of error. Times are in ms since the epoch."""
+    """The failed and the retrying jobs of one queue with the same type of error.
+
+    The times are those of failed jobs, in ms since the epoch; None if none has failed.
+    """
 
     error: str
     queue: str
-    #: Message of the newest of these failures.
+    #: Message of the newest of these failures; without one, that of the job that came back last.
     message: str
-    oldest: int
-    newest: int
+    oldest: int | None = None
+    newest: int | None = None
     failed: int = 0
+    #: Jobs that wait to run again after this error; an estimate if the queue has more than were read.
+    retrying: int = 0
     #: Ids of the first failures that were read, at most MAX_EXAMPLES.
     ids: list[str] = field(factory=list)
 
     def add(self, id: str, outcome: Outcome) -> None:
         self.failed += 1
-        self.oldest = min(self.oldest, outcome.ended_at)
-        if outcome.ended_at > self.newest:
-            self.newest, self.message = outcome.ended_at, _message(outcome.error)
+        at = outcome.ended_at
+        self.oldest = at if self.oldest is None else min(self.oldest, at)
+        if self.newest is None or at > self.newest:
+            self.newest, self.message = at, _message(outcome.error)
         if len(self.ids) < MAX_EXAMPLES:
             self.ids.append(id)
 
@@ -46,21 +54,32 @@ async def count_failed(storage: Storage, queues: Sequence[str]) -> dict[str, int
     return {name: found.failed for name, found in counts.items() if found.failed}
 
 
-async def group_failures(storage: Storage, queues: Iterable[str], advance: Advance) -> list[ErrorTypeGroup]:
-    """Return the failed jobs by type of error and queue, the largest group first."""
+async def group_failures(
+    storage: Storage, counts: Mapping[str, Counts], advance: Advance
+) -> list[ErrorTypeGroup]:
+    """Return the failed and retrying jobs by type of error and queue, the largest group first.
+
+    All failed jobs are read, and up to BATCH_SIZE retrying ones of each queue.
+    """
     groups: dict[tuple[str, str], ErrorTypeGroup] = {}
     done = 0
-    for queue in queues:
+    for queue, found in counts.items():
+        if not (found.failed or found.retrying):
+            continue
         async for id, outcome in read_failed(storage, queue):
             error = error_type(outcome)
-            if (error, queue) not in groups:
-                groups[error, queue] = ErrorTypeGroup(
-                    error, queue, _message(outcome.error), outcome.ended_at, outcome.ended_at
-                )
-            groups[error, queue].add(id, outcome)
+            group = groups.setdefault((error, queue), ErrorTypeGroup(error, queue, ""))
+            group.add(id, outcome)
             done += 1
             advance(done)
-    return sorted(groups.values(), key=lambda group: (-group.failed, group.error, group.queue))
+        for retried in await group_retrying(storage, queue, found, BATCH_SIZE):
+            message = _message(retried.error)
+            group = groups.setdefault((retried.type, queue), ErrorTypeGroup(retried.type, queue, message))
+            group.retrying = retried.count
+            group.ids += retried.ids[: MAX_EXAMPLES - len(group.ids)]
+    return sorted(
+        groups.values(), key=lambda group: (-group.failed - group.retrying, group.error, group.queue)
+    )
 
 
 async def find_failed_ids(

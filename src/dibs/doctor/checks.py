@@ -12,6 +12,7 @@ import msgspec
 from dibs.client.stored_schedules import UNUSED_LEASE
 from dibs.client.worker_info import WorkerInfo
 from dibs.doctor.facts import Facts
+from dibs.doctor.retrying import group_retrying, is_failing
 from dibs.model.findings import Finding, Rule
 from dibs.model.job import FAIL_SUFFIX, ActiveRun
 from dibs.model.worker_record import WORKERS_QUEUE
@@ -116,6 +117,13 @@ NOT_SERVED: Final = Rule(
     "Start a worker that serves the queue (`dibs worker MODULE:APP`), or correct the name of the queue in "
     "the program that enqueues; `dibs workers` lists the queues that are served.",
 )
+RUNS_FAIL: Final = Rule(
+    "runs-fail",
+    "error",
+    "Runs of the queue fail, and their jobs wait to run again. They count as failed after the last retry.",
+    "`dibs failures QUEUE` shows the errors, also of jobs that are retried. Mend the cause; `dibs pause "
+    "QUEUE` keeps the jobs from using up their retries.",
+)
 PAUSED: Final = Rule(
     "queue-paused",
     "warning",
@@ -158,6 +166,22 @@ def _unserved(facts: Facts) -> Iterator[Finding]:
         if due > 0 and not settings.paused and not is_served:
             live = f"{len(facts.workers)} live workers" if len(facts.workers) != 1 else "the only live worker"
             yield NOT_SERVED.finding(f"{due:,} due jobs wait, and none of {live} serves them", name)
+
+
+#: Queues of which the errors are read.
+MOST_FAILING: Final = 20
+
+
+async def check_runs(storage: Storage, facts: Facts) -> AsyncIterator[Finding]:
+    """Yield a finding for each queue of which a large part of the jobs is retried.
+
+    It names the type of the error. The message is left out, because it may quote what the dashboard hides.
+    """
+    failing = [(name, counts) for name, _, counts in facts.counted() if is_failing(counts)]
+    for index, (name, counts) in enumerate(failing):
+        groups = await group_retrying(storage, name, counts) if index < MOST_FAILING else []
+        cause = f", most of them by {groups[0].type}" if groups and groups[0].type else ""
+        yield RUNS_FAIL.finding(f"{counts.retrying:,} jobs wait after a run that failed{cause}", name)
 
 
 def _paused(facts: Facts) -> Iterator[Finding]:
@@ -206,8 +230,8 @@ SETTINGS: Final = Rule(
     "Deploy the same code to all workers of the queue.",
 )
 RULES: Final = (
-    NOT_SERVED, PAUSED, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED, NOT_READY, VERSIONS,
-    SETTINGS,
+    NOT_SERVED, RUNS_FAIL, PAUSED, HANDLER_MISSING, HANDLER_FAILED, KEPT_FOR_EVER, EXPIRED, NOT_READY,
+    VERSIONS, SETTINGS,
     DIFFERS, LEAD,
 )  # fmt: skip
 

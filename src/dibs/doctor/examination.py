@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
 from attrs import evolve, field, frozen
 
-from dibs.doctor.checks import check_clock, check_leases, check_queues, check_workers
+from dibs.doctor.checks import check_clock, check_leases, check_queues, check_runs, check_workers
 from dibs.doctor.facts import Facts, read_facts
 from dibs.model.findings import SEVERITIES, Finding, Rule
 from dibs.storage.abilities import Diagnosis, ability
@@ -93,7 +93,8 @@ async def _examine_content(storage: Storage, clock: Callable[[], float]) -> Repo
     if facts is None:
         return Report(storage.url, storage.durability, tuple(findings), was_opened=True)
     findings += [*check_queues(facts), *check_workers(facts), *_uncounted(facts)]
-    findings += await bounded("leases", _list_leases(storage, facts)) or ()
+    findings += await bounded("retrying jobs", _all(check_runs(storage, facts))) or ()
+    findings += await bounded("leases", _all(check_leases(storage, facts))) or ()
     return Report(
         storage.url,
         storage.durability,
@@ -104,8 +105,8 @@ async def _examine_content(storage: Storage, clock: Callable[[], float]) -> Repo
     )
 
 
-async def _list_leases(storage: Storage, facts: Facts) -> list[Finding]:
-    return [finding async for finding in check_leases(storage, facts)]
+async def _all(found: AsyncIterable[Finding]) -> list[Finding]:
+    return [finding async for finding in found]
 
 
 def _uncounted(facts: Facts) -> list[Finding]:

@@ -39,7 +39,7 @@ PAGE_SIZE: Final = 1000
 LOCK_POLL_SECONDS: Final = 0.01
 #: Upper bounds of the histograms in seconds: 5 ms to 1 hour.
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
-STATES: Final = get_args(State)
+STATES: Final = (*get_args(State), "retrying")
 ATTEMPT_ENDS: Final = frozenset(get_args(AttemptKind))
 
 
@@ -208,7 +208,7 @@ def _new_histogram(name: str, description: str) -> Histogram:
 
 
 def _jobs_gauge(counts: dict[str, Counts]) -> Metric:
-    """Return the gauge of ids by state. `waiting` includes `scheduled`; `active` includes `handed_off`."""
+    """Return the gauge of ids by state. Scheduled and retrying ids are among the waiting ones."""
     family = GaugeMetricFamily("dibs_jobs", "Ids by state.", labels=("queue", "state"))
     for queue, queue_counts in counts.items():
         for state in STATES:
