@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,9 @@ IMPURE_MODULES = {
     "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 CLOCKS = {"now", "today", "utcnow"}
+
+# A file of the docs, which no wheel contains.
+DOC_PATH = re.compile(r"docs/\w+/[\w-]+\.md")
 
 # Exceptions whose text may be empty: messages have it from `summarize_exception`, which then names the type.
 MAY_BE_EMPTY = {
@@ -143,6 +147,24 @@ def lines_with_text(handler: ast.ExceptHandler) -> Iterator[int]:
                 pass
 
 
+def doc_paths(root: Path) -> list[str]:
+    """Return where a text of the program, docstrings apart, names a file of the docs: users have none."""
+    return [
+        f"{module.name}:{line}"
+        for module in read(root / "src").values()
+        for line, text in texts_of(module.tree)
+        if DOC_PATH.search(text)
+    ]
+
+
+def texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a module that are no statements of their own, as docstrings are, with the lines."""
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.lineno, node.value
+
+
 RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
     "no vague file name": (vague_names, "src/dibs/client/utils.py", "x = 1"),
     "no vague folder name": (vague_names, "tests/helpers/one.py", "x = 1"),
@@ -166,6 +188,11 @@ RULES: dict[str, tuple[Callable[[Path], list[str]], str, str]] = {
         empty_reasons,
         "src/dibs/worker/loop.py",
         "try:\n    f()\nexcept TimeoutError as error:\n    log.warning('no answer: %s', error)",
+    ),
+    "no path of the docs in a message": (
+        doc_paths,
+        "src/dibs/cli/main.py",
+        "print('see docs/howto/redis.md')",
     ),
     "no await in the model": (impurities, "src/dibs/model/job.py", "async def f(): ..."),
 }

@@ -327,8 +327,8 @@ class Dibs:
         - `key`: key of each job: the name of a parameter, or a function that takes the arguments of the call
           and returns text, a whole number, or None for no key. Default: no key.
         - `per_key`: jobs of one key that may be active at once over all workers; None is no limit.
-        - `rate`: how often runs may start over all workers, as in Rate(5, per=1); None is no limit.
-        - `key_rate`: how often runs of one key may start, as in Rate(10, per=60); None is no limit.
+        - `rate`: how often runs may start over all workers, as in "5/s" or Rate(5, per=1); None is no limit.
+        - `key_rate`: how often runs of one key may start, as in "10/m" or Rate(10, per=60); None is no limit.
         - `log_results`: longest result that the log keeps, in bytes, at most 4,096; 0 is none.
         - `retention`: how long the queue keeps outcomes: seconds, None for ever, or a Retention. Workers
           write `max_active`, `per_key`, `rate`, `key_rate`, `log_results` and `retention` to the storage when

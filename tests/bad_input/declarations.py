@@ -54,7 +54,7 @@ HANDLERS = rows(
     ("app.task(queue='new', per_key=0)(send)", Refused, "per_key"),
     ("app.task(queue='new', per_key='x')(send)", Refused, "per_key"),
     ("app.task(queue='new', rate=5)(send)", Refused, "rate"),
-    ("app.task(queue='new', key_rate='10/m')(send)", Refused, "key_rate"),
+    ("app.task(queue='new', key_rate='ten a minute')(send)", Refused, "key_rate"),
     ("app.task(queue='new', log_results=4097)(send)", Refused, "log_results"),
     ("app.queue('new').handler(rate=(5, 1))(hook)", Refused, "rate"),
     ("app.task(queue='new', retention='x')(send)", Refused, "retention.completed"),

@@ -46,6 +46,23 @@ def test_a_payload_is_read_from_stdin(shell: Shell) -> None:
     assert [1, 2] == shell.json("show", "q", "a")["current"]["payload"]["value"]
 
 
+def test_a_job_is_enqueued_for_a_time(shell: Shell) -> None:
+    shell.type("enqueue", "q", "1", "--id", "a", "--at", "2040-01-31T09:00:00+01:00")
+
+    assert "2040-01-31T08:00:00.000Z" == shell.json("show", "q", "a")["current"]["run_at"]
+
+
+def test_a_misspelled_queue_is_noticed(shell: Shell) -> None:
+    first = shell.type("enqueue", "emails", "1")
+    again = shell.type("enqueue", "emails", "1")
+    other = shell.type("enqueue", "reports", "1")
+    wrong = shell.type("enqueue", "emials", "1", "--id", "a")
+
+    assert ["", "", ""] == [each.stderr for each in (first, again, other)]
+    assert "did you mean 'emails'?" in wrong.stderr
+    assert (0, "queued emials/a\n") == (wrong.exit_code, wrong.stdout)
+
+
 def test_waiting_includes_scheduled(shell: Shell) -> None:
     shell.type("enqueue", "q", "1", "--delay", "3600")
     shell.type("enqueue", "q", "1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs import Refused
-from dibs.testing import assert_enqueued, using
+from dibs.testing import assert_enqueued, refute_enqueued, using
 from tests.testing import service
 from tests.testing.service import Mail, app
 
@@ -87,10 +87,26 @@ async def test_arguments_that_no_call_has_are_refused() -> None:
             await assert_enqueued(app.queue("q"), args=(1,))
 
 
+async def test_a_job_is_refuted() -> None:
+    async with using(app):
+        await refute_enqueued(service.plain)
+        await service.plain.options(id="a").enqueue(1)
+        await refute_enqueued(service.plain, args=(2,))
+        await refute_enqueued(service.send)
+
+        with pytest.raises(
+            AssertionError, match=r"a job is enqueued in queue 'plain' with args=.*'a' \(waiting\)"
+        ):
+            await refute_enqueued(service.plain, args=(1,))
+
+
 def test_blocking_handles_have_a_blocking_assertion() -> None:
     with using(app):
+        refute_enqueued(service.plain.sync)
         service.plain.sync.enqueue(3)
 
         assert assert_enqueued(service.plain.sync, args=(3,)).args == (3,)
         with pytest.raises(AssertionError):
             assert_enqueued(app.sync.queue("plain"), data=1)
+        with pytest.raises(AssertionError):
+            refute_enqueued(service.plain.sync)

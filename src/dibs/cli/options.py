@@ -36,15 +36,16 @@ class Seconds(click.FloatRange):
             seconds = float(value)
         except ValueError:
             seconds = self._parse_units(value, param, ctx)
-        bounded: float = super().convert(seconds, param, ctx)
+        if self.min is not None and seconds < self.min:
+            self.fail(f"{value!r} is too short; it must be at least {self.min:g} s.", param, ctx)
         try:
-            return duration_seconds("it", bounded)
+            return duration_seconds("it", seconds)
         except Refused as refused:
             self.fail(f"{value!r} is not a valid duration: {refused}.", param, ctx)
 
     def _describe_range(self) -> str:
-        # Without bounds, click describes the range as "x<=None".
-        return "" if self.min is self.max is None else super()._describe_range()
+        # click would write "x>=0", as if x were known.
+        return ""
 
     def _parse_units(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:

@@ -40,10 +40,16 @@ def delay_ms(seconds: float | None) -> int | None:
     return None if seconds is None else duration_ms("--delay", seconds)
 
 
-def parse_time(text: str, name: str) -> int:
-    """Return an ISO 8601 time with a time zone as ms since the epoch."""
+def parse_moment(text: str, name: str) -> datetime:
+    """Return an ISO 8601 time, which must have a time zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"{name} is {text!r}; write a time as 2030-01-31T09:00:00+01:00") from None
-    return epoch_ms(name, moment)
+    epoch_ms(name, moment)
+    return moment
+
+
+def parse_time(text: str, name: str) -> int:
+    """Return an ISO 8601 time with a time zone as ms since the epoch."""
+    return epoch_ms(name, parse_moment(text, name))

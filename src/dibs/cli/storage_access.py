@@ -159,6 +159,13 @@ async def warn_of_new_queue(storage: Storage, queue: str) -> None:
         print_warning(f"queue {queue!r} is new in {storage.url}; {_suggest_name(queue, known)}")
 
 
+async def warn_of_similar_queue(storage: Storage, queue: str) -> None:
+    """Print a warning if the queue is new and has nearly the name of another one, as a misspelled one has."""
+    known = {info.name for info in await storage.queues()}
+    if queue not in known and (similar := get_close_matches(queue, known, 1, 0.8)):
+        print_warning(f"queue {queue!r} is new in {storage.url}; did you mean {similar[0]!r}?")
+
+
 def _suggest_name(name: str, known: Sequence[str]) -> str:
     similar = get_close_matches(name, known, 1)
     return f"did you mean {similar[0]!r}?" if similar else "`dibs show` lists the queues"

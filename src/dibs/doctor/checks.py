@@ -27,14 +27,14 @@ DIFFERS: Final = Rule(
     "Delays and leases are right, since the storage measures them. Absolute times of this machine, such as "
     "run_at, start_by and the ages that commands print, are off by the difference.",
     "Synchronize the clocks of this machine and of the server by NTP. If both are right, the storage has a "
-    "lead, as docs/howto/correct_the_clock.md explains.",
+    'lead, as the guide "Correct the clock" explains.',
 )
 LEAD: Final = Rule(
     "clock-lead",
     "warning",
     "The clock of this machine was ahead once, and the storage goes on from that time: absolute times and "
     "cron ticks come early by the difference.",
-    "docs/howto/correct_the_clock.md says how to end a lead.",
+    'The guide "Correct the clock" says how to end a lead.',
 )
 
 

@@ -46,7 +46,7 @@ def report_lead(storage: str, lead: int) -> None:
         log.warning(
             "the time of %s is %s ahead of its clock: the clock was ahead once, or was set back. Time goes "
             "on from there, and jobs with an absolute run_at start that much too early; "
-            "docs/howto/correct_the_clock.md says how to correct it",
+            "the guide 'Correct the clock' says how to correct it",
             storage,
             timedelta(seconds=round(lead / 1000)),
         )

@@ -1,9 +1,9 @@
-"""`assert_enqueued`: the assertion that a job with given arguments, data or attributes is enqueued."""
+"""`assert_enqueued` and `refute_enqueued`: a job with these arguments or attributes is there, or not."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Literal, overload
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, overload
 
 from attrs import frozen
 
@@ -15,6 +15,8 @@ from dibs.client.sync.queue import BlockingQueue
 from dibs.client.sync.task import BlockingTask
 from dibs.client.task import Task
 from dibs.errors import PermanentError
+
+T = TypeVar("T")
 
 #: Stands for an argument of `assert_enqueued` that is left out, because None is allowed as data.
 NOT_GIVEN: Final[Any] = object()
@@ -70,12 +72,62 @@ def assert_enqueued(
     Returns the status of the first job that matches. Raises AssertionError with the jobs that are enqueued
     instead, Refused for arguments that the task does not take.
     """
-    call = NOT_GIVEN if args is NOT_GIVEN and kwargs is NOT_GIVEN else (args, kwargs)
+    wanted = {"args": args, "kwargs": kwargs, "data": data, "attributes": attributes, "id": id}
+    return _search(_find_or_fail, target, wanted)
+
+
+@overload
+def refute_enqueued(
+    target: Task[..., Any] | Queue,
+    *,
+    args: Sequence[Any] = ...,
+    kwargs: Mapping[str, Any] = ...,
+    data: Any = ...,
+    attributes: Mapping[str, Any] | None = ...,
+    id: str | None = ...,
+) -> Coroutine[Any, Any, None]: ...
+@overload
+def refute_enqueued(
+    target: BlockingTask[..., Any] | BlockingQueue,
+    *,
+    args: Sequence[Any] = ...,
+    kwargs: Mapping[str, Any] = ...,
+    data: Any = ...,
+    attributes: Mapping[str, Any] | None = ...,
+    id: str | None = ...,
+) -> None: ...
+def refute_enqueued(
+    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue,
+    *,
+    args: Sequence[Any] = NOT_GIVEN,
+    kwargs: Mapping[str, Any] = NOT_GIVEN,
+    data: Any = NOT_GIVEN,
+    attributes: Mapping[str, Any] | None = None,
+    id: str | None = None,
+) -> Coroutine[Any, Any, None] | None:
+    """Assert that a queue has no job that `assert_enqueued` would find with these arguments.
+
+    Example: `await refute_enqueued(send, args=("ada@example.org",))`. Without arguments the queue must have
+    no waiting, active or blocked job. A job that has ended is not found.
+
+    Returns None. Raises AssertionError with the first job that matches, Refused for arguments that the task
+    does not take.
+    """
+    wanted = {"args": args, "kwargs": kwargs, "data": data, "attributes": attributes, "id": id}
+    return _search(_find_none_or_fail, target, wanted)
+
+
+def _search(
+    search: Callable[[Criteria], Coroutine[Any, Any, T]],
+    target: Task[..., Any] | Queue | BlockingTask[..., Any] | BlockingQueue,
+    wanted: Mapping[str, Any],
+) -> Coroutine[Any, Any, T] | T:
     if not isinstance(target, BlockingTask | BlockingQueue):
-        return _find_or_fail(_build_criteria(target, call, data, attributes, id))
+        return search(_build_criteria(target, **wanted))
     source, handle = target._source, target._storage_handle  # noqa: SLF001 - the async form, and its storage
-    search = _find_or_fail(_build_criteria(source, call, data, attributes, id))
-    return background_loop.run(handle, "await assert_enqueued(...)", search)
+    return background_loop.run(
+        handle, "await assert_enqueued(...)", search(_build_criteria(source, **wanted))
+    )
 
 
 @frozen
@@ -112,11 +164,14 @@ class Criteria:
 
 def _build_criteria(
     target: Task[..., Any] | Queue,
-    call: tuple[Sequence[Any], Mapping[str, Any]],
+    *,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
     data: Any,
     attributes: Mapping[str, Any] | None,
     id: str | None,
 ) -> Criteria:
+    call = NOT_GIVEN if args is NOT_GIVEN and kwargs is NOT_GIVEN else (args, kwargs)
     queue = target.queue if isinstance(target, Task) else target
     serde = queue._client.serde  # noqa: SLF001 - an assertion reads the payloads of the queue
     return Criteria(
@@ -149,11 +204,22 @@ def _decode_call(queue: Queue, data: Any) -> Any:
 
 
 async def _find_or_fail(wanted: Criteria) -> Status:
-    jobs = [job for state in LIVE_STATES async for job in wanted.queue.list(state)]
+    jobs = await _live_jobs(wanted)
     for job in jobs:
         if wanted.matches(job):
             return job
     raise AssertionError(await _describe_failure(wanted, jobs))
+
+
+async def _find_none_or_fail(wanted: Criteria) -> None:
+    for job in await _live_jobs(wanted):
+        if wanted.matches(job):
+            found = _describe_job(wanted.queue, job)
+            raise AssertionError(f"a job is enqueued in {wanted.describe()}: {found}")
+
+
+async def _live_jobs(wanted: Criteria) -> list[Status]:
+    return [job for state in LIVE_STATES async for job in wanted.queue.list(state)]
 
 
 async def _describe_failure(wanted: Criteria, jobs: Sequence[Status]) -> str:

@@ -31,9 +31,15 @@ def test_a_stored_rate_is_read_back() -> None:
     assert Rate(10, per=0.5, burst=2) == Rate.from_model(StartRate(10, 500, 2))
 
 
-@pytest.mark.parametrize("value", ["5/s", 5, (5, 1), StartRate(5, 1000)], ids=repr)
+@pytest.mark.parametrize("text", ["5/s", "5/1s", "5/1000ms"])
+def test_a_rate_may_be_text(text: str) -> None:
+    assert StartRate(5, 1000) == build_rate("rate", text)
+    assert StartRate(5, 1000, 9) == build_rate("rate", f"{text} burst 9")
+
+
+@pytest.mark.parametrize("value", [5, (5, 1), StartRate(5, 1000)], ids=repr)
 def test_only_a_rate_is_a_rate(value: Any) -> None:
-    with pytest.raises(Refused, match=r"pass a Rate, as in Rate\(10, per=60\)") as refused:
+    with pytest.raises(Refused, match=r"pass Rate\(10, per=60\), text such as '10/m'") as refused:
         build_rate("key_rate", value)
 
     assert "key_rate" == refused.value.field

@@ -29,7 +29,7 @@ MEANINGS: Final = {
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
 @click.option("--priority", type=int, metavar="N", help="New priority, -1000 to 1000. Higher runs first.")
 @click.option(
-    "--delay", type=options.Seconds(), metavar="DURATION", help="Run the job this time from now, as 5m."
+    "--delay", type=options.Seconds(min=0), metavar="DURATION", help="Run the job this time from now, as 5m."
 )
 @click.option("--at", metavar="TIME", help="Run the job at this time, as 2030-01-31T09:00:00+01:00.")
 @click.option("--lease", type=options.Seconds(), metavar="DURATION", help="New least lease of a receiver.")

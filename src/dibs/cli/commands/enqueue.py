@@ -5,9 +5,10 @@ from __future__ import annotations
 import rich_click as click
 
 from dibs.cli import options
+from dibs.cli.errors import UsageError
 from dibs.cli.output import ExitCode, print_json, print_lines
-from dibs.cli.parsing import parse_json, parse_pairs
-from dibs.cli.storage_access import connect
+from dibs.cli.parsing import parse_json, parse_moment, parse_pairs
+from dibs.cli.storage_access import connect, warn_of_similar_queue
 from dibs.client.options.job_settings import JobSettings, build_request
 from dibs.client.options.serde import JSON
 from dibs.model.requests import Reject
@@ -23,10 +24,11 @@ REJECTED = ("duplicate", "completed", "failed")
 @click.option("--id", metavar="ID", help="Id of the job. Default: a generated id.")
 @click.option(
     "--delay",
-    type=options.Seconds(),
+    type=options.Seconds(min=0),
     metavar="DURATION",
     help="Run the job no earlier than this time from now, as 5m.",
 )
+@click.option("--at", metavar="TIME", help="Run the job no earlier than this, as 2030-01-31T09:00:00+01:00.")
 @click.option("--priority", type=int, metavar="N", default=0, help="-1000 to 1000. Higher runs first.")
 @click.option("--key", metavar="KEY", help="Key of the job, for the limits by key. Default: no key.")
 @click.option("--attribute", metavar="NAME=JSON", multiple=True, help="Set an attribute. May be repeated.")
@@ -39,6 +41,7 @@ async def command(
     *,
     id: str | None,
     delay: float | None,
+    at: str | None,
     priority: int,
     key: str | None,
     attribute: tuple[str, ...],
@@ -55,11 +58,15 @@ async def command(
     Example:
         dibs enqueue emails '{"to": "ada"}' --id welcome-42 --url file:./jobs
     """
+    if delay is not None and at is not None:
+        raise UsageError("--delay and --at cannot be used together: use one of them")
     settings: JobSettings = {"priority": priority}
     if id is not None:
         settings["id"] = id
     if delay is not None:
         settings["delay"] = delay
+    if at is not None:
+        settings["run_at"] = parse_moment(at, "--at")
     if key is not None:
         settings["key"] = key
     if attribute:
@@ -68,6 +75,7 @@ async def command(
         settings["on_conflict"] = Reject()
     request = build_request(JSON.encode(parse_json(data, "the payload")), settings)
     async with connect(url, create=True) as storage:
+        await warn_of_similar_queue(storage, queue)
         (answer,) = await storage.enqueue(queue, [request])
     if json:
         print_json(_answer_fields(queue, answer.id or request.job.id, answer))

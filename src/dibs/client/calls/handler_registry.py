@@ -159,12 +159,12 @@ class HandlerSettings(TypedDict, total=False):
     per_key: int | None
     """Jobs of one key that may be active at once over all workers; None is no limit. A worker writes it to
     the storage when it starts. Default: the setting of `queue.configure`."""
-    rate: Rate | None
-    """The rate of starts over all workers, as in `Rate(5, per=1)`; None for no limit. A worker writes it
-    to the storage when it starts. Default: the setting of `queue.configure`."""
-    key_rate: Rate | None
-    """The rate of starts of one key over all workers, as in `Rate(10, per=60)`; None for no limit. A
-    worker writes it to the storage when it starts. Default: the setting of `queue.configure`."""
+    rate: Rate | str | None
+    """The rate of starts over all workers, as in `Rate(5, per=1)` or "5/s"; None for no limit. A worker
+    writes it to the storage when it starts. Default: the setting of `queue.configure`."""
+    key_rate: Rate | str | None
+    """The rate of starts of one key over all workers, as in `Rate(10, per=60)` or "10/m"; None for no limit.
+    A worker writes it to the storage when it starts. Default: the setting of `queue.configure`."""
     log_results: int
     """Longest result that the log of the queue keeps, in bytes; 0 keeps none. A worker writes it to the
     storage when it starts. Default: the setting of `queue.configure`."""

@@ -22,7 +22,8 @@ class Rate:
     """A limit on how often runs start: `starts` in `per` seconds, evenly spread.
 
     `Rate(10, per=60)` starts a run every 6 seconds at most. With `burst=5`, five runs may start at once after
-    a pause. Pass it as `rate` or `key_rate` to `@app.task` or `queue.configure`.
+    a pause. Pass it as `rate` or `key_rate` to `@app.task` or `queue.configure`, which also take it
+    as text: "10/m", or "5/s burst 10".
 
     Raises Refused for a number that a storage would refuse (contract 4, Limits).
     """
@@ -72,12 +73,13 @@ def build_rate(field: str, value: Any) -> StartRate | None:
     """Return the value of a `rate=` or `key_rate=` parameter in ms; None is no limit. Raises Refused."""
     if value is None:
         return None
-    if not isinstance(value, Rate):
+    rate = parse_rate(field, value) if isinstance(value, str) else value
+    if not isinstance(rate, Rate):
         raise Refused(
-            f"{field} is {value!r:.60}; pass a Rate, as in Rate(10, per=60), or None for no limit",
+            f"{field} is {value!r:.60}; pass Rate(10, per=60), text such as '10/m', or None for no limit",
             field=field,
         )
-    return value.to_model()
+    return rate.to_model()
 
 
 def format_rate(rate: StartRate) -> str:
@@ -95,10 +97,10 @@ class QueueSettings(TypedDict, total=False):
     """Most jobs that are active under leases at the same time; None is without limit."""
     per_key: int | None
     """Most jobs of one key that are active under leases at the same time; None is without limit."""
-    rate: Rate | None
-    """The rate at which runs of the queue may start, as in `Rate(5, per=1)`; None for no limit."""
-    key_rate: Rate | None
-    """The rate at which runs of one key may start, as in `Rate(10, per=60)`; None for no limit."""
+    rate: Rate | str | None
+    """The rate at which runs of the queue may start, as in `Rate(5, per=1)` or "5/s"; None for no limit."""
+    key_rate: Rate | str | None
+    """The rate at which runs of one key may start, as in `Rate(10, per=60)` or "10/m"; None for no limit."""
     retention: Retention | Seconds | None
     """Seconds that outcomes are kept, for jobs without a retention; None is for ever."""
     log_level: LogLevel

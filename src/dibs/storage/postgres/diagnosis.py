@@ -33,7 +33,7 @@ OWNER: Final = Rule(
     "error",
     "This role could run code with the rights of the programs that open the storage, so they refuse to.",
     "Give the schema and all in it to one role (`ALTER SCHEMA … OWNER TO`, `REVOKE CREATE ON SCHEMA`), or "
-    "open the storage with `allow_others=1` (docs/howto/postgres-only.md).",
+    "open the storage with `allow_others=1`.",
     blocks=True,
 )
 COMMITS: Final = Rule(
@@ -52,8 +52,7 @@ CONNECTIONS: Final = Rule(
     "postgres-connections",
     "warning",
     "At the limit Postgres refuses connections, and programs raise StorageUnavailable.",
-    "Raise `max_connections`, put a pooler in between, or lower max_connections of the apps "
-    "(docs/howto/poolers_and_failover.md).",
+    "Raise `max_connections`, put a pooler in between, or lower max_connections of the apps.",
 )
 TRANSACTION: Final = Rule(
     "postgres-idle-transaction",

@@ -30,7 +30,7 @@ NO_PERSISTENCE: Final = Rule(
     "redis-no-persistence",
     "warning",
     "A crash or a restart of the server loses accepted jobs.",
-    "Set `appendonly yes`; docs/howto/redis.md explains the settings.",
+    'Set `appendonly yes`; the guide "Redis, a cluster or Valkey" explains the settings.',
 )
 FSYNC_OFF: Final = Rule(
     "redis-fsync-off",
@@ -54,7 +54,7 @@ CONNECTIONS: Final = Rule(
     "redis-connections",
     "warning",
     "At the limit Redis refuses connections, and programs raise StorageUnavailable.",
-    "Raise `maxclients`, or lower max_connections of the apps (docs/howto/redis.md).",
+    "Raise `maxclients`, or lower max_connections of the apps.",
 )
 REPLICA: Final = Rule(
     "redis-replica",

@@ -101,6 +101,6 @@ async def check_rights(servers: Servers, url: str, prefix: str) -> bool:
     if rights.missing:
         raise StorageUnavailable(
             f"{url} does not permit what dibs needs: run ACL SETUSER with the name of this account and "
-            f"{' '.join(rights.missing)} (docs/howto/redis.md has all rights)"
+            f"{' '.join(rights.missing)} (the guide 'Redis, a cluster or Valkey' has all rights)"
         )
     return rights.functions == "permitted"
