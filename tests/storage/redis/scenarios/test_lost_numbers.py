@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from dibs.model.job import NewJob
@@ -26,12 +24,11 @@ def skewed_replica(skew: int) -> RedisServer:
     replica = start_redis()
     replica.environ |= skewed_clock(skew)
     replica.kill()
-    # libfaketime ends about one Redis in twenty while it starts: both intercept calls of the allocator.
-    for _ in range(9):
-        with suppress(ServerUnavailable):
-            replica.start()
-            return replica
-    replica.start()
+    try:
+        replica.start()
+    except ServerUnavailable as error:
+        # jemalloc of Debian's Redis reads the clock before libfaketime is ready.
+        pytest.skip(f"libfaketime cannot start this Redis; set DIBS_REDIS_SERVER=wheel: {error}")
     return replica
 
 
