@@ -35,6 +35,7 @@ LONG: Final = (
     "kit/crashes",
     "kit/history/test_free_run.py",
     "worker/processes/test_fork_server.py",
+    "web/test_command.py",
     "worker/processes/test_isolated_executor.py",
     # Those of the kit and of the server storages.
     "kit/concurrent/test_levels.py::test_file_without_its_lock_is_caught",
@@ -78,6 +79,9 @@ LONG: Final = (
     "storage/redis/network/test_client_settings.py::test_a_client_of_a_cluster_gives_seeds_and_address_map",
     "storage/redis/network/test_cluster.py::test_a_replica_takes_over_for_calls_blocking_claims_and_wake_ups",
     "storage/redis/network/test_cluster.py::test_calls_and_wake_ups_go_on_after_the_only_seed_left_the_cluster",
+    # Thousands of requests, and a wait for a server that is not there.
+    "web/test_hidden_values.py::test_no_form_is_an_error_of_the_server",
+    "web/test_safety.py::test_no_page_shows_the_password_of_the_url",
 )
 #: Tests of the history and its page, which run without Spark, so they are not long.
 WITHOUT_SPARK: Final = (

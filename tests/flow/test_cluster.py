@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dibs import BatchSummary, JobCancelled, JobFailed
+from dibs import BatchSummary
 from dibs.model.requests import Complete
 from tests.background_worker import background_worker
 from tests.flow.tasks import FAILING, Tasks
@@ -36,38 +36,6 @@ async def test_a_flow_with_a_diamond_and_a_nested_flow_completes(working: Tasks)
 
     assert 20 * 2 + sum(range(20)) + 100 == await ticket.result(wait=30)
     assert [1, 50] == sorted(working.ran())
-
-
-async def test_a_failure_skips_dependents_and_a_retry_completes(working: Tasks) -> None:
-    FAILING.add(f"{working.mark} 2")
-    flow = working.app.flow(id="f")
-    one, two = (flow.add(working.load.bind(working.mark, number)) for number in (1, 2))
-    flow.returns(flow.add(working.add_up.bind(one.output, two.output)))
-    ticket = await flow.enqueue()
-    with pytest.raises(JobFailed, match="1 of 3 nodes"):
-        await ticket.result(wait=30)
-    FAILING.discard(f"{working.mark} 2")
-    assert "queued" == await working.app.get_flow("f").retry_failed()
-    retried = await working.app.get_flow("f").ticket()
-
-    assert 6 == await retried.result(wait=30)
-    assert [1, 2, 2] == sorted(working.ran())
-
-
-@pytest.mark.long
-async def test_a_cancel_of_a_flow_cancels_its_open_nodes(working: Tasks) -> None:
-    flow = working.app.flow(id="f")
-    asked = flow.add(working.approve.bind("may it?"))
-    flow.add(working.note.bind(working.mark, "never"), after=[asked])
-    ticket = await flow.enqueue()
-    await status_when(working, "f", 0, "handed_off")
-    await working.app.get_flow("f").cancel()
-    with pytest.raises(JobCancelled):
-        await ticket.result(wait=30)
-    status = await working.app.get_flow("f").status()
-
-    assert status is not None
-    assert ["cancelled", "skipped"] == [node.state for node in status.nodes]
 
 
 async def test_an_end_without_a_wake_up_is_found_by_the_timer(working: Tasks) -> None:

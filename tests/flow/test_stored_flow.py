@@ -153,26 +153,6 @@ async def test_a_retry_runs_again_what_did_not_complete(working: Tasks) -> None:
     assert "completed" == await working.app.get_flow(flow.id).retry_failed()
 
 
-async def test_a_retry_may_fail_again_and_then_complete(working: Tasks) -> None:
-    FAILING.add(f"{working.mark} 1")
-    flow = working.app.flow(id=f"f-{working.mark}")
-    bad = flow.add(working.load.bind(working.mark, 1))
-    flow.add(working.note.bind(working.mark, "end"), after=[bad])
-    await flow.enqueue()
-    stored = working.app.get_flow(flow.id)
-    for _ in range(3):
-        with pytest.raises(JobFailed):
-            await (await stored.ticket()).result(wait=10)
-        assert "queued" == await stored.retry_failed()
-    with pytest.raises(JobFailed):
-        await (await stored.ticket()).result(wait=10)
-    FAILING.clear()
-    assert "queued" == await stored.retry_failed()
-
-    await (await stored.ticket()).result(wait=10)
-    assert [1, 1, 1, 1, 1, "end"] == working.ran()
-
-
 async def test_flows_share_a_job_with_an_id_of_its_own(working: Tasks) -> None:
     shared = working.load.options(id=f"shared-{working.mark}")
     tickets = []

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import combinations, islice, product
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -20,14 +19,12 @@ from dibs.model.requests import (
     Complete,
     EnqueueRequest,
     Reject,
-    SettingsPatch,
     SettleAction,
     Settlement,
 )
 from dibs.model.schedule import TICK_ID, Every, Schedule, refuse_tick
 from dibs.storage.registry import open_storage
 from dibs.testing.clock import ManualClock
-from dibs_conformance.servers import PostgresServer, RedisServer
 from tests.maintenance.world import (
     ACCIDENTS,
     ACTIONS,
@@ -36,9 +33,7 @@ from tests.maintenance.world import (
     MINUTE,
     QUEUE,
     World,
-    another_worker,
     cancel,
-    forget,
     settle,
     work_once,
 )
@@ -50,17 +45,15 @@ FIRST = START_MS + INTERVAL
 
 
 @asynccontextmanager
-async def open_world(
-    url: str = "memory:", *, catch_up: bool = True, own: Mapping[str, str] | None = None
-) -> AsyncIterator[World]:
-    clock = ManualClock(open_storage(url, clock="manual", **(own or {})), START)
+async def open_world() -> AsyncIterator[World]:
+    clock = ManualClock(open_storage("memory:", clock="manual"), START)
     async with clock.storage:
-        yield World(clock, catch_up=catch_up)
+        yield World(clock)
 
 
 @pytest.fixture
-async def world(storage_url: str) -> AsyncIterator[World]:
-    async with open_world(storage_url) as opened:
+async def world() -> AsyncIterator[World]:
+    async with open_world() as opened:
         yield opened
 
 
@@ -84,20 +77,16 @@ async def count_steps(action: SettleAction) -> int:
         return world.steps
 
 
-async def disturb(
-    action: SettleAction, number: int, url: str = "memory:", *, option: str = "", each: int = 1
-) -> None:
+async def disturb(action: SettleAction, number: int, *, each: int = 1) -> None:
     """Try every `each`-th combination of `number` disturbances and steps, each in a new world.
 
-    The schedule continues after each. After ACCIDENTS it has a live tick at every step. `option` is the
-    storage option that gives each world a namespace on a server.
+    The schedule continues after each. After ACCIDENTS it has a live tick at every step.
     """
     pairs = list(product(range(1, await count_steps(action) + 1), DISTURBANCES))
-    for index, plan in enumerate(islice(combinations(pairs, number), 0, None, each)):
+    for plan in islice(combinations(pairs, number), 0, None, each):
         if len({step for step, _ in plan}) < number:
             continue
-        own = {option: f"world{index}"} if option else {}
-        async with open_world(url if own or url == "memory:" else f"{url}/{index}", own=own) as world:
+        async with open_world() as world:
             try:
                 await world.work_disturbed(action, dict(plan))
                 await assert_schedule_continues(world, cancelled=number)
@@ -114,27 +103,6 @@ async def disturb(
 @pytest.mark.parametrize("action", ACTIONS, ids=str)
 async def test_every_disturbance_at_every_step(action: SettleAction) -> None:
     await disturb(action, 1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("action", ACTIONS[:1], ids=str)
-async def test_every_disturbance_on_file(action: SettleAction, tmp_path: Path) -> None:
-    await disturb(action, 1, f"file:{tmp_path}")
-
-
-# On servers, every `each`-th combination; the strides are coprime to the number of disturbances, so each of
-# them occurs. The long form tries all combinations.
-ALL = pytest.param(1, id="all", marks=pytest.mark.chaos)
-
-
-@pytest.mark.parametrize("each", [9, ALL])
-async def test_disturbances_in_redis(redis_server: RedisServer, each: int) -> None:
-    await disturb(Complete(), 1, redis_server.url, option="prefix", each=each)
-
-
-@pytest.mark.parametrize("each", [41, ALL])
-async def test_disturbances_in_postgres(postgres_server: PostgresServer, each: int) -> None:
-    await disturb(Complete(), 1, postgres_server.url, option="schema", each=each)
 
 
 async def test_two_disturbances() -> None:
@@ -161,89 +129,6 @@ async def test_concurrent_calls_enqueue_one_tick(world: World) -> None:
 
     assert (FIRST, 1) == (tick.run_at, tick.enqueues)
     assert 1 == (await world.storage.counts([QUEUE]))[QUEUE].waiting
-
-
-async def test_each_tick_runs_once_with_several_workers(world: World) -> None:
-    for _ in range(3):
-        for _ in range(4):
-            await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-        await another_worker(world)
-
-    assert [FIRST, FIRST + INTERVAL, FIRST + 2 * INTERVAL] == [due for due, _ in world.ran]
-
-
-async def test_a_live_tick_is_left_unchanged(world: World) -> None:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    before = await world.tick()
-
-    assert not await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    assert before == await world.tick()
-
-
-# -- missed ticks ------------------------------------------------------------------------------------
-
-
-async def runs_after_a_night(world: World) -> list[int]:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await world.pass_time(100 * INTERVAL + 90_000)
-    while len(world.ran) < 2:
-        await work_once(world, world.storage, Complete())
-    return [(due - FIRST) // INTERVAL for due, _ in world.ran]
-
-
-async def test_missed_ticks_run_once() -> None:
-    async with open_world() as world:
-        assert [0, 100] == await runs_after_a_night(world)
-
-
-async def test_missed_ticks_are_skipped_without_catch_up() -> None:
-    async with open_world(catch_up=False) as world:
-        assert [100, 101] == await runs_after_a_night(world)
-
-
-async def test_a_tick_less_than_a_minute_late_is_not_missed() -> None:
-    async with open_world(catch_up=False) as world:
-        await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-        await world.pass_time(INTERVAL + 59_000)
-        await work_once(world, world.storage, Complete())
-
-        assert [FIRST] == [due for due, _ in world.ran]
-
-
-async def test_ticks_missed_while_the_queue_was_paused_are_skipped() -> None:
-    async with open_world(catch_up=False) as world:
-        await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-        await world.storage.configure(QUEUE, SettingsPatch(paused=True))
-        await world.pass_time(3 * INTERVAL)
-        await work_once(world, world.storage, Complete())
-        assert [] == world.ran
-        await world.storage.configure(QUEUE, SettingsPatch(paused=False))
-        for _ in range(2):
-            await work_once(world, world.storage, Complete())
-
-        assert 1 == len(world.ran)
-        assert world.ran[0][0] > FIRST + 2 * INTERVAL
-
-
-# -- changes by users --------------------------------------------------------------------------------
-
-
-async def test_cancel_ends_one_tick(world: World) -> None:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await cancel(world)
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await cancel(world)
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-
-    assert FIRST + 2 * INTERVAL == (await world.tick()).run_at
-
-
-async def test_a_forgotten_schedule_starts_again(world: World) -> None:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await forget(world)
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-
-    assert FIRST == (await world.tick()).run_at
 
 
 # -- changed and removed declarations ----------------------------------------------------------------
@@ -367,15 +252,3 @@ async def test_a_tick_completed_without_a_next_tick_gets_one(world: World) -> No
     assert "completed" == refused.status
     assert await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
     await assert_schedule_continues(world)
-
-
-async def test_without_enqueue_missing_tick_a_completed_tick_is_the_last(world: World) -> None:
-    await enqueue_missing_tick(world.storage, QUEUE, world.schedule)
-    await world.clock.move_to(FIRST)
-    lease = (await world.storage.grant([QUEUE], MINUTE, "test")).lease
-    [job] = (await world.storage.claim(QUEUE, lease, 1)).jobs
-    assert job.run is not None
-    await world.storage.settle(QUEUE, [Settlement(id=TICK_ID, fence=job.run.fence, action=Complete())])
-    await world.pass_time(10 * INTERVAL)
-
-    assert await world.current_tick() is None

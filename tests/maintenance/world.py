@@ -37,9 +37,9 @@ class WorkerKilled(BaseException):
 class World:
     """A storage with a manual clock, a schedule in it, and the disturbances planned for each step."""
 
-    def __init__(self, clock: ManualClock, *, catch_up: bool = True) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.schedule = Schedule(times=Every(INTERVAL), data=JobData(payload=b"{}"), catch_up=catch_up)
+        self.schedule = Schedule(times=Every(INTERVAL), data=JobData(payload=b"{}"))
         #: Each settled run: the run_at of its tick, and its settlement.
         self.ran: list[tuple[int, SettleAction]] = []
         #: The number of the current step; a step precedes and follows each call to the storage.

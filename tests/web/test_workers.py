@@ -24,16 +24,17 @@ async def hold(key: str) -> None:
 
 
 async def seen(browser: Browser, text: str) -> str:
-    """Return the page of workers once it has a text. A reading is shared for some seconds."""
+    """Return the page of workers once it has a text. A reading is shared for a while."""
     async with asyncio.timeout(60):
         while text not in (page := await browser.text("/workers")):  # noqa: ASYNC110 - the page has no event
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.02)
     return page
 
 
 @pytest.fixture
-async def served(any_url: str) -> AsyncIterator[tuple[Dibs, Browser]]:
-    """An app of each storage with an idle worker, and a browser."""
+async def served(any_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Dibs, Browser]]:
+    """An app with an idle worker, and a browser."""
+    monkeypatch.setattr(reading, "RECORDS_AGE", 0.1)
     app = Dibs(any_url)
     app.task(queue="hold")(hold)
     async with app, browse(dibs_web(app)) as browser:

@@ -12,15 +12,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 from attrs import evolve
-from msgspec.structs import replace
 
 from dibs.app import Dibs
-from dibs.errors import PermanentError
 from dibs.model.events import LogEvent
 from dibs.model.requests import EnqueueRequest
 from dibs.model.retry import Fixed
@@ -31,7 +28,7 @@ from tests.source import PROJECT
 from tests.worker import periodic_app
 from tests.worker.faulty_storage import faulty_storage
 from tests.worker.gate import Gate, wait_for_exit
-from tests.worker.jobs import current, event_kinds
+from tests.worker.jobs import event_kinds
 from tests.worker.periodic_app import INTERVAL, add_periodic_tasks, completed
 
 #: The calls before or after which a worker is killed, and which change the state of the tick.
@@ -174,24 +171,6 @@ async def test_a_schedule_continues_after_a_supervisor_is_killed(app: Dibs, url:
         assert ["stalled", "completed", "completed"] == (await event_kinds(app, "held", TICK_ID))[:3]
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_schedule_continues_after_many_kills(app: Dibs, url: str, seed: int) -> None:
-    """Kill two workers twenty times at random moments: no tick ends twice, and the schedule continues."""
-    random = Random(seed)
-    for _ in range(20):
-        async with program(url, "quick") as one, program(url, "quick") as two:
-            await completed(app, "quick", len(await completed(app, "quick", 0)) + random.randrange(3))
-            await asyncio.sleep(random.uniform(0, 2 * INTERVAL / 1000))
-            one.kill()
-            two.kill()
-    before = len(await completed(app, "quick", 0))
-    async with working(app):
-        found = await completed(app, "quick", before + 3)
-
-    assert len(set(ticks(found))) == len(ticks(found))
-
-
 # -- in one process ----------------------------------------------------------------------------------
 
 
@@ -227,15 +206,6 @@ async def memory() -> AsyncIterator[Dibs]:
         yield opened
 
 
-async def test_a_schedule_continues_after_failures(memory: Dibs) -> None:
-    script = Script(memory, PermanentError("no"), ValueError("no"), "ok", max_retries=0)
-    async with working(memory):
-        await script.wait_until_done()
-        await completed(memory, "quick", 1)
-
-        assert ["failed", "failed", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[:3]
-
-
 async def test_a_schedule_does_not_wait_for_the_backoff_of_a_retry(memory: Dibs) -> None:
     """The backoff is two minutes; the next tick comes earlier and replaces the retry."""
     script = Script(memory, ValueError("no"), ValueError("no"), "ok", backoff=Fixed(120))
@@ -268,13 +238,6 @@ async def test_a_schedule_continues_after_a_refused_result(memory: Dibs) -> None
         assert ["failed", "completed"] == (await event_kinds(memory, "quick", TICK_ID))[:2]
 
 
-async def test_a_hook_does_not_disturb_the_schedule(memory: Dibs) -> None:
-    Script(memory, 1, 2)
-    memory.get_task("quick").after(lambda _: None)
-    async with working(memory):
-        assert 3 <= len(await completed(memory, "quick", 3))
-
-
 async def test_a_check_that_failed_is_repeated(
     memory: Dibs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,20 +249,6 @@ async def test_a_check_that_failed_is_repeated(
             await completed(memory, "quick", 1)
 
     assert "quick: enqueueing the next tick failed, trying again in a minute: away" in caplog.text
-
-
-async def test_a_paused_queue_runs_its_tick_after_resume(memory: Dibs) -> None:
-    Script(memory)
-    queue = memory.queue("quick")
-    async with working(memory):
-        await completed(memory, "quick", 1)
-        await queue.pause()
-        before = len(await completed(memory, "quick", 1))
-        tick = await current(memory, "quick", TICK_ID)
-        await queue.resume()
-        found = await completed(memory, "quick", before + 1)
-
-    assert tick.run_at in {event.run_at for event in found}
 
 
 async def test_a_worker_until_empty_does_not_wait_for_ticks(memory: Dibs) -> None:
@@ -320,19 +269,6 @@ async def test_a_worker_until_empty_waits_for_a_tick_that_is_retried(memory: Dib
         report = await asyncio.wait_for(task, 20)
 
     assert ([], 1, 1) == (script.left, report.total("retried"), report.total("completed"))
-
-
-async def test_a_missed_tick_is_released_until_the_next(memory: Dibs) -> None:
-    Script(memory)
-    skips = replace(MONTHLY, catch_up=False)
-    memory.handlers["quick"] = evolve(memory.handlers["quick"], schedule=skips)
-    long_ago = round(time.time() * 1000) - 120_000
-    await memory.storage.enqueue("quick", [EnqueueRequest(job=skips.job(TICK_ID, long_ago))])
-    async with working(memory, until="empty") as [task]:
-        report = await asyncio.wait_for(task, 20)
-
-    assert (1, 1, 0) == tuple(report.total(name) for name in ("claimed", "released", "completed"))
-    assert (await current(memory, "quick", TICK_ID)).run_at % (30 * 86_400_000) == 0
 
 
 async def test_the_tick_of_a_removed_declaration_does_not_run(memory: Dibs) -> None:
