@@ -1,32 +1,12 @@
-"""Bad input to the verbs of a storage, as other programs and third-party workers call them."""
+"""Bad input to the verbs of a storage, as other programs and third-party workers call them.
+
+The kit tries each wrong type of an argument and each bad name of a queue: `bad_calls`.
+"""
 
 from __future__ import annotations
 
 from dibs import BatchRefused, Refused
 from tests.bad_input.world import Row, rows
-
-#: Each verb with a queue name that is not allowed.
-QUEUE_NAMES = [
-    row
-    for queue in ("''", "5", "None", "'q' * 501", "'q\\0'", "'\\ud800'")
-    for row in rows(
-        (f"storage.claim({queue}, lease, 1)", Refused, "queue"),
-        (f"storage.settle({queue}, [])", Refused, "queue"),
-        (f"storage.reap({queue}, 1)", Refused, "queue"),
-        (f"storage.cancel({queue}, ['seen'])", Refused, "queue"),
-        (f"storage.get({queue}, ['seen'])", Refused, "queue"),
-        (f"storage.list({queue}, 'waiting')", Refused, "queue"),
-        (f"storage.counts([{queue}])", Refused, "queue"),
-        (f"storage.grant([{queue}], 1000, 'me')", Refused, "queue"),
-        (f"storage.configure({queue}, SettingsPatch(paused=True))", Refused, "queue"),
-        (f"storage.prune({queue}, 1)", Refused, "queue"),
-        (f"storage.events({queue})", Refused, "queue"),
-        (f"storage.export({queue})", Refused, "queue"),
-        (f"storage.split({queue}, 2)", Refused, "queue"),
-        (f"storage.forget({queue}, ['seen'])", Refused, "queue"),
-        (f"storage.retry_failed({queue}, ['failed'])", Refused, "queue"),
-    )
-]
 
 ARGUMENTS = rows(
     ("storage.claim(name, lease, 0)", Refused, "limit"),
@@ -178,4 +158,4 @@ RECORDS = [
     )
 ]
 
-VERBS = [*QUEUE_NAMES, *ARGUMENTS, *RECORDS]
+VERBS = [*ARGUMENTS, *RECORDS]

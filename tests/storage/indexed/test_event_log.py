@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.errors import Refused
 from dibs.model.events import LogEvent
 from dibs.storage.indexed import event_log
 from dibs.storage.indexed.event_log import EventLog, pack_entry
-from dibs.storage.protocol import LATEST
 
 
 @pytest.fixture(autouse=True, params=[1, 2, 512], scope="module")
@@ -68,48 +66,6 @@ def test_pages_of_any_size_have_each_event_once_in_order(counts: list[int], limi
     assert all(len(offset) <= 64 for offset in offsets)
 
 
-@given(steps, steps, limits, st.data())
-def test_a_page_after_any_offset_has_exactly_the_later_events(
-    counts: list[int], more: list[int], limit: int, draw: st.DataObject
-) -> None:
-    """No event appears at or before an offset that a reader has received."""
-    log = log_of(counts)
-    _, offsets, end = read(log, None, 100)
-    place = draw.draw(st.integers(0, len(offsets)))
-    tell(log, more, sum(counts))
-
-    after = offsets[place - 1] if place else None
-    assert list(range(place, sum(counts) + sum(more))) == read(log, after, limit)[0]
-    assert list(range(sum(counts), sum(counts) + sum(more))) == read(log, end, limit)[0]
-
-
-@given(steps, steps)
-def test_latest_is_the_end_of_the_log(counts: list[int], more: list[int]) -> None:
-    log = log_of(counts)
-    page = log.page(LATEST, 10)
-    tell(log, more, sum(counts))
-
-    assert ((), False, log_of(counts).end) == (page.events, page.fell_off, page.offset)
-    assert list(range(sum(counts), sum(counts) + sum(more))) == read(log, page.offset, 2)[0]
-
-
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.data())
-def test_fell_off_is_true_exactly_if_the_reader_missed_events(counts: list[int], draw: st.DataObject) -> None:
-    """This includes a reader of a part of an entry that was trimmed."""
-    log = log_of(counts)
-    _, offsets, _ = read(log, None, 100)
-    seen = draw.draw(st.integers(1, len(offsets)))
-    kept = draw.draw(st.integers(0, len(counts)))
-    if kept < len(counts):
-        log.trim([*log][len(counts) - kept - 1].number)
-    page = log.page(offsets[seen - 1], 100)
-
-    assert (seen < sum(counts[: len(counts) - kept])) is page.fell_off
-    assert list(range(max(seen, sum(counts[: len(counts) - kept])), sum(counts))) == [
-        int(one.id) for _, one in page.events
-    ]
-
-
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6))
 def test_a_reader_at_the_end_stays_at_the_end_when_the_log_is_trimmed(counts: list[int]) -> None:
     """Its offset is the end before and after a trim; otherwise its waits would end again and again."""
@@ -121,38 +77,6 @@ def test_a_reader_at_the_end_stays_at_the_end_when_the_log_is_trimmed(counts: li
 
     assert log.end == at
     assert ((), False, at) == (log.page(at, 1).events, log.page(at, 1).fell_off, log.page(at, 1).offset)
-
-
-def test_a_reader_of_an_empty_log_falls_off_after_a_trim() -> None:
-    log = EventLog()
-    page = log.page(None, 10)
-    tell(log, [1, 1])
-    log.trim(next(iter(log)).number)
-
-    assert "" == page.offset
-    assert log.page(page.offset, 10).fell_off
-    assert not log.page(None, 10).fell_off
-
-
-def test_an_end_on_an_empty_page_is_never_behind_what_was_asked_for() -> None:
-    """After a trim of all entries, the start of the log is its end."""
-    log = log_of([2, 2])
-    log.trim([*log][-1].number)
-    page = log.page(None, 10)
-
-    assert (log.end, False) == (page.offset, False)
-    assert not log.page(page.offset, 10).fell_off
-
-
-@pytest.mark.parametrize(
-    "after", ["x", "0", "0.0", "-1.000000", "0x0000000000000a.000000", "1" * 65, " ", "ü"]
-)
-def test_what_is_no_offset_is_refused(after: str) -> None:
-    """The log never returned such an offset."""
-    with pytest.raises(Refused) as caught:
-        log_of([1]).page(after, 1)
-
-    assert "after" == caught.value.field
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.integers(0, 400), st.integers(0, 60))
