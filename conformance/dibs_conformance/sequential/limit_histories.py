@@ -178,7 +178,7 @@ def close_many_keys(lockstep: Lockstep) -> None:
     keys = [f"k{n}" for n in range(12)]
     jobs = " ".join(f"{key}{n}:{key}" for n in range(3) for key in keys)
     player.play("grant", "set per_key=1", f"enqueue {jobs}", "runs = claim 100", "claim 100")
-    player.play(*(f"complete {id}" for id in sorted(player.saved["runs"], reverse=True)[:6]))
+    player.play(*(f"complete {id}" for id in sorted(player.calls.saved["runs"], reverse=True)[:6]))
     player.play("claim 4", "claim 100", "set per_key=none", "claim 100")
 
 

@@ -21,16 +21,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from attrs import frozen
+from attrs import define, field, frozen
 from msgspec import Struct
 
 from dibs.model.job import Error, JobData, NewJob, OutcomeRetention
 from dibs.model.requests import (
     Cancelled,
     Complete,
-    End,
     EnqueueRequest,
     Fail,
     FollowUp,
@@ -45,7 +44,8 @@ from dibs.model.requests import (
     StartRate,
     Update,
 )
-from dibs.model.results import ClaimResult, State
+from dibs.model.results import ClaimResult
+from dibs.storage.protocol import Storage
 from dibs_conformance.lockstep.core import Interruptions
 from dibs_conformance.sequential.moving import export_in_parts, read_export
 from dibs_conformance.sequential.session import ExampleSession
@@ -224,9 +224,6 @@ NOTATIONS: Final[dict[str, Callable[[str], Any]]] = {
 
 # -- the calls ---------------------------------------------------------------------------------------
 
-#: The fences of claimed ids.
-Runs = dict[str, int]
-
 
 @frozen
 class ScriptPart:
@@ -252,9 +249,6 @@ class ScriptPart:
         """Return the number that the first word is, or the default."""
         return int(read_value(self.words[0], 0)) if self.words else default
 
-    def queue(self) -> str:
-        return str(self.options.pop("in", QUEUE))
-
     def action(self) -> SettleAction:
         """Return the action that the first word names. A failure has the error `Oops` by default."""
         kind = ACTIONS[self.words[0]]
@@ -267,70 +261,52 @@ class ScriptPart:
             yield EnqueueRequest(job=job, **select(self.options, EnqueueRequest))
 
 
-class Player:
-    """Makes the calls of one history. It knows the newest lease, and the runs and revisions of each id."""
+#: The methods of a lockstep, or of a storage, whose steps have another name.
+METHODS: Final = {
+    "set": "configure",
+    "exchange": "settle_and_claim",
+    "wait": "pass_time",
+    "compare": "compare_slots",
+    "queues": "known_queues",
+}
 
-    def __init__(self, lockstep: Lockstep) -> None:
-        self.lockstep = lockstep
-        self.lease = ""
-        self.reader = Reader()
-        #: Leases, runs and revisions by name. The name of an id stands for its newest run.
-        self.saved: dict[str, Any] = {}
-        self.revisions: dict[str, int] = {}
 
-    def play(self, *steps: str) -> None:
-        for step in steps:
-            name, _, call = step.rpartition(" = ")
-            verb, _, rest = call.partition(" ")
-            if verb in ACTIONS:
-                verb, rest = "settle", call
-            answer = getattr(self, verb)(
-                *(ScriptPart.read(part, self.lockstep.now) for part in rest.split(", "))
-            )
-            if name:
-                self.saved[name] = answer
-            elif verb == "grant":
-                self.lease = answer
+@define
+class HistoryCalls:
+    """The calls of the steps of one history. It knows the newest lease, and the runs and revisions by id."""
 
-    def grant(self, part: ScriptPart) -> str:
-        return self.lockstep.grant(part.words[1:] or [QUEUE], part.number(HOUR), "kit")
+    queue: str = QUEUE
+    lease: str = ""
+    reader: Reader = field(factory=Reader)
+    #: Leases, runs and revisions by name. The name of an id stands for its newest run.
+    saved: dict[str, Any] = field(factory=dict)
+    revisions: dict[str, int] = field(factory=dict)
 
-    def renew(self, part: ScriptPart) -> None:
-        self.lockstep.renew([QUEUE], self.find_lease(part), part.number(HOUR))
+    def read(self, step: str, now: int) -> tuple[str, str, list[ScriptPart]]:
+        """Return the name that a step gives to its result, its verb, and its parts."""
+        name, _, call = step.rpartition(" = ")
+        verb, _, rest = call.partition(" ")
+        if verb in ACTIONS:
+            verb, rest = "settle", call
+        return name, verb, [ScriptPart.read(part, now) for part in rest.split(", ")]
 
-    def drop(self, part: ScriptPart) -> None:
-        self.lockstep.drop([QUEUE], self.find_lease(part), part.number(10))
+    def arguments(
+        self, verb: str, parts: Sequence[ScriptPart]
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Yield the arguments of each call of a step. Only a report makes several, one for each run."""
+        part, queue = parts[0], parts[0].options.pop("in", self.queue)
+        if verb == "report":
+            progress = part.words[1].encode() if part.words[1:] else None
+            for id, fence in self.saved[part.words[0]].items():
+                yield (queue, id, fence, progress), part.options
+            return
+        yield ARGUMENTS[verb](self, queue, parts), part.options if verb in WITH_OPTIONS else {}
 
     def find_lease(self, part: ScriptPart) -> str:
-        return self.saved[part.options["lease"]] if "lease" in part.options else self.lease
+        name = part.options.pop("lease", None)
+        return str(self.saved[name]) if name else self.lease
 
-    def set(self, part: ScriptPart) -> None:
-        self.lockstep.configure(part.queue(), SettingsPatch(**part.options))
-
-    def enqueue(self, *parts: ScriptPart) -> int:
-        """Enqueue the jobs of all parts in one call. Return the last revision of the last one."""
-        requests = [request for part in parts for request in part.requests()]
-        return self.lockstep.enqueue(QUEUE, requests)[-1].revision
-
-    def claim(self, part: ScriptPart) -> Runs:
-        queue, lease, now = part.queue(), self.find_lease(part), part.options.get("now")
-        return self.take(self.lockstep.claim(queue, lease, part.number(10), now=now))
-
-    def take(self, answer: ClaimResult) -> Runs:
-        runs = {job.id: job.run.fence for job in answer.jobs if job.run is not None}
-        self.saved |= {**{id: {id: fence} for id, fence in runs.items()}, "last": runs}
-        self.revisions |= {job.id: job.revision for job in answer.jobs}
-        return runs
-
-    def settle(self, *parts: ScriptPart) -> None:
-        self.lockstep.settle(parts[0].queue(), self.settlements(*parts))
-
-    def exchange(self, *parts: ScriptPart) -> Runs:
-        limit = parts[0].options.pop("limit", 10)
-        settlements = self.settlements(*parts)
-        return self.take(self.lockstep.settle_and_claim(QUEUE, settlements, self.lease, limit))
-
-    def settlements(self, *parts: ScriptPart) -> list[Settlement]:
+    def settlements(self, parts: Sequence[ScriptPart]) -> list[Settlement]:
         """Return a settlement for each run of each part, whose first word is the action."""
         return [
             Settlement(id=id, fence=fence, action=part.action())
@@ -339,64 +315,95 @@ class Player:
             for id, fence in self.saved[name].items()
         ]
 
-    def finish(self, part: ScriptPart) -> None:
-        """Finish a run by the revision of its claim, or by that of a named enqueue."""
-        revision, id = part.options.pop("revision", None), part.words[1]
-        found = self.saved[revision] if revision else self.revisions[id]
-        self.lockstep.finish(QUEUE, id, cast("End", part.action()), found)
+    def exchange(self, queue: str, parts: Sequence[ScriptPart]) -> tuple[Any, ...]:
+        limit = parts[0].options.pop("limit", 10)
+        return queue, self.settlements(parts), self.lease, limit
 
-    def report(self, part: ScriptPart) -> None:
-        """Report progress on some runs: the word after their name, if there is one."""
-        runs, *progress = part.words
-        queue, reported = part.queue(), progress[0].encode() if progress else None
-        for id, fence in self.saved[runs].items():
-            self.lockstep.report(queue, id, fence, reported, **part.options)
+    def finish(self, queue: str, part: ScriptPart) -> tuple[Any, ...]:
+        """Return the arguments of a finish by the revision of a claim, or of a named enqueue."""
+        named, id = part.options.pop("revision", None), part.words[1]
+        return queue, id, part.action(), self.saved[named] if named else self.revisions[id]
 
-    def amend(self, part: ScriptPart) -> None:
-        self.lockstep.amend(QUEUE, part.words[0], JobPatch(**part.options))
+    def keep(self, name: str, verb: str, answer: Any) -> None:
+        """Keep the lease, the runs or the revision that an answer has. A named lease is not the newest."""
+        kept: Any = None
+        if verb == "grant":
+            kept = answer if isinstance(answer, str) else answer.lease
+            self.lease = self.lease if name else kept
+        elif verb == "enqueue":
+            kept = answer[-1].revision
+        elif verb in ("claim", "exchange"):
+            jobs = answer.jobs if isinstance(answer, ClaimResult) else answer.claim.jobs
+            kept = {job.id: job.run.fence for job in jobs if job.run is not None}
+            self.saved |= {**{id: {id: fence} for id, fence in kept.items()}, "last": kept}
+            self.revisions |= {job.id: job.revision for job in jobs}
+        if name:
+            self.saved[name] = kept
 
-    def cancel(self, part: ScriptPart) -> None:
-        self.lockstep.cancel(QUEUE, part.words, running=part.options.get("running", False))
 
-    def forget(self, part: ScriptPart) -> None:
-        self.lockstep.forget(QUEUE, part.words)
+#: The arguments of a call, by verb. They come from its parts, and from the leases and runs of the history.
+ARGUMENTS: Final[dict[str, Callable[[HistoryCalls, str, Sequence[ScriptPart]], tuple[Any, ...]]]] = {
+    "grant": lambda _, queue, parts: (parts[0].words[1:] or [queue], parts[0].number(HOUR), "kit"),
+    "renew": lambda calls, queue, parts: ([queue], calls.find_lease(parts[0]), parts[0].number(HOUR)),
+    "drop": lambda calls, queue, parts: ([queue], calls.find_lease(parts[0]), parts[0].number(10)),
+    "set": lambda _, queue, parts: (queue, SettingsPatch(**parts[0].options)),
+    "enqueue": lambda _, queue, parts: (queue, [one for part in parts for one in part.requests()]),
+    "claim": lambda calls, queue, parts: (queue, calls.find_lease(parts[0]), parts[0].number(10)),
+    "settle": lambda calls, queue, parts: (queue, calls.settlements(parts)),
+    "exchange": lambda calls, queue, parts: calls.exchange(queue, parts),
+    "finish": lambda calls, queue, parts: calls.finish(queue, parts[0]),
+    "amend": lambda _, queue, parts: (queue, parts[0].words[0], JobPatch(**parts[0].options)),
+    "list": lambda _, queue, parts: (queue, *parts[0].words),
+    "events": lambda calls, queue, parts: (queue, calls.reader, parts[0].number(100)),
+    "counts": lambda _, queue, parts: (parts[0].words or [queue],),
+    "compare": lambda _, queue, parts: tuple(parts[0].words or [queue]),
+    "wait": lambda _, __, parts: (parts[0].number(0),),
+    "queues": lambda _, __, ___: (),
+    **dict.fromkeys(
+        ("cancel", "forget", "retry_failed"), lambda _, queue, parts: (queue, list(parts[0].words))
+    ),
+    **dict.fromkeys(
+        ("reap", "prune", "prune_all", "export"), lambda _, queue, parts: (queue, parts[0].number(10))
+    ),
+}
+#: The verbs whose options are arguments of the call.
+WITH_OPTIONS: Final = ("claim", "cancel", "list", "export")
 
-    def retry_failed(self, part: ScriptPart) -> None:
-        self.lockstep.retry_failed(QUEUE, part.words)
 
-    def reap(self, part: ScriptPart) -> None:
-        self.lockstep.reap(QUEUE, part.number(10))
+class Player:
+    """Plays the steps of one history in lockstep."""
 
-    def prune(self, part: ScriptPart) -> None:
-        self.lockstep.prune(QUEUE, part.number(10))
+    def __init__(self, lockstep: Lockstep) -> None:
+        self.lockstep = lockstep
+        self.calls = HistoryCalls()
 
-    def prune_all(self, part: ScriptPart) -> None:
-        self.lockstep.prune_all(QUEUE, part.number(10))
+    def play(self, *steps: str) -> None:
+        for step in steps:
+            name, verb, parts = self.calls.read(step, self.lockstep.now)
+            for args, named in self.calls.arguments(verb, parts):
+                if verb == "export":
+                    answer: Any = None
+                    self.export(*args, **named)
+                else:
+                    answer = getattr(self.lockstep, METHODS.get(verb, verb))(*args, **named)
+                self.calls.keep(name, verb, answer)
 
-    def list(self, part: ScriptPart) -> None:
-        self.lockstep.list(QUEUE, cast("State", part.words[0]), part.options["limit"])
-
-    def export(self, part: ScriptPart) -> None:
+    def export(self, queue: str, limit: int, parts: int = 0) -> None:
         """Read an export in pages, whole or in parts."""
-        if parts := part.options.get("parts"):
-            export_in_parts(self.lockstep, QUEUE, parts, part.number(10))
+        if parts:
+            export_in_parts(self.lockstep, queue, parts, limit)
         else:
-            read_export(self.lockstep, QUEUE, part.number(10))
+            read_export(self.lockstep, queue, limit)
 
-    def events(self, part: ScriptPart) -> None:
-        self.lockstep.events(QUEUE, self.reader, part.number(100))
 
-    def counts(self, part: ScriptPart) -> None:
-        self.lockstep.counts(part.words or [QUEUE])
-
-    def queues(self, _: ScriptPart) -> None:
-        self.lockstep.known_queues()
-
-    def compare(self, part: ScriptPart) -> None:
-        self.lockstep.compare_slots(*(part.words or [QUEUE]))
-
-    def wait(self, part: ScriptPart) -> None:
-        self.lockstep.pass_time(part.number(0))
+async def play_steps(storage: Storage, calls: HistoryCalls, script: str, *, now: int | None = None) -> None:
+    """Make the calls of some steps on a storage alone. Without `now`, it has the system clock."""
+    when = {} if now is None else {"now": now}
+    for step in filter(None, script.split("; ")):
+        name, verb, parts = calls.read(step, now or 0)
+        for args, named in calls.arguments(verb, parts):
+            answer = await getattr(storage, METHODS.get(verb, verb))(*args, **named, **when)
+            calls.keep(name, verb, answer)
 
 
 def play_history(

@@ -1,47 +1,22 @@
-"""The changes that end a wait (contract 3, Wake-ups): for work, for events and for ids.
+"""The changes that end a wait (contract 3, Wake-ups), as steps of a script.
 
-Each case prepares its own queue. A client then waits, and the same or another client makes the change.
+Each case prepares its own queue. A client then waits, and the same or another client makes the change. A case
+of LIMIT_CASES sets limits and makes a claim that takes what they admit; one job waits for a later start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from dibs.model.job import Error, NewJob
-from dibs.model.requests import (
-    Cancelled,
-    Complete,
-    EnqueueRequest,
-    Fail,
-    HandOff,
-    JobPatch,
-    Release,
-    RetryLater,
-    SettingsPatch,
-    SettleAction,
-    Settlement,
-)
 from dibs.storage.protocol import Storage, Watch
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 
-#: Times to live of leases, in ms: one that outlives a test, and one that ends during its preparation.
-LONG: Final = 60_000
-SHORT: Final = 1
 #: The delay of a job that falls due during a wait, in ms.
 SOON: Final = 300
-
-
-@define
-class Prepared:
-    """The state of one queue before its wait. It is sent to the process that makes the change."""
-
-    queue: str
-    lease: str = ""
-    #: The fences and revisions of the claimed jobs, by id.
-    fences: dict[str, int] = field(factory=dict)
-    revisions: dict[str, int] = field(factory=dict)
+#: The ms after which an expiring lease ends, once it is renewed.
+SHORT: Final = 1
 
 
 @frozen
@@ -50,8 +25,9 @@ class WaitCase:
 
     name: str
     watch: Watch
-    prepare: Callable[[Storage, Prepared], Awaitable[Any]]
-    change: Callable[[Storage, Prepared], Awaitable[Any]]
+    preparation: str
+    #: Without steps, the wait ends by itself.
+    change: str
     #: False for a wait for progress that names no id: it waits for any id of the queue.
     names_id: bool = True
 
@@ -59,164 +35,78 @@ class WaitCase:
     def ids(self) -> list[str]:
         return ["a"] if self.watch in ("ids", "progress") and self.names_id else []
 
-
-async def enqueue(storage: Storage, state: Prepared, id: str = "a", delay: int | None = None) -> None:
-    await storage.enqueue(state.queue, [EnqueueRequest(job=NewJob(id=id, delay=delay))])
-
-
-async def claim(storage: Storage, state: Prepared, ttl: int = LONG) -> None:
-    """Enqueue job `a` and claim it."""
-    await enqueue(storage, state)
-    state.lease = (await storage.grant([state.queue], ttl, "kit")).lease
-    jobs = (await storage.claim(state.queue, state.lease, 1)).jobs
-    state.fences = {job.id: job.run.fence for job in jobs if job.run is not None}
-    state.revisions = {job.id: job.revision for job in jobs}
+    async def prepare(self, storage: Storage, calls: HistoryCalls) -> None:
+        """Make the calls of the preparation. A lease that is granted for 200 ms has expired afterwards."""
+        await play_steps(storage, calls, self.preparation)
+        while "grant 200" in self.preparation:
+            if not (await storage.renew([calls.queue], calls.lease, SHORT))[calls.queue].alive:
+                return
 
 
-async def claim_shortly(storage: Storage, state: Prepared) -> None:
-    """Claim job `a` under a lease, and let the lease expire."""
-    await claim(storage, state, 200)
-    while (await storage.renew([state.queue], state.lease, SHORT))[state.queue].alive:
-        pass
-
-
-async def claim_and_block(storage: Storage, state: Prepared) -> None:
-    await claim(storage, state)
-    await enqueue(storage, state)
-
-
-async def claim_at_limit(storage: Storage, state: Prepared) -> None:
-    """Claim job `a`; job `b` waits, because only one job of the queue may be active."""
-    await storage.configure(state.queue, SettingsPatch(max_active=1))
-    await claim(storage, state)
-    await enqueue(storage, state, "b")
-
-
-async def pause(storage: Storage, state: Prepared) -> None:
-    await storage.configure(state.queue, SettingsPatch(paused=True))
-    await enqueue(storage, state)
-
-
-async def hand_off(storage: Storage, state: Prepared) -> None:
-    await claim(storage, state)
-    await settle(storage, state, HandOff())
-
-
-async def fail(storage: Storage, state: Prepared) -> None:
-    await claim(storage, state)
-    await settle(storage, state, Fail(error=Error(type="E")))
-
-
-async def claim_and_request_cancel(storage: Storage, state: Prepared) -> None:
-    await claim(storage, state)
-    await storage.cancel(state.queue, ["a"], running=True)
-
-
-async def enqueue_later(storage: Storage, state: Prepared) -> None:
-    await enqueue(storage, state, delay=LONG)
-
-
-async def enqueue_soon(storage: Storage, state: Prepared) -> None:
-    await enqueue(storage, state, delay=SOON)
-
-
-async def log_all(storage: Storage, state: Prepared) -> None:
-    await storage.configure(state.queue, SettingsPatch(log_level="all"))
-
-
-async def log_all_and_claim(storage: Storage, state: Prepared) -> None:
-    await log_all(storage, state)
-    await claim(storage, state)
-
-
-async def settle(storage: Storage, state: Prepared, action: SettleAction) -> None:
-    await storage.settle(state.queue, [Settlement(id="a", fence=state.fences["a"], action=action)])
-
-
-def settles(action: SettleAction) -> Callable[[Storage, Prepared], Awaitable[Any]]:
-    return lambda storage, state: settle(storage, state, action)
-
-
-def configures(**settings: Any) -> Callable[[Storage, Prepared], Awaitable[Any]]:
-    return lambda storage, state: storage.configure(state.queue, SettingsPatch(**settings))
-
-
-def cancels(*, running: bool = False) -> Callable[[Storage, Prepared], Awaitable[Any]]:
-    return lambda storage, state: storage.cancel(state.queue, ["a"], running=running)
-
-
-async def finish(storage: Storage, state: Prepared) -> None:
-    await storage.finish(state.queue, "a", Complete(), state.revisions["a"])
-
-
-async def drop(storage: Storage, state: Prepared) -> None:
-    await storage.drop([state.queue], state.lease, 1)
-
-
-async def reap(storage: Storage, state: Prepared) -> None:
-    await storage.reap(state.queue, 1)
-
-
-async def retry_failed(storage: Storage, state: Prepared) -> None:
-    await storage.retry_failed(state.queue, ["a"])
-
-
-async def amend_run_at(storage: Storage, state: Prepared) -> None:
-    await storage.amend(state.queue, "a", JobPatch(delay=0))
-
-
-async def report(storage: Storage, state: Prepared) -> None:
-    await storage.report(state.queue, "a", state.fences["a"], b"0.5")
-
-
-async def report_on_a_claim(storage: Storage, state: Prepared) -> None:
-    """Claim job `a` and report progress once, so that the next report is another one."""
-    await claim(storage, state)
-    await report(storage, state)
-
-
-async def nothing(storage: Storage, state: Prepared) -> None:
-    """Change nothing: the wait ends by itself."""
-
-
-FAILED: Final = Fail(error=Error(type="E"))
+CLAIM = "enqueue a; grant 60000; claim 1"
+EXPIRED = "enqueue a; grant 200; claim 1"
+BLOCKED, HANDED_OFF = f"{CLAIM}; enqueue a", f"{CLAIM}; hand_off a"
+AT_LIMIT = f"set max_active=1; {CLAIM}; enqueue b"
+LOGGED = "set log_level=all"
 CASES: Final = (
-    WaitCase("enqueue", "work", nothing, enqueue),
-    WaitCase("retry", "work", claim, settles(RetryLater())),
-    WaitCase("release", "work", claim, settles(Release())),
-    WaitCase("reap", "work", claim_shortly, reap),
-    WaitCase("drop", "work", claim, drop),
-    WaitCase("resume", "work", pause, configures(paused=False)),
-    WaitCase("configure max_active", "work", claim_at_limit, configures(max_active=2)),
-    WaitCase("the end of a run at max_active", "work", claim_at_limit, settles(Complete())),
-    WaitCase("hand-off of a run at max_active", "work", claim_at_limit, settles(HandOff())),
-    WaitCase("the end of a run with a successor", "work", claim_and_block, settles(Complete())),
-    WaitCase("retry_failed", "work", fail, retry_failed),
-    WaitCase("amend run_at", "work", enqueue_later, amend_run_at),
-    WaitCase("a due time", "work", enqueue_soon, nothing),
-    WaitCase("enqueue", "events", log_all, enqueue),
-    WaitCase("complete", "events", claim, settles(Complete())),
-    WaitCase("retry", "events", claim, settles(RetryLater())),
-    WaitCase("release", "events", claim, settles(Release())),
-    WaitCase("reap", "events", claim_shortly, reap),
-    WaitCase("drop", "events", claim, drop),
-    WaitCase("cancel", "events", enqueue, cancels()),
-    WaitCase("pause", "events", log_all, configures(paused=True)),
+    WaitCase("enqueue", "work", "", "enqueue a"),
+    WaitCase("retry", "work", CLAIM, "retry a"),
+    WaitCase("release", "work", CLAIM, "release a"),
+    WaitCase("reap", "work", EXPIRED, "reap 1"),
+    WaitCase("drop", "work", CLAIM, "drop 1"),
+    WaitCase("resume", "work", "set paused=yes; enqueue a", "set paused=no"),
+    WaitCase("configure max_active", "work", AT_LIMIT, "set max_active=2"),
+    WaitCase("the end of a run at max_active", "work", AT_LIMIT, "complete a"),
+    WaitCase("hand-off of a run at max_active", "work", AT_LIMIT, "hand_off a"),
+    WaitCase("the end of a run with a successor", "work", BLOCKED, "complete a"),
+    WaitCase("retry_failed", "work", f"{CLAIM}; fail a", "retry_failed a"),
+    WaitCase("amend run_at", "work", "enqueue a@60000", "amend a delay=0"),
+    WaitCase("a due time", "work", f"enqueue a@{SOON}", ""),
+    WaitCase("enqueue", "events", LOGGED, "enqueue a"),
+    WaitCase("complete", "events", CLAIM, "complete a"),
+    WaitCase("retry", "events", CLAIM, "retry a"),
+    WaitCase("release", "events", CLAIM, "release a"),
+    WaitCase("reap", "events", EXPIRED, "reap 1"),
+    WaitCase("drop", "events", CLAIM, "drop 1"),
+    WaitCase("cancel", "events", "enqueue a", "cancel a"),
+    WaitCase("pause", "events", LOGGED, "set paused=yes"),
+    WaitCase("amend", "events", f"{LOGGED}; {CLAIM}", "amend a attributes=b:1"),
+    WaitCase("complete", "ids", CLAIM, "complete a"),
+    WaitCase("fail", "ids", CLAIM, "fail a"),
+    WaitCase("end as cancelled", "ids", CLAIM, "cancelled a"),
+    WaitCase("cancel of a waiting job", "ids", "enqueue a", "cancel a"),
+    WaitCase("cancel of a successor", "ids", BLOCKED, "cancel a"),
+    WaitCase("cancel of a handed-off run", "ids", HANDED_OFF, "cancel a running=yes"),
+    WaitCase("finish", "ids", HANDED_OFF, "finish complete a"),
+    WaitCase("drop after a requested cancellation", "ids", f"{CLAIM}; cancel a running=yes", "drop 1"),
+    WaitCase("report", "progress", CLAIM, "report a 0.5"),
+    WaitCase("report of any id", "progress", CLAIM, "report a 0.5", names_id=False),
+    WaitCase("report after another", "progress", f"{CLAIM}; report a 0.5", "report a 0.5"),
+    WaitCase("report by a handed-off run", "progress", HANDED_OFF, "report a 0.5"),
+    WaitCase("the end of a run", "progress", CLAIM, "complete a"),
+    WaitCase("cancel of a waiting job", "progress", "enqueue a", "cancel a"),
+)
+START_ONE = "enqueue a:k b:k; grant 60000; claim"
+FULL = f"set per_key=1; {START_ONE}"
+LIMIT_CASES: Final = (
+    WaitCase("the end of a run of a full key", "work", FULL, "complete a"),
+    WaitCase("the failure of a run of a full key", "work", FULL, "fail a"),
+    WaitCase("the end of a cancelled run of a full key", "work", FULL, "cancelled a"),
+    WaitCase("hand-off of a run of a full key", "work", FULL, "hand_off a"),
+    WaitCase("a later retry of a run of a full key", "work", FULL, "retry a delay=60000"),
+    WaitCase("a later release of a run of a full key", "work", FULL, "release a delay=60000"),
+    WaitCase("reap of a run of a full key", "work", FULL.replace("60000", "200"), "reap 1"),
+    WaitCase("drop of a run of a full key", "work", FULL, "drop 1"),
+    WaitCase("forget of a run of a full key", "work", FULL, "forget a"),
     WaitCase(
-        "amend", "events", log_all_and_claim, lambda s, p: s.amend(p.queue, "a", JobPatch(attributes={}))
+        "the end of a run before a scheduled job", "work", FULL.replace("b:k", "b:k@60000"), "complete a"
     ),
-    WaitCase("complete", "ids", claim, settles(Complete())),
-    WaitCase("fail", "ids", claim, settles(FAILED)),
-    WaitCase("end as cancelled", "ids", claim, settles(Cancelled())),
-    WaitCase("cancel of a waiting job", "ids", enqueue, cancels()),
-    WaitCase("cancel of a successor", "ids", claim_and_block, cancels()),
-    WaitCase("cancel of a handed-off run", "ids", hand_off, cancels(running=True)),
-    WaitCase("finish", "ids", hand_off, finish),
-    WaitCase("drop after a requested cancellation", "ids", claim_and_request_cancel, drop),
-    WaitCase("report", "progress", claim, report),
-    WaitCase("report of any id", "progress", claim, report, names_id=False),
-    WaitCase("report after another", "progress", report_on_a_claim, report),
-    WaitCase("report by a handed-off run", "progress", hand_off, report),
-    WaitCase("the end of a run", "progress", claim, settles(Complete())),
-    WaitCase("cancel of a waiting job", "progress", enqueue, cancels()),
+    WaitCase("an update with another key", "work", FULL, "enqueue b:m"),
+    WaitCase("a higher per_key", "work", FULL, "set per_key=2"),
+    WaitCase("the end of per_key", "work", FULL, "set per_key=none"),
+    WaitCase("a change of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=2/60000"),
+    WaitCase("the end of rate", "work", f"set rate=1/60000; {START_ONE}", "set rate=none"),
+    WaitCase("the end of key_rate", "work", f"set key_rate=1/60000; {START_ONE}", "set key_rate=none"),
+    WaitCase("a start that the rate allows", "work", f"set rate=1/{SOON}; {START_ONE}", ""),
+    WaitCase("a start that the key_rate allows", "work", f"set key_rate=1/{SOON}; {START_ONE}", ""),
 )

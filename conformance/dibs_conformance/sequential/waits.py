@@ -21,9 +21,9 @@ from dibs.model.requests import SettingsPatch
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage, Watch
 from dibs_conformance.concurrent.process_clients import process_context
-from dibs_conformance.sequential.limit_wait_cases import LIMIT_CASES
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.sequential.wait_cases import CASES as GENERAL_CASES
-from dibs_conformance.sequential.wait_cases import SOON, Prepared, WaitCase, nothing
+from dibs_conformance.sequential.wait_cases import LIMIT_CASES, SOON, WaitCase
 from dibs_conformance.target import Locations, OpenStorage
 
 #: A wait that returns within this many seconds after its change was woken by the change. A poll is slower.
@@ -37,14 +37,14 @@ TIMEOUT: Final = 60.0
 CASES: Final = (*GENERAL_CASES, *LIMIT_CASES)
 #: The numbers of the cases whose wait ends by itself, and of the others. A storage may wake all its waits
 #: after each change, so the former have rounds without a change.
-WITHOUT_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if case.change is nothing)
-WITH_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if case.change is not nothing)
+WITHOUT_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if not case.change)
+WITH_CHANGE: Final = tuple(number for number, case in enumerate(CASES) if case.change)
 #: Seconds for which idle queues are watched, and the most wake-ups that each wait may have meanwhile.
 IDLE_SECONDS: Final = 0.5
 MOST_IDLE_WAKE_UPS: Final = 5
 
 #: Makes the changes of some cases. It returns when they are made.
-MakeChanges = Callable[[Sequence[tuple[int, Prepared]]], Awaitable[Any]]
+MakeChanges = Callable[[Sequence[tuple[int, HistoryCalls]]], Awaitable[Any]]
 
 
 async def missing_wake_ups(locations: Locations, *, shared: bool) -> list[str]:
@@ -85,8 +85,8 @@ def changes_through(storage: Storage) -> MakeChanges:
     return lambda prepared: make_all_changes(storage, prepared)
 
 
-async def make_all_changes(storage: Storage, prepared: Sequence[tuple[int, Prepared]]) -> None:
-    await asyncio.gather(*(CASES[number].change(storage, state) for number, state in prepared))
+async def make_all_changes(storage: Storage, prepared: Sequence[tuple[int, HistoryCalls]]) -> None:
+    await asyncio.gather(*(play_steps(storage, state, CASES[number].change) for number, state in prepared))
 
 
 @define
@@ -112,7 +112,7 @@ class WaitRounds:
         After the changes, wait again with the old tokens: each of these waits must return at once.
         """
         turn = next(self._rounds)
-        states = [Prepared(f"{self.client} {turn} {number}".replace(" ", "-")) for number in numbers]
+        states = [HistoryCalls(f"{self.client} {turn} {number}".replace(" ", "-")) for number in numbers]
         await asyncio.gather(*map(self._prepare, numbers, states))
         begun = await asyncio.gather(*map(self._read_token, numbers, states))
         waits = [
@@ -141,14 +141,16 @@ class WaitRounds:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _prepare(self, number: int, state: Prepared) -> None:
+    async def _prepare(self, number: int, state: HistoryCalls) -> None:
         await CASES[number].prepare(self.waiting, state)
 
-    async def _read_token(self, number: int, state: Prepared) -> WaitResult:
+    async def _read_token(self, number: int, state: HistoryCalls) -> WaitResult:
         case = CASES[number]
         return await self.waiting.wait([state.queue], for_=case.watch, ids=case.ids, timeout=0)
 
-    async def _wait(self, number: int, state: Prepared, since: Any, timeout: float = TIMEOUT) -> WaitResult:
+    async def _wait(
+        self, number: int, state: HistoryCalls, since: Any, timeout: float = TIMEOUT
+    ) -> WaitResult:
         case = CASES[number]
         return await self.waiting.wait(
             [state.queue], for_=case.watch, ids=case.ids, since=since, timeout=timeout
@@ -208,7 +210,7 @@ async def changes_in_process(target: str | OpenStorage, location: str) -> AsyncI
     child.start()
     theirs.close()
 
-    async def make_changes(prepared: Sequence[tuple[int, Prepared]]) -> None:
+    async def make_changes(prepared: Sequence[tuple[int, HistoryCalls]]) -> None:
         ours.send(prepared)
         error = await asyncio.to_thread(ours.recv)
         if error is not None:

@@ -255,7 +255,7 @@ def use_two_handles(lockstep: Lockstep) -> None:
     player = Player(lockstep)
     for _ in range(3):
         player.play("grant", "enqueue a b", "set paused=yes", "claim", "set paused=no", "claim")
-        for id in player.saved["last"]:
+        for id in player.calls.saved["last"]:
             player.play(f"enqueue {id}", f"cancel {id}", f"complete {id}")
         player.play("enqueue a b")
         # A time before that of the last write counts as the time of the write, also of another handle.

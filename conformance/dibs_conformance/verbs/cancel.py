@@ -79,7 +79,7 @@ def cancel_running(queue: OracleQueue, record: IdRecord, job: Job, now: int) -> 
 class CancelCalls(LockstepCore):
     """`cancel`, called in lockstep."""
 
-    def cancel(self, queue: str, ids: Sequence[str], *, running: bool) -> None:
+    def cancel(self, queue: str, ids: Sequence[str], *, running: bool = False) -> None:
         self.call_with_ids("cancel", step, queue, ids, running=running)
 
 

@@ -10,7 +10,7 @@ from math import inf
 from operator import itemgetter
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, began, ended, newest_before
 from dibs_conformance.steps import UNKNOWN, RecordedSlot, RecordedStep
 
 
@@ -169,12 +169,7 @@ class NothingSkippedRule(HistoryRule):
 
     def _check_left_behind(self, id_steps: IdSteps, removals: Removals) -> Iterator[Violation]:
         """Yield enqueues after the range of a run that were answered before its claim was sent."""
-        answered, index, newest = by_answer(id_steps.creating), 0, None
-        for claim in sorted(id_steps.claims, key=began):
-            while index < len(answered) and ended(answered[index]) < claim.began:
-                if newest is None or answered[index].revision > newest.revision:
-                    newest = answered[index]
-                index += 1
+        for claim, newest in newest_before(id_steps.claims, id_steps.creating, revision):
             self.met += newest is not None
             if newest is None or newest.revision <= claim.revision:
                 continue
@@ -192,12 +187,7 @@ class RevisionsRule(HistoryRule):
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, ids in history.by_queue.items():
             accepted = [step for id_steps in ids for step in id_steps.accepted]
-            answered, index, newest = by_answer(accepted), 0, None
-            for step in sorted(accepted, key=began):
-                while ended(answered[index]) < step.began:
-                    if newest is None or answered[index].revision > newest.revision:
-                        newest = answered[index]
-                    index += 1
+            for step, newest in newest_before(accepted, accepted, revision):
                 self.met += newest is not None
                 if newest is not None and step.revision <= newest.revision:
                     why = f"revision {step.revision} was given after {newest.revision}"
@@ -244,10 +234,6 @@ def pending(slot: RecordedSlot, revision: int) -> bool:
 
 def in_outcome(slot: RecordedSlot, revision: int) -> bool:
     return slot.outcome is not None and slot.outcome.first <= revision <= slot.outcome.revision
-
-
-def began(step: RecordedStep) -> int:
-    return step.began
 
 
 def revision(step: RecordedStep) -> int:

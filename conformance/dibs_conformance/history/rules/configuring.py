@@ -3,50 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
 
-from dibs_conformance.history.by_id import IdSteps, RecordedHistory
+from dibs_conformance.history.by_id import RecordedHistory
 from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
-from dibs_conformance.history.settings_timeline import SettingsTimeline, patch_of
+from dibs_conformance.history.settings_timeline import patch_of
 from dibs_conformance.steps import RecordedStep
-
-
-class MaxActiveRule(HistoryRule):
-    name = "R23"
-    title = "max_active is exact"
-    section = "3, claim"
-    sentence = "While max_active certainly held, no claim made more jobs active under leases."
-
-    def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        for queue, timeline in history.settings.items():
-            limits = {int(value) for value in timeline.values("max_active") if value != "null"}
-            if limits:
-                yield from self._check_queue(queue, timeline, history.by_queue.get(queue, []), min(limits))
-
-    def _check_queue(
-        self, queue: str, timeline: SettingsTimeline, ids: list[IdSteps], smallest: int
-    ) -> Iterator[Violation]:
-        runs = sorted((run for id_steps in ids for run in id_steps.runs), key=lambda run: ended(run.claim))
-        active: list[tuple[float, int, RecordedStep]] = []
-        for run in runs:
-            time, close = ended(run.claim), run.earliest_close()
-            self.met += timeline.certain("max_active", run.claim.began, time) not in (None, "null")
-            while active and active[0][0] <= time:
-                heappop(active)
-            if close > time and not run.handed_off:
-                heappush(active, (close, run.fence, run.claim))
-                if len(active) > smallest:
-                    yield from self._check_moment(queue, timeline, [claim for _, _, claim in active], time)
-
-    def _check_moment(
-        self, queue: str, timeline: SettingsTimeline, claims: list[RecordedStep], time: int
-    ) -> Iterator[Violation]:
-        """Check jobs that are active at once: the last of their claims took effect while the others ran."""
-        latest = max(claims, key=lambda claim: claim.began)
-        limit = timeline.certain("max_active", latest.began, time)
-        if limit not in (None, "null") and len(claims) > int(limit or 0):
-            why = f"{len(claims)} jobs were active at once, and max_active was {limit}"
-            yield self.violation((queue, latest.id), why, *claims)
 
 
 class PauseRule(HistoryRule):
@@ -91,4 +52,4 @@ class SettingsRule(HistoryRule):
                         yield self.violation((queue, ""), why, *writes, step)
 
 
-RULES = (MaxActiveRule, PauseRule, SettingsRule)
+RULES = (PauseRule, SettingsRule)

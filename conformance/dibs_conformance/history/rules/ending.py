@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, ended, fence, newest_before
 from dibs_conformance.steps import RecordedOutcome, RecordedStep
 
 
@@ -134,12 +134,7 @@ class EffectsRule(HistoryRule):
             if step.status == "taken" and step.ended is not None:
                 taken[step.queue, step.id].append(step)
         for key, steps in taken.items():
-            answered, index, newest = sorted(steps, key=ended), 0, None
-            for step in sorted(steps, key=lambda step: step.began):
-                while ended(answered[index]) < step.began:
-                    if newest is None or answered[index].fence > newest.fence:
-                        newest = answered[index]
-                    index += 1
+            for step, newest in newest_before(steps, steps, fence):
                 self.met += newest is not None
                 if newest is not None and step.fence < newest.fence:
                     yield self.violation(

@@ -8,8 +8,7 @@ from itertools import zip_longest
 from math import inf
 
 from dibs_conformance.history.by_id import RecordedHistory
-from dibs_conformance.history.rules.accepted import began
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, began, by_answer, ended
 from dibs_conformance.steps import RecordedStep
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from typing import ClassVar
 
 import msgspec
 from attrs import define, field
@@ -16,25 +17,25 @@ from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.steps import RecordedStep
 
 
-class PerKeyRule(HistoryRule):
-    name = "R30"
-    title = "per_key is exact"
-    section = "2"
-    sentence = "While per_key certainly held, no claim made more runs of one key active under leases."
+class RunsAtOnceRule(HistoryRule):
+    """A rule about a setting that limits the runs that are active at once, in one sweep over their claims."""
+
+    setting: ClassVar[str]
+    groups: ClassVar[Callable[[Iterable[IdSteps]], Iterable[list[RecordedRun]]]]
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
         for queue, timeline in history.settings.items():
-            limits = {int(value) for value in timeline.values("per_key") if value != "null"}
-            for runs in runs_by_key(history.by_queue.get(queue, [])) if limits else ():
-                yield from self._check_key(queue, timeline, runs, min(limits))
+            limits = {int(value) for value in timeline.values(self.setting) if value != "null"}
+            for runs in type(self).groups(history.by_queue.get(queue, [])) if limits else ():
+                yield from self._check_runs(queue, timeline, runs, min(limits))
 
-    def _check_key(
+    def _check_runs(
         self, queue: str, timeline: SettingsTimeline, runs: list[RecordedRun], smallest: int
     ) -> Iterator[Violation]:
         active: list[tuple[float, int, RecordedStep]] = []
         for run in sorted(runs, key=lambda run: ended(run.claim)):
             time, close = ended(run.claim), run.earliest_close()
-            self.met += timeline.certain("per_key", run.claim.began, time) not in (None, "null")
+            self.met += timeline.certain(self.setting, run.claim.began, time) not in (None, "null")
             while active and active[0][0] <= time:
                 heappop(active)
             if close > time and not run.handed_off:
@@ -47,10 +48,40 @@ class PerKeyRule(HistoryRule):
     ) -> Iterator[Violation]:
         """Check runs that are active at once: the last of their claims took effect while the others ran."""
         latest = max(claims, key=lambda claim: claim.began)
-        limit = timeline.certain("per_key", latest.began, time)
+        limit = timeline.certain(self.setting, latest.began, time)
         if limit not in (None, "null") and len(claims) > int(limit or 0):
-            why = f"{len(claims)} runs of the key {latest.job_key!r} were active at once; per_key was {limit}"
+            of_key = f" of the key {latest.job_key!r}" if self.setting == "per_key" else ""
+            why = f"{len(claims)} runs{of_key} were active at once, and {self.setting} was {limit}"
             yield self.violation((queue, latest.id), why, *claims)
+
+
+def all_runs(ids: Iterable[IdSteps]) -> list[list[RecordedRun]]:
+    return [[run for id_steps in ids for run in id_steps.runs]]
+
+
+def runs_by_key(ids: Iterable[IdSteps]) -> Iterable[list[RecordedRun]]:
+    """Return the runs of each key."""
+    keys: dict[str, list[RecordedRun]] = defaultdict(list)
+    for run in all_runs(ids)[0]:
+        if run.claim.job_key:
+            keys[run.claim.job_key].append(run)
+    return keys.values()
+
+
+class MaxActiveRule(RunsAtOnceRule):
+    name = "R23"
+    title = "max_active is exact"
+    section = "3, claim"
+    sentence = "While max_active certainly held, no claim made more jobs active under leases."
+    setting, groups = "max_active", all_runs
+
+
+class PerKeyRule(RunsAtOnceRule):
+    name = "R30"
+    title = "per_key is exact"
+    section = "2"
+    sentence = "While per_key certainly held, no claim made more runs of one key active under leases."
+    setting, groups = "per_key", runs_by_key
 
 
 class RateRule(HistoryRule):
@@ -116,14 +147,4 @@ def interval_of(rate: StartRate) -> int:
     return (rate.per * 1000 + rate.starts - 1) // rate.starts
 
 
-def runs_by_key(ids: Iterable[IdSteps]) -> Iterator[list[RecordedRun]]:
-    """Yield the runs of each key."""
-    keys: dict[str, list[RecordedRun]] = defaultdict(list)
-    for id_steps in ids:
-        for run in id_steps.runs:
-            if run.claim.job_key:
-                keys[run.claim.job_key].append(run)
-    yield from keys.values()
-
-
-RULES = (PerKeyRule, RateRule)
+RULES = (MaxActiveRule, PerKeyRule, RateRule)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, ended, fence, newest_before
 from dibs_conformance.steps import NO_MEMO, RecordedStep
 
 
@@ -30,12 +30,7 @@ class MemoRule(HistoryRule):
 
     def _check_late(self, id_steps: IdSteps) -> Iterator[Violation]:
         """Yield reports that were accepted although a newer fence was known when they were sent."""
-        claims, index, newest = by_answer(id_steps.claims), 0, None
-        for step in sorted(id_steps.reports, key=lambda step: step.began):
-            while index < len(claims) and ended(claims[index]) < step.began:
-                if newest is None or claims[index].fence > newest.fence:
-                    newest = claims[index]
-                index += 1
+        for step, newest in newest_before(id_steps.reports, id_steps.claims, fence):
             if newest is None or step.fence >= newest.fence:
                 continue
             self.met += 1

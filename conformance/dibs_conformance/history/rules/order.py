@@ -7,8 +7,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.accepted import began
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, began, ended
 from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.steps import RecordedStep
 

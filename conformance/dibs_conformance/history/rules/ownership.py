@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dibs_conformance.history.by_id import END_OF, IdSteps, RecordedHistory, RecordedRun, closed_as
-from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, by_answer, ended
+from dibs_conformance.history.rules.rule import HistoryRule, Violation, before, ended, fence, newest_before
 from dibs_conformance.steps import RecordedStep
 
 
@@ -37,12 +37,7 @@ class FencesRule(HistoryRule):
                 yield self.violation(id_steps.key, f"two claims got the fence {a.fence}", a.claim, b.claim)
 
     def _check_growth(self, id_steps: IdSteps) -> Iterator[Violation]:
-        answered, index, newest = by_answer(id_steps.claims), 0, None
-        for claim in sorted(id_steps.claims, key=lambda step: step.began):
-            while index < len(answered) and ended(answered[index]) < claim.began:
-                if newest is None or answered[index].fence > newest.fence:
-                    newest = answered[index]
-                index += 1
+        for claim, newest in newest_before(id_steps.claims, id_steps.claims, fence):
             if newest is not None and claim.fence < newest.fence:
                 why = f"fence {claim.fence} was given after {newest.fence}"
                 yield self.violation(id_steps.key, why, newest, claim)
@@ -85,13 +80,8 @@ class StaleFenceRule(HistoryRule):
                 yield from self._check_late(id_steps)
 
     def _check_late(self, id_steps: IdSteps) -> Iterator[Violation]:
-        claims, index, newest = by_answer(id_steps.claims), 0, None
         runs = {run.fence: run for run in id_steps.runs}
-        for step in sorted(id_steps.settles, key=lambda step: step.began):
-            while index < len(claims) and ended(claims[index]) < step.began:
-                if newest is None or claims[index].fence > newest.fence:
-                    newest = claims[index]
-                index += 1
+        for step, newest in newest_before(id_steps.settles, id_steps.claims, fence):
             if newest is None or step.fence >= newest.fence:
                 continue
             self.met += 1

@@ -6,7 +6,7 @@ was sent, or never, and every rule allows for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 from attrs import frozen
@@ -55,6 +55,30 @@ def ended(step: RecordedStep) -> int:
     """Return the time of the answer. The step must have one."""
     assert step.ended is not None  # noqa: S101 - callers pass answered steps only
     return step.ended
+
+
+def began(step: RecordedStep) -> int:
+    return step.began
+
+
+def newest_before(
+    steps: Iterable[RecordedStep], known: Iterable[RecordedStep], number: Callable[[RecordedStep], int]
+) -> Iterator[tuple[RecordedStep, RecordedStep | None]]:
+    """Yield the steps in the order they were sent, each with a known step that was answered before.
+
+    That step is the one with the highest number; None if no known step was answered before.
+    """
+    answered, index, newest = by_answer(known), 0, None
+    for step in sorted(steps, key=began):
+        while index < len(answered) and ended(answered[index]) < step.began:
+            if newest is None or number(answered[index]) > number(newest):
+                newest = answered[index]
+            index += 1
+        yield step, newest
+
+
+def fence(step: RecordedStep) -> int:
+    return step.fence
 
 
 def before(earlier: RecordedStep, later: RecordedStep) -> bool:
