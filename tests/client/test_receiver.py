@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dibs import Dibs, JobCancelled, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
+from dibs import Dibs, LeaseLost, NotRunning, OutcomeUnknown, PermanentError, Queue, Refused
 from dibs.model.job import JobData, NewJob
 from dibs.model.overrides import Overrides
 from dibs.model.requests import EnqueueRequest
@@ -230,16 +230,6 @@ async def test_a_failure_is_handled_if_the_app_declares_a_handler(queue: Queue, 
     assert (await app.queue("q!fail").counts()).waiting == 1
 
 
-async def test_a_cancelled_run_does_not_come_back(queue: Queue) -> None:
-    await queue.enqueue(1, id="a")
-    async with claimed(queue) as claim:
-        await queue.cancel("a", running=True)
-        with pytest.raises(JobCancelled):
-            await claim.hand_off()
-
-    assert await state(queue) == "cancelled"
-
-
 async def test_the_heart_keeps_the_lease_and_brings_news(queue: Queue) -> None:
     await queue.enqueue(1, id="a")
     async with queue.receive(lease=0.6, wait=0) as claims:
@@ -346,16 +336,6 @@ async def test_a_receiver_that_does_not_wait_brings_back_the_job_of_a_dead_holde
 
     async with any_queue.receive(wait=0) as claims:
         assert [(claim.id, claim.stalls) async for claim in claims] == [("a", 1)]
-
-
-async def test_a_reaped_job_of_a_paused_queue_stays(any_queue: Queue) -> None:
-    await any_queue.enqueue(1, id="a")
-    await abandon(any_queue)
-    await any_queue.pause()
-
-    async with any_queue.receive(wait=0) as claims:
-        assert [claim.id async for claim in claims] == []
-    assert await state(any_queue) == "waiting"
 
 
 async def test_jobs_that_arrive_one_by_one_cost_no_reap_each(

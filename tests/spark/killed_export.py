@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,29 +60,6 @@ def kill_at_first_file(warehouse: Path, folder: Path, table: str) -> bool:
             pass
         running.kill()
     return running.returncode == -signal.SIGKILL
-
-
-def export_within(
-    kind: str, warehouse: Path, folder: Path, seconds: float, table: str = "events"
-) -> float | None:
-    """Run an export in a process of its own, and kill it after a time.
-
-    Return the seconds that the export took, or None if it was killed. Both times start when the process is
-    ready, after its imports.
-    """
-    command = [sys.executable, "-m", "tests.spark.killed_export"]
-    arguments = (kind, str(warehouse), str(folder), "never", table)
-    with subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
-        ready = time.monotonic()
-        try:
-            running.wait(seconds)
-        except subprocess.TimeoutExpired:
-            running.kill()
-        took = time.monotonic() - ready
-    assert running.returncode in (0, -signal.SIGKILL)
-    return took if running.returncode == 0 else None
 
 
 def kill_in(owner: Any, name: str, *, call: int = 1, after: bool = False) -> None:

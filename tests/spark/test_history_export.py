@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -22,7 +21,7 @@ from dibs.spark.history.warehouse.draft import WarehouseBusy
 from dibs.spark.history.warehouse.manifest import folder_name
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
-from tests.spark.killed_export import catalog_in, export_to, export_until, export_within
+from tests.spark.killed_export import catalog_in, export_to, export_until
 from tests.spark.random_day import QUEUES, RandomDay
 from tests.spark.source_storages import at, run_some
 
@@ -78,29 +77,6 @@ async def test_each_event_is_exported_once_over_kills(kind: str, tmp_path: Path)
     assert contents(events) == contents(exported)
     assert {*QUEUES} == {*exported.column("queue").to_pylist()}
     assert 0 == export_to(kind, warehouse, folder).rows
-
-
-@pytest.mark.chaos
-async def test_each_event_is_exported_once_over_twenty_kills_at_random_times(
-    kind: str, tmp_path: Path
-) -> None:
-    """The times are spread around the length of an export that is not killed."""
-    url, warehouse, folder = f"file:{tmp_path}/jobs", tmp_path / "warehouse", tmp_path / "lake"
-    rng, kills = Random(5), 0
-    async with open_storage(url, clock="manual") as storage:
-        day = RandomDay(storage, seed=6)
-        await day.prepare(all_events_of="mail")
-        await to_thread(update, url, warehouse, engine="duckdb")
-        length = await to_thread(export_within, kind, warehouse, folder, 300)
-        assert length is not None
-        while kills < 20:
-            await day.advance(20)
-            await to_thread(update, url, warehouse, engine="duckdb")
-            seconds = rng.uniform(0, 1.2) * length
-            kills += await to_thread(export_within, kind, warehouse, folder, seconds) is None
-        await to_thread(export_to, kind, warehouse, folder)
-
-    assert contents(table_dataset(warehouse, "events").to_table()) == contents(read_export(kind, folder))
 
 
 def test_a_rerun_of_the_warehouse_adds_nothing(kind: str, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.cli.shell import Shell
 from tests.spark.keyed_jobs import fill_keyed
-from tests.spark.killed_export import catalog_in, export_to, export_until, export_within
+from tests.spark.killed_export import catalog_in, export_to, export_until
 from tests.spark.random_day import RandomDay
 from tests.spark.source_storages import at, jobs, run_some
 
@@ -120,36 +119,6 @@ async def test_a_killed_export_leaves_the_rows_of_one_generation(
             assert exported(kind, folder) in (before, in_warehouse(warehouse, table))
             await to_thread(export_to, kind, warehouse, folder, table)
             assert in_warehouse(warehouse, table) == exported(kind, folder)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("table", TABLES)
-async def test_exports_killed_at_random_times_leave_the_rows_of_one_generation(
-    kind: str, tmp_path: Path, table: str
-) -> None:
-    """Twenty kills. A killed export leaves the rows that it found, or those of the newest generation."""
-    url, warehouse, folder = f"file:{tmp_path}/jobs", tmp_path / "warehouse", tmp_path / "lake"
-    rng, kills = Random(5), 0
-    async with open_storage(url, clock="manual") as storage:
-        day = RandomDay(storage, seed=6)
-        await day.prepare(all_events_of="mail")
-        await day.advance(60)
-        await to_thread(update, url, warehouse, engine="duckdb")
-        length = await to_thread(export_within, kind, warehouse, folder, 300, table)
-        assert length is not None
-        found = in_warehouse(warehouse, table)
-        while kills < 20:
-            await day.advance(20)
-            await to_thread(update, url, warehouse, engine="duckdb")
-            newest = in_warehouse(warehouse, table)
-            seconds = rng.uniform(0, 1.2) * length
-            kills += await to_thread(export_within, kind, warehouse, folder, seconds, table) is None
-
-            assert exported(kind, folder) in (found, newest)
-            found = exported(kind, folder)
-        await to_thread(export_to, kind, warehouse, folder, table)
-
-    assert in_warehouse(warehouse, table) == exported(kind, folder)
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["a known table", "a new table"])

@@ -184,15 +184,3 @@ def test_a_kill_neither_loses_nor_repeats_an_event(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     check_after_kills(spark, new_url("redis", request), tmp_path, kills=1, events=3000)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("scheme", SHARED)
-def test_twenty_kills_neither_lose_nor_repeat_an_event(
-    spark: SparkSession,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    quick_start: dict[str, str],
-    scheme: str,
-) -> None:
-    check_after_kills(spark, new_url(scheme, request), tmp_path, kills=20, events=20_000, env=quick_start)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from attrs import define
 
-from dibs import Dibs, Ending, Exponential, Failure, Fixed, PermanentError, current_job
+from dibs import Dibs, Exponential, Failure, Fixed, PermanentError, current_job
 
 app = Dibs("file:./never-made")
 done: list[str] = []
@@ -103,31 +103,6 @@ def stuck() -> None:
     free.wait(10)
 
 
-@app.task(queue="large", max_retries=0)
-def large() -> str:
-    return "x" * 2_000_000
-
-
-@app.task(queue="urgent", queue_priority=900)
-async def urgent() -> None:
-    done.append("urgent")
-
-
-@app.task(queue="hooked")
-def hooked() -> int:
-    return 1
-
-
-@hooked.after
-def doubled(ending: Ending) -> None:
-    ending.result = ending.result * 2
-
-
 @app.task(queue="never")
 def never() -> None:
     raise PermanentError("no")
-
-
-@app.task(queue="unencodable")
-def unencodable() -> object:
-    return object()

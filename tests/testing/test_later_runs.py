@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Snooze, current_job
-from dibs.model.job import JobData, NewJob
-from dibs.model.overrides import Overrides
-from dibs.model.requests import EnqueueRequest
 from dibs.testing import using
-from tests.worker.jobs import add, outcome
+from tests.worker.jobs import add
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -84,45 +81,3 @@ def test_steps_of_a_blocking_test_run_on_its_thread(app: Dibs) -> None:
         rehearsal.sync.run_until_empty()
 
         assert [ticket.result(wait=0)] == runs.calls
-
-
-async def test_a_handed_off_job_is_finished_by_the_test(app: Dibs) -> None:
-    add(app, "q", lambda: current_job().hand_off())
-    async with using(app) as rehearsal:
-        ticket = await app.queue("q").enqueue([], id="a")
-        report = await rehearsal.run_due()
-        await app.queue("q").finish("a", ticket.revision, "elsewhere")
-
-        assert 1 == report.queue("q").handed_off
-        assert "elsewhere" == await ticket.result(wait=0)
-
-
-async def test_a_job_past_its_deadline_is_cancelled(app: Dibs) -> None:
-    runs = Runs()
-    add(app, "q", runs.charge)
-    start_by = round(NOON.timestamp() * 1000) + 60_000
-    async with using(app, start=NOON) as rehearsal:
-        data = JobData(payload=b'["k"]', overrides=Overrides(start_by=start_by))
-        await app.storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=data))])
-        await rehearsal.advance(60)
-        report = await rehearsal.run_due()
-
-        assert (1, []) == (report.queue("q").cancelled, runs.calls)
-        error = (await outcome(app, "q", "a")).error
-        assert error is not None
-        assert "StartDeadlinePassed" == error.type
-
-
-async def test_a_failure_handler_runs_for_a_failure_that_a_receiver_reports(app: Dibs) -> None:
-    app.queue("q").on_failure(handle_failure)
-    async with using(app) as rehearsal:
-        await app.queue("q").enqueue(1)
-        async with app.queue("q").receive(wait=0) as claims:
-            await (await anext(claims)).fail("no")
-        report = await rehearsal.run_due()
-
-        assert 1 == report.queue("q!fail").completed
-
-
-def handle_failure(failure: Any) -> None:
-    """Do nothing: the report counts the run."""

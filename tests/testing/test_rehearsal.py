@@ -52,14 +52,6 @@ async def test_payloads_and_results_travel_as_in_production() -> None:
             await service.send.enqueue(object())  # type: ignore[arg-type]
 
 
-async def test_a_result_that_cannot_be_encoded_ends_the_job_as_in_production() -> None:
-    async with using(app) as rehearsal:
-        ticket = await service.unencodable.enqueue()
-        await rehearsal.run_due()
-
-        assert "cannot be stored" in str(await ticket.result(wait=0))
-
-
 async def test_retries_pass_at_once_and_end_in_the_failure_handler() -> None:
     async with using(app, start=NOON) as rehearsal:
         ticket = await service.send.enqueue(Mail("nobody", NOON))
@@ -70,14 +62,6 @@ async def test_retries_pass_at_once_and_end_in_the_failure_handler() -> None:
         assert (2, 1) == (report.queue("send").retried, report.queue("send").failed)
         with pytest.raises(JobFailed, match="nobody"):
             await ticket.result(wait=0)
-
-
-async def test_backoffs_of_an_hour_take_no_time() -> None:
-    async with using(app, start=NOON) as rehearsal:
-        ticket = await service.stubborn.enqueue()
-        await rehearsal.run_until_empty()
-
-        assert 4 == await ticket.result(wait=0)
 
 
 async def test_jobs_that_a_handler_enqueues_run() -> None:
@@ -121,15 +105,6 @@ async def test_a_job_that_enqueues_itself_exceeds_max_runs() -> None:
             await rehearsal.run_until_empty(max_runs=50)
 
 
-async def test_jobs_of_a_paused_queue_stay() -> None:
-    async with using(app, start=NOON) as rehearsal:
-        ticket = await service.plain.enqueue(1)
-        await service.plain.queue.pause()
-        await rehearsal.run_until_empty()
-
-        assert "waiting" == (await ticket.status()).state
-
-
 async def test_a_requested_cancellation_stops_the_run() -> None:
     async with using(app) as rehearsal:
         ticket = await service.patient.enqueue()
@@ -152,46 +127,6 @@ async def test_interrupted_runs_are_released() -> None:
             await runs
 
         assert ("waiting", 0) == ((await ticket.status()).state, (await ticket.status()).attempts)
-
-
-async def test_the_hook_after_an_end_is_called() -> None:
-    async with using(app) as rehearsal:
-        ticket = await service.hooked.enqueue()
-        await rehearsal.run_due()
-
-        assert 2 == await ticket.result(wait=0)
-
-
-async def test_a_result_that_is_too_large_fails_the_job() -> None:
-    async with using(app) as rehearsal:
-        ticket = await service.large.enqueue()
-        report = await rehearsal.run_due()
-
-        assert 1 == report.total("failed")
-        with pytest.raises(JobFailed, match="CompletionRefused"):
-            await ticket.result(wait=0)
-
-
-async def test_queues_of_a_higher_priority_are_served_first() -> None:
-    async with using(app) as rehearsal:
-        await service.chain.enqueue(0)
-        await service.urgent.enqueue()
-        await rehearsal.run_due()
-
-    assert ["urgent", "chain 0"] == runs_done()
-
-
-async def test_a_job_that_stalled_too_often_is_not_run_again() -> None:
-    async with using(app, start=NOON) as rehearsal:
-        ticket = await service.plain.options(max_stalls=0).enqueue(1)
-        async with app.queue("plain").receive(lease=30, wait=0) as claims:
-            await anext(claims)
-            await rehearsal.advance(31)
-            await rehearsal.run_due()
-
-            with pytest.raises(JobFailed, match="TooManyStalls"):
-                await ticket.result(wait=0)
-    assert [] == runs_done()
 
 
 async def test_a_run_that_takes_too_long_ends_as_in_production() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dibs import JobFailed, LeaseLost, OutcomeNotKept
+from dibs import JobFailed
 from dibs.maintenance.reap import reap
 from dibs.testing import Rehearsal, using
 from tests.testing import service
@@ -30,30 +30,6 @@ async def test_a_delay_is_over_when_time_has_passed() -> None:
 
         assert (0, 1) == (early, due)
         assert NOON + timedelta(minutes=1) == rehearsal.now
-
-
-async def test_outcomes_expire_when_time_has_passed() -> None:
-    async with using(app, start=NOON) as rehearsal:
-        ticket = await service.plain.enqueue(1)
-        await rehearsal.run_due()
-        await rehearsal.advance(timedelta(hours=2))
-
-        with pytest.raises(OutcomeNotKept):
-            await ticket.result(wait=0)
-
-
-async def test_leases_expire_when_time_has_passed() -> None:
-    async with using(app, start=NOON) as rehearsal:
-        ticket = await service.plain.enqueue(1)
-        async with app.queue("plain").receive(lease=30, wait=0) as claims:
-            claim = await anext(claims)
-            await rehearsal.advance(31)
-            report = await rehearsal.run_due()
-
-            assert 1 == report.total("completed")
-            assert 1 == (await ticket.status()).stalls
-            with pytest.raises(LeaseLost):
-                await claim.complete()
 
 
 async def test_advance_wakes_a_wait_in_the_storage() -> None:

@@ -131,10 +131,6 @@ def poisonous_hook(_: Ending) -> None:
     os._exit(7)
 
 
-async def exiting_hook(_: Ending) -> None:
-    raise SystemExit(7)
-
-
 def survey(*_: Any) -> None:
     """A failure handler."""
 
@@ -328,7 +324,6 @@ for each in (naps, naps_async):
 add(app, "poison", poison, backoff=Fixed(3_600_000))
 add(app, "poison!fail", survey)
 add(app, "poisonous_hook", echo, after=poisonous_hook, max_stalls=1)
-add(app, "exiting_hook", echo, after=exiting_hook)
 for queue, fail_handler in (("frail", survey_held), ("hopeless", survey_fails)):
     add(app, queue, fails)
     add(app, f"{queue}!fail", fail_handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,29 +14,9 @@ from dibs.client.calls.signature import CallSignature
 from dibs.client.calls.task_payload import Args, Kwargs
 from dibs.client.options.serde import JsonSerde, MessagePackSerde, Serde
 from tests.client import handlers
-from tests.client.handlers import Crop, Frame, Line, Order, Size
+from tests.client.handlers import Crop, Line, Order
 
 JSON = JsonSerde()
-
-
-@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
-def test_arguments_come_back_as_the_types_of_their_parameters(serde: Serde) -> None:
-    call = CallSignature(handlers.typed)
-    args: tuple[Any, ...] = (
-        datetime(2026, 1, 1, tzinfo=UTC),
-        UUID(int=1),
-        Decimal("0.1"),
-        Size.SMALL,
-        "png",
-        Crop(1),
-        Path("a"),
-        Crop(2),
-        Crop(3),
-    )
-
-    payload = call.encode_arguments(serde, args, {"more": Size.SMALL})
-
-    assert call.decode_arguments(serde, payload) == (args, {"more": Size.SMALL})
 
 
 @pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
@@ -76,18 +55,6 @@ def test_what_the_function_would_not_take_is_refused(args: Any, kwargs: Any, fie
 ORDER = Order(
     no=1, placed=datetime(2026, 1, 1, tzinfo=UTC), price=Decimal("0.10"), lines=[Line(article=UUID(int=1))]
 )
-
-
-@pytest.mark.parametrize("serde", [JSON, MessagePackSerde()], ids=lambda one: one.name)
-def test_models_come_back_as_they_were(serde: Serde) -> None:
-    """Some models are in containers, have aliases, or are strict: they accept text as a date only in JSON."""
-    call = CallSignature(handlers.modelled)
-    named = {"others": {"x": ORDER}, "frame": Frame(Size.SMALL, Crop(1))}
-
-    assert ((ORDER, *named.values()), {}) == call.decode_arguments(
-        serde, call.encode_arguments(serde, (ORDER,), named)
-    )
-    assert serde.decode(serde.encode(ORDER), call.return_type) == ORDER
 
 
 def test_a_model_may_be_sent_as_plain_data() -> None:

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from dibs.model.job import JobData, NewJob, Slot
+from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.storage.file import FileStorage
 
@@ -31,11 +31,6 @@ async def ids_in(root: Path, **options: Any) -> list[str]:
     """Return the waiting ids that a storage sees when it opens the directory now."""
     async with opened(root, **options) as storage:
         return sorted(id for id, _ in (await storage.list("q", "waiting", limit=100_000)).items)
-
-
-async def slots_in(root: Path, *ids: str) -> list[Slot]:
-    async with opened(root) as storage:
-        return await storage.get("q", ids)
 
 
 def commit(root: Path, number: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -75,19 +74,6 @@ async def test_a_hand_off_and_a_follow_up_of_the_completion_exclude_each_other(a
     assert 1 == (await app.storage.counts(["next"]))["next"].waiting
 
 
-async def test_a_run_that_was_asked_to_stop_is_cancelled_and_not_handed_off(app: Dibs) -> None:
-    async def handler() -> None:
-        current_job().hand_off()
-        await app.queue("q").cancel("a", running=True)
-
-    add(app, "q", handler)
-    await put(app, "q", "a")
-    report = await run(app, until="empty")
-
-    assert "cancelled" == (await outcome(app, "q", "a")).kind
-    assert (1, 0) == (report.queue("q").cancelled, report.queue("q").handed_off)
-
-
 async def test_a_hand_off_is_logged(app: Dibs, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dibs.worker")
     add(app, "q", lambda: current_job().hand_off())
@@ -95,19 +81,3 @@ async def test_a_hand_off_is_logged(app: Dibs, caplog: pytest.LogCaptureFixture)
     await run(app, until="empty")
 
     assert "q/a: handed off" in caplog.messages
-
-
-async def test_a_hand_off_after_the_timeout_counts(app: Dibs) -> None:
-    """Likewise, a handler that returns after its timeout completes the job."""
-
-    async def handler() -> None:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            current_job().hand_off()
-
-    add(app, "q", handler, timeout=20, max_timeouts=0)
-    await put(app, "q", "a")
-    report = await run(app, until="empty")
-
-    assert 1 == report.queue("q").handed_off

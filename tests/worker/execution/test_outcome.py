@@ -18,13 +18,12 @@ from dibs.client.calls.current_job import current_job
 from dibs.client.calls.handler import Handler
 from dibs.client.options.serde import JSON
 from dibs.errors import NotRunning, PermanentError, Retry
-from dibs.model.job import ActiveRun, Error, Job, JobData, NewJob
+from dibs.model.job import ActiveRun, Error, Job, JobData
 from dibs.model.overrides import Overrides
 from dibs.model.requests import (
     Cancelled,
     Complete,
     Fail,
-    FollowUp,
     HandOff,
     Release,
     RetryLater,
@@ -109,29 +108,6 @@ async def test_a_job_may_override_its_handlers_limits(app: Dibs) -> None:
     await work(app)
 
     assert 1 == handler.calls
-
-
-async def test_an_error_is_kept_as_text_with_traceback_and_cause(app: Dibs) -> None:
-    def deep() -> None:
-        raise KeyError("inner")
-
-    def handler() -> None:
-        try:
-            deep()
-        except KeyError as error:
-            raise ValueError("outer") from error
-
-    add(app, "q", handler, max_retries=0)
-    await put(app, "q", "a")
-    await work(app)
-
-    error = (await outcome(app, "q", "a")).error
-    assert error is not None
-    assert error.cause is not None
-    assert ("ValueError", "outer", "KeyError") == (error.type, error.message, error.cause.type)
-    assert "in handler" in error.traceback
-    assert "in deep" in error.cause.traceback
-    assert "dibs/worker" not in error.traceback
 
 
 class Kinded(Exception):
@@ -340,20 +316,6 @@ async def test_a_failure_handler_gets_the_failed_job_and_has_its_own_retries(app
         report.queue("q!fail").retried,
         report.queue("q!fail").completed,
     )
-
-
-async def test_follow_ups_are_enqueued_with_the_completion(app: Dibs) -> None:
-    async def first() -> None:
-        current_job().follow_ups = (
-            FollowUp(queue="second", job=NewJob(id="b", data=request("", 5).job.data)),
-        )
-
-    add(app, "first", first)
-    add(app, "second", lambda n: n)
-    await put(app, "first", "a")
-    await work(app)
-
-    assert b"5" == (await outcome(app, "second", "b")).result
 
 
 async def test_a_handler_knows_its_job(app: Dibs) -> None:

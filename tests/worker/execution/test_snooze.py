@@ -19,7 +19,6 @@ from dibs.model.run_outcome import Snoozed
 from dibs.worker import run
 from dibs.worker.execution.exception_info import verdict_of_handler
 from tests.worker.execution.test_outcome import stop_worker
-from tests.worker.faulty_storage import faulty_storage
 from tests.worker.jobs import add, current, event_kinds, outcome, put
 
 TOMORROW = datetime(2200, 1, 2, tzinfo=UTC)
@@ -117,18 +116,6 @@ async def test_a_snoozed_job_waits_until_its_time(app: Dibs) -> None:
     assert (0, 0, None) == (delayed.attempts, timed.attempts, delayed.error)
 
 
-async def test_a_run_that_was_asked_to_stop_is_cancelled_and_not_snoozed(app: Dibs) -> None:
-    async def handler() -> None:
-        await app.queue("q").cancel("a", running=True)
-        raise Snooze(delay=0)
-
-    add(app, "q", handler)
-    await put(app, "q", "a")
-    await run(app, until="empty")
-
-    assert "cancelled" == (await outcome(app, "q", "a")).kind
-
-
 async def test_a_snooze_after_the_timeout_is_a_timeout(app: Dibs) -> None:
     async def handler() -> None:
         try:
@@ -154,20 +141,6 @@ async def test_a_bad_snooze_is_an_ordinary_error_of_the_handler(app: Dibs) -> No
     error = (await outcome(app, "q", "a")).error
     assert error is not None
     assert ("dibs.errors.Refused", 1) == (error.type, report.queue("q").retried)
-
-
-async def test_a_snooze_that_the_storage_refuses_fails_the_job(app: Dibs) -> None:
-    add(app, "q", Raises(Snooze(delay=3600)).__call__)
-    await put(app, "q", "a")
-    async with faulty_storage(app) as storage:
-        for verb in ("settle", "settle", "settle_and_claim"):
-            storage.fail(verb, Refused("delay is not allowed"))
-        await run(app, until="empty")
-
-    error = (await outcome(app, "q", "a")).error
-    assert error is not None
-    assert "CompletionRefused" == error.type
-    assert "delay is not allowed" in error.message
 
 
 async def test_middleware_sees_the_snooze(app: Dibs) -> None:

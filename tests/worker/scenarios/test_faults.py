@@ -8,7 +8,6 @@ import pytest
 
 from dibs.app import Dibs
 from dibs.errors import OutcomeUnknown, Refused, StorageDamaged, StorageUnavailable
-from dibs.model.results import SettleResult
 from dibs.worker import run
 from tests.worker.faulty_storage import FaultyStorage, faulty_storage
 from tests.worker.jobs import add, event_kinds, outcome, put
@@ -93,19 +92,6 @@ async def test_a_failed_call_is_retried(app: Dibs, verb: str, error: Exception) 
 
     assert 1 == handler.calls
     assert ["completed"] == await event_kinds(app, "q", "a")
-
-
-async def test_a_refused_completion_becomes_a_failure(app: Dibs) -> None:
-    async with faulty_storage(app) as storage:
-        await one_job(app, storage)
-        storage.fail("settle_and_claim", Refused("look closer"))
-        storage.answer("settle", [SettleResult("refused", "too large")])
-        await run(app, until="empty")
-
-    failed = await outcome(app, "q", "a")
-    assert failed.error is not None
-    assert "CompletionRefused" == failed.error.type
-    assert "too large" in failed.error.message
 
 
 async def test_an_old_lease_is_dropped_after_its_known_runs_have_ended(app: Dibs) -> None:

@@ -101,11 +101,3 @@ async def test_a_hook_that_kills_its_process_cannot_do_so_for_ever(app: Dibs) ->
     assert failed.error is not None
     assert ("failed", 3, "TooManyStalls") == (failed.kind, failed.stalls, failed.error.type)
     assert 3 == report.crashes
-
-
-async def test_a_hook_that_exits_does_not_end_its_process(app: Dibs) -> None:
-    await put(app, "exiting_hook", *ids(10))
-    async with working(app, "exiting_hook", **SLOW) as task:
-        report = await task
-
-    assert (0, 10) == (report.crashes, report.queue("exiting_hook").completed)

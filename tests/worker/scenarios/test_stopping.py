@@ -8,8 +8,6 @@ import signal
 import threading
 from collections.abc import Callable
 
-import pytest
-
 from dibs.app import Dibs
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.errors import StorageUnavailable
@@ -138,13 +136,6 @@ class TestTimeout:
 
         assert ("completed", 1) == ((await outcome(app, "long", "a")).kind, short.cancelled)
 
-    async def test_without_a_timeout_there_is_no_deadline(self, app: Dibs) -> None:
-        add(app, "q", lambda: current_job().deadline, timeout=None)
-        await put(app, "q", "a")
-        await run(app, until="empty")
-
-        assert b"null" == (await outcome(app, "q", "a")).result
-
 
 class TestCancel:
     async def test_an_async_handler_is_cancelled(self, app: Dibs) -> None:
@@ -246,25 +237,6 @@ class TestSignals:
         assert 0 == (await current(app, "q", "a")).attempts
         assert 1 == report.total("released")
 
-    async def test_the_previous_signal_handlers_are_restored(self, app: Dibs) -> None:
-        before = signal.getsignal(signal.SIGTERM)
-        add(app, "q", print)
-        await run(app, until="empty")
-
-        assert signal.getsignal(signal.SIGTERM) is before
-
-    async def test_a_cancelled_call_releases_at_once(self, app: Dibs) -> None:
-        held = Held()
-        held.add(app, "q")
-        await put(app, "q", "a")
-        working = asyncio.create_task(run(app))
-        await arrived(held.here)
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
-
-        assert 0 == (await current(app, "q", "a")).attempts
-
 
 class TestLostLease:
     """Other workers may hold the same jobs, so all runs are stopped and none is settled."""
@@ -277,14 +249,6 @@ class TestLostLease:
         assert 1 == report.total("lost")
         assert ["stalled", "completed"] == await event_kinds(app, "q", "a")
         assert 2 == storage.calls.count("grant")
-
-    async def test_a_lease_that_cannot_be_renewed_stops_all_runs(self, app: Dibs) -> None:
-        async with faulty_storage(app) as storage:
-            report, held = await self.lose(app, storage, "silent")
-
-        assert 1 == held.cancelled
-        assert 1 == report.total("lost")
-        assert ["stalled", "completed"] == await event_kinds(app, "q", "a")
 
     async def lose(self, app: Dibs, storage: FaultyStorage, how: str) -> tuple[WorkReport, Held]:
         held = Held()

@@ -45,19 +45,6 @@ async def test_a_handler_that_holds_the_gil_is_killed_by_the_supervisor(
 
 
 @pytest.mark.long
-async def test_a_killed_run_has_timed_out_and_is_retried(app: Dibs, gate: Gate) -> None:
-    await put(app, "gil", request("a", overrides=Overrides(timeout=300)))
-    async with working(app, "gil", until="stopped"):
-        await gate.arrived("a")
-        await gate.release("a")
-        await wait_for_count(app, "gil", "scheduled")
-        job = await current(app, "gil", "a")
-
-    assert (1, 0, 0) == (job.timeouts, job.stalls, job.retries)
-    assert ["timed_out"] == await event_kinds(app, "gil", "a")
-
-
-@pytest.mark.long
 async def test_other_runs_of_a_process_that_hangs_are_released(app: Dibs, gate: Gate) -> None:
     await put(app, "held", "neighbour")
     async with working(app, "held", "gil") as task:

@@ -156,16 +156,6 @@ def test_without_uvloop_worker_processes_run_on_asyncio(monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-async def test_a_job_that_keeps_killing_its_process_fails(app: Dibs) -> None:
-    await put(app, "suicide", "a")
-    async with working(app, "suicide") as task:
-        report = await task
-
-    failed = await outcome(app, "suicide", "a")
-    assert ("failed", 2, 2) == (failed.kind, failed.stalls, report.crashes)
-
-
-@pytest.mark.long
 async def test_a_handler_that_holds_the_gil_does_not_lose_the_lease(app: Dibs, gate: Gate) -> None:
     await put(app, "gil", "a")
     async with working(app, "gil", lease=0.6, heartbeat=0.1) as task:
