@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dibs.model.job import Error
-from dibs.model.requests import Complete, Fail, Settlement
+from dibs.model.requests import Fail, Settlement
 from dibs.storage.protocol import Storage
 from tests.cli.shell import Shell, claim_one, in_storage
 
@@ -35,12 +35,6 @@ def test_an_enqueued_job_is_counted_listed_and_shown(shell: Shell) -> None:
     assert (7, {"n": [1]}) == (shown["current"]["priority"], shown["current"]["attributes"])
 
 
-def test_a_generated_id_is_printed(shell: Shell) -> None:
-    answer = shell.json("enqueue", "q", "1")
-
-    assert "waiting" == shell.json("show", "q", answer["id"])["state"]
-
-
 def test_a_payload_is_read_from_stdin(shell: Shell) -> None:
     assert 0 == shell.type("enqueue", "q", "-", "--id", "a", stdin="[1, 2]").exit_code
     assert [1, 2] == shell.json("show", "q", "a")["current"]["payload"]["value"]
@@ -61,14 +55,6 @@ def test_a_misspelled_queue_is_noticed(shell: Shell) -> None:
     assert ["", "", ""] == [each.stderr for each in (first, again, other)]
     assert "did you mean 'emails'?" in wrong.stderr
     assert (0, "queued emials/a\n") == (wrong.exit_code, wrong.stdout)
-
-
-def test_waiting_includes_scheduled(shell: Shell) -> None:
-    shell.type("enqueue", "q", "1", "--delay", "3600")
-    shell.type("enqueue", "q", "1")
-    counts = shell.json("counts")["queues"]["q"]
-
-    assert (2, 1) == (counts["waiting"], counts["scheduled"])
 
 
 def test_reject_does_not_change_an_existing_job(shell: Shell) -> None:
@@ -126,17 +112,6 @@ def test_pause_and_resume(shell: Shell) -> None:
     assert shell.json("show")["queues"][0]["settings"]["paused"]
     assert "resumed q\n" == shell.type("resume", "q").stdout
     assert not shell.json("show")["queues"][0]["settings"]["paused"]
-
-
-def test_prune_removes_what_has_expired(shell: Shell) -> None:
-    async def ended(storage: Storage) -> None:
-        fence = await claim_one(storage, "q")
-        await storage.settle("q", [Settlement(id="a", fence=fence, action=Complete(result=b"1"))])
-
-    shell.type("enqueue", "q", "1", "--id", "a")
-    in_storage(shell, ended)
-
-    assert {"outcomes": 0, "request_keys": 0, "events": 0} == shell.json("prune")["queues"]["q"]
 
 
 def test_events_continue_after_an_offset(shell: Shell) -> None:

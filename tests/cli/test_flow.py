@@ -14,7 +14,6 @@ from tests.cli.shell import Shell
 from tests.cli.terminal import run_in_terminal
 from tests.cli.test_completion import completed
 from tests.cli.test_json_output import SHAPES, differences
-from tests.storage_urls import new_url, unexpected_lines
 
 #: The calls of `load` that fail.
 FAILING: Final[set[int]] = set()
@@ -131,25 +130,6 @@ def test_a_failed_node_is_named_with_its_error_and_retried(shell: Shell, program
     assert (51, "completed") == tuple(
         map(shell.json("flow", "show", "import 42").get, ("completed", "state"))
     )
-
-
-@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
-def test_flows_on_servers_are_shown_cancelled_and_retried(
-    shell: Shell, scheme: str, request: pytest.FixtureRequest
-) -> None:
-    FAILING.clear()
-    FAILING.add(1)
-    shell.url = new_url(scheme, request)
-    program = Program(shell)
-    program.enqueue(program.flow("bad"))
-    program.work()
-    shown = shell.type("flow", "show", "bad")
-    retried = shell.type("flow", "retry", "bad")
-    cancelled = shell.type("flow", "cancel", "bad")
-
-    assert (0, []) == (shown.exit_code, unexpected_lines(shown.stderr))
-    assert shown.stdout.startswith("flow bad has failed: 2 of 4 nodes completed, 1 failed, 1 skipped\n")
-    assert ("queued  dibs.flows/bad\n", "cancelled  dibs.flows/bad\n") == (retried.stdout, cancelled.stdout)
 
 
 @pytest.mark.parametrize("command", ["cancel", "retry"])

@@ -67,23 +67,6 @@ async def test_a_running_flow_continues_after_a_move(
     assert [*range(5), 100] == sorted(source.ran())
 
 
-@pytest.mark.parametrize(("source_scheme", "target_scheme"), PAIRS)
-async def test_a_flow_that_has_not_started_runs_after_a_move(
-    source_scheme: str, target_scheme: str, request: pytest.FixtureRequest
-) -> None:
-    source = Tasks(new_url(source_scheme, request))
-    target = Tasks(new_url(target_scheme, request), source.mark)
-    async with source.app, target.app:
-        await enqueue_flow(source)
-        await move_all(source, target)
-        async with background_worker(target.app, stop=True):
-            await approve(target, "f", 5)
-            result = await (await target.app.get_flow("f").ticket()).result(wait=30)
-
-    assert 2 * sum(range(5)) + 200 == result
-    assert [*range(5), 100] == sorted(source.ran())
-
-
 async def add_members_and_stop(tasks: Tasks) -> None:
     """Add members to a batch, of which one is held back, and leave the batch open."""
     async with tasks.app.batch(id="b", on_finish=tasks.note.bind(f"{tasks.mark}!", "on_finish")) as batch:

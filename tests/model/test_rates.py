@@ -33,21 +33,6 @@ def test_no_stretch_has_more_starts_than_the_rate_allows(rate: StartRate, steps:
             assert last - first + 1 <= most
 
 
-@given(some_rates, st.integers(0, 10**6), st.integers(0, 1000))
-def test_the_next_start_is_the_first_ms_that_allows_one(rate: StartRate, clock: int, now: int) -> None:
-    at = rates.next_start(clock, rate)
-
-    assert rates.allows_start(clock, rate, at)
-    assert at == 0 or not rates.allows_start(clock, rate, at - 1)
-    assert rates.allows_start(clock, rate, now) == (at <= now)
-
-
-@given(some_rates)
-def test_after_a_pause_a_whole_burst_starts_at_once(rate: StartRate) -> None:
-    """A clock that is not later than now has no effect: a long pause allows no more than the burst."""
-    assert rate.burst == len(play(rate, [10**6] + [0] * 10))
-
-
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [

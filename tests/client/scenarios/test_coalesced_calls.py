@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, JsonSerde, Queue, Refused, Ticket
-from dibs.client.connection.pending_calls import MAX_BATCH_BYTES, MAX_BATCH_ITEMS
+from dibs.client.connection.pending_calls import MAX_BATCH_ITEMS
 from dibs.model.limits import MIB
 from tests.client.verb_counts import counted
 
@@ -34,22 +34,6 @@ async def test_ten_thousand_calls_take_a_round_trip_for_a_thousand(
     states = await asyncio.gather(*(ticket.status() for ticket in tickets[: MAX_BATCH_ITEMS + 1]))
     assert {status.state for status in states} == {"waiting"}
     assert calls == {"get": 2}
-
-
-async def test_on_redis_each_of_them_is_one_script(redis_server: Any) -> None:
-    """The server counts the scripts."""
-
-    def scripts() -> int:
-        stats = redis_server.execute("INFO", "commandstats").splitlines()
-        found = [line for line in stats if line.startswith("cmdstat_evalsha:")]
-        return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in found)
-
-    async with Dibs(f"{redis_server.url}?prefix=coalesced") as app:
-        await app.queue("q").enqueue(1)
-        before = scripts()
-        await asyncio.gather(*(app.queue("q").enqueue(number) for number in range(CALLS)))
-
-        assert scripts() - before <= CALLS // MAX_BATCH_ITEMS + 1
 
 
 class Slow(JsonSerde):
@@ -92,14 +76,3 @@ async def test_one_that_is_slow_large_refused_or_gives_up_harms_no_other(
     assert kinds == {"Ticket": 993, "Refused": 5, "CancelledError": 2}
     # The request of a cancelled call may have been sent already.
     assert (await queue.counts()).waiting in {993, 994}
-
-
-async def test_a_batch_that_grows_too_heavy_is_cut(
-    any_app: Dibs, any_queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = counted(any_app.storage, monkeypatch)
-    heavy = "x" * (MIB - 2)
-    await asyncio.gather(*(any_queue.enqueue(heavy) for _ in range(9)))
-
-    assert calls["enqueue"] == -(-9 * MIB // MAX_BATCH_BYTES)
-    assert (await any_queue.counts()).waiting == 9

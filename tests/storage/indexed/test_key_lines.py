@@ -109,24 +109,6 @@ class FakeWaiter(Waiter):
         self.watch, self.queues = "work", ["q"]
 
 
-def test_a_key_opens_when_its_clock_allows_and_next_due_says_when() -> None:
-    """Two starts at once, then one each 10 ms. Other keys and jobs without a key are not held back."""
-    index = limited(key_rate=StartRate(1, 10, 2))
-    put(index, "a", "b", "c")
-    put(index, "d", key="other")
-    answer = claim(index)
-
-    assert ["a", "b", "d"] == [job.id for job in answer.jobs]
-    assert NOW + 10 == answer.next_due
-    before = token(index)
-    index.now = NOW + 9
-    assert [] == taken(index)
-    assert before == token(index)
-    index.now = NOW + 10
-    assert ["c"] == taken(index)
-    assert token(index) > before
-
-
 def test_nothing_is_to_come_if_only_a_closed_clock_is_left() -> None:
     """A clock that holds back no job is no reason to wake."""
     index = limited(rate=StartRate(1, 10), key_rate=StartRate(1, 50))
@@ -137,24 +119,6 @@ def test_nothing_is_to_come_if_only_a_closed_clock_is_left() -> None:
     index.queue("q")
 
     assert answer.token == str(token(index))
-
-
-def test_prune_removes_past_clocks_alone() -> None:
-    index = limited(key_rate=StartRate(1, 10))
-    for key in ("k", "l", "m"):
-        put(index, key, key=key)
-    claim(index)
-    index.now = NOW + 5
-    put(index, "n", key="n")
-    claim(index)
-    index.now = NOW + 10
-
-    assert whole_queue.prune(index, "q", 2).more
-    assert not whole_queue.prune(index, "q", 2).more
-    assert {"n"} == set(index.queue("q").clocks.values)
-    put(index, "k2")
-    put(index, "n2", key="n")
-    assert ["k2"] == taken(index)
 
 
 def with_full_key(waiting: int) -> Index:

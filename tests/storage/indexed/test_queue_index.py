@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dibs.model.job import EMPTY, JobData, NewJob
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
-from dibs.storage.indexed import by_id, claiming, enqueueing, settling
+from dibs.storage.indexed import claiming, enqueueing, settling
 from dibs.storage.indexed.index import Index
 from tests.storage.indexed.actions import Action, apply, sequences
 from tests.storage.indexed.contents import contents, derived, derived_by_scan
@@ -95,38 +95,6 @@ def test_a_verb_on_an_unknown_queue_does_not_create_it(one: Action) -> None:
 
 times = st.integers(0, 3)
 lines = st.lists(st.tuples(st.sampled_from((-1, 0, 1)), times), max_size=12)
-
-
-@given(lines, times, st.integers(1, 4))
-@example([(0, 1), (1, 1), (0, 0)], 1, 2)
-def test_claims_are_ordered_by_priority_run_at_and_seq(
-    line: list[tuple[int, int]], now: int, size: int
-) -> None:
-    """Contract 2. No job is claimed before its run_at, whatever its priority."""
-    index = Index()
-    for place, (priority, run_at) in enumerate(line):
-        new = NewJob(id=str(place), data=JobData(priority=priority), run_at=run_at)
-        enqueueing.enqueue(index, "q", [EnqueueRequest(job=new)])
-    claiming.grant(index, ["q"], "l", 100, "h")
-    index.now = now
-    taken = []
-    while jobs := claiming.claim(index, "q", "l", size).jobs:
-        taken += [int(job.id) for job in jobs]
-    due = [(-priority, at, place) for place, (priority, at) in enumerate(line) if at <= now]
-
-    assert [place for _, _, place in sorted(due)] == taken
-
-
-def test_an_id_cancelled_and_enqueued_again_stands_behind_its_equals() -> None:
-    """The heap may still hold the entry of the first job, which is stale."""
-    index = Index()
-    for id in ("a", "b"):
-        enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id=id))])
-    by_id.cancel(index, "q", ["a"], running=False)
-    enqueueing.enqueue(index, "q", [EnqueueRequest(job=NewJob(id="a"))])
-    claiming.grant(index, ["q"], "l", 100, "h")
-
-    assert ["b", "a"] == [job.id for job in claiming.claim(index, "q", "l", 9).jobs]
 
 
 def calls(work: Callable[[], object]) -> int:

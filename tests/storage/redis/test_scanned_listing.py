@@ -53,13 +53,6 @@ async def keys(storage: RedisStorage, prefix: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize(("count", "limit"), [(150, 1), (150, 1000), (MANY, 25), (MANY, 333), (MANY, 1000)])
-async def test_each_id_is_listed_once(storage: RedisStorage, count: int, limit: int) -> None:
-    ids = await fill(storage, count)
-
-    assert ids == sorted(await read_all(storage, limit))
-
-
 async def test_a_queue_that_changes_has_each_id_that_stays_once(storage: RedisStorage) -> None:
     """Between the pages the hash table of the queue grows, and then shrinks to an eighth."""
     ids = await fill(storage, MANY)

@@ -11,9 +11,6 @@ from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import (
     Complete,
     EnqueueRequest,
-    HandOff,
-    JobPatch,
-    RetryLater,
     SettingsPatch,
     SettleAction,
     Settlement,
@@ -92,18 +89,6 @@ async def test_a_drained_queue_leaves_no_key_of_its_lines(
     assert "0" == redis_server.execute("HGET", Q.format(prefix=prefix) + "meta", "keyed")
 
 
-async def test_the_room_of_a_run_that_was_handed_off_is_free(storage: RedisStorage, lease: str) -> None:
-    await storage.configure("q", SettingsPatch(per_key=1))
-    await storage.enqueue("q", [request("a", "k"), request("b", "k"), request("c", "k")])
-
-    first = await claimed(storage, lease)
-    await settle(storage, first, HandOff())
-    second = await claimed(storage, lease)
-    await settle(storage, second, RetryLater(delay=DAY))
-
-    assert [["a"], ["b"], ["c"]] == [ids(first), ids(second), ids(await claimed(storage, lease))]
-
-
 async def test_a_change_of_a_rate_opens_many_closed_keys_in_order(storage: RedisStorage, lease: str) -> None:
     """More keys than one step looks at again (MAX_REOPENED in key_lines.lua)."""
     names = [f"k{n:04}" for n in range(1200)]
@@ -155,27 +140,6 @@ async def test_a_lower_limit_closes_many_keys_in_bounded_steps(storage: RedisSto
     await storage.configure("q", SettingsPatch(per_key=1))
 
     assert ["last"] == ids(await claimed(storage, lease, 1))
-
-
-async def test_an_amended_time_moves_the_head_of_a_line(storage: RedisStorage, lease: str) -> None:
-    await storage.enqueue("q", [request("a", "k"), request("b", "k"), request("plain")])
-    await storage.amend("q", "a", JobPatch(delay=DAY))
-    await storage.amend("q", "b", JobPatch(run_at=1))
-
-    assert ["b", "plain"] == ids(await claimed(storage, lease))
-    assert 1 == (await storage.counts(["q"]))["q"].scheduled
-
-
-async def test_a_key_with_any_characters_has_its_own_line(storage: RedisStorage, lease: str) -> None:
-    """A key may contain what separates the parts of other names, and glob characters."""
-    names = ["0:k", "k", "k:", "*", "{x}", "é", "K", "runs:k"]
-    await storage.configure("q", SettingsPatch(per_key=1))
-    await storage.enqueue("q", [request(f"{n}{name}", name) for n in (1, 2) for name in names])
-
-    first = await claimed(storage, lease)
-    assert [f"1{name}" for name in names] == ids(first)
-    await settle(storage, first, Complete())
-    assert [f"2{name}" for name in names] == ids(await claimed(storage, lease))
 
 
 Cut = Callable[[RedisServer, str], object]

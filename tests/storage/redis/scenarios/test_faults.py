@@ -20,11 +20,6 @@ def request(id: str, **more: int) -> EnqueueRequest:
     return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=id.encode()), **more))
 
 
-def own_connections(server: RedisServer) -> list[str]:
-    lines = server.execute("CLIENT", "LIST").splitlines()
-    return [line.split()[0].removeprefix("id=") for line in lines if "cmd=client" not in line]
-
-
 async def test_a_flush_of_scripts_goes_unnoticed_under_load(
     storage: RedisStorage, redis_server: RedisServer
 ) -> None:
@@ -111,33 +106,6 @@ async def test_a_restart_of_the_server_is_waited_for() -> None:
             await back
 
             assert slot.current is not None
-
-
-async def test_a_restored_snapshot_hands_out_no_fence_twice() -> None:
-    """Fences are at least the time in µs. A plain counter would return the same fence again."""
-    with start_redis() as server:
-        async with open_url(server.url) as storage:
-            await storage.enqueue("q", [request("a")])
-            lease = (await storage.grant(["q"], 60_000, "me")).lease
-            server.execute("SAVE")
-            (before,) = (await storage.claim("q", lease, 1)).jobs
-        server.kill()
-        server.start()
-        async with open_url(server.url) as storage:
-            (after,) = (await storage.claim("q", lease, 1)).jobs
-
-    assert before.run is not None
-    assert after.run is not None
-    assert after.run.fence > before.run.fence
-
-
-async def test_a_wait_is_woken_by_another_process(opened: Callable[..., RedisStorage]) -> None:
-    async with opened(poll=30.0) as mine, opened() as others:
-        waiting = asyncio.create_task(mine.wait(["q"], timeout=20))
-        await asyncio.sleep(0.05)
-        await others.enqueue("q", [request("a")])
-
-        assert (await asyncio.wait_for(waiting, 5)).woken
 
 
 async def test_a_wait_survives_the_loss_of_its_connection(
