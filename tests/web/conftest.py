@@ -11,6 +11,7 @@ import pytest
 
 from dibs import Dibs
 from dibs.web import Access, dibs_web
+from dibs.web.reading.shared import Examination
 
 HOST = "http://dashboard.localhost"
 
@@ -74,3 +75,9 @@ async def writer(any_app: Dibs) -> AsyncIterator[Browser]:
     """A browser that may write, on a storage of each kind."""
     async with browse(dibs_web(any_app, allow=may("write"))) as browser:
         yield browser
+
+
+@pytest.fixture
+def unexamined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin no examination for the banner, for a test that counts the calls of a page."""
+    monkeypatch.setattr(Examination, "glance", lambda _: None)

@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def counted() -> AsyncIterator[tuple[Dibs, CountingStorage]]:
+async def counted(unexamined: None) -> AsyncIterator[tuple[Dibs, CountingStorage]]:
     app = Dibs("memory:")
     storage = CountingStorage(open_storage("memory:"))
     with app.override_storage(storage):

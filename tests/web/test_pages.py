@@ -13,8 +13,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dibs import Dibs, Queue
-from dibs.model.job import JobData, NewJob
-from dibs.model.requests import EnqueueRequest
+from dibs.model.job import Error, JobData, NewJob
+from dibs.model.requests import EnqueueRequest, RetryLater, Settlement
 from dibs.web import dibs_web
 from dibs.web.reading import failures
 from dibs.web.text import with_code
@@ -187,6 +187,65 @@ async def test_the_findings_of_an_examination_are_shown(any_url: str) -> None:
 
     assert "queue-not-served" in page
     assert "lonely" in page.partition('id="findings"')[2].partition("</section>")[0]
+
+
+async def test_each_page_has_a_banner_of_the_errors_that_were_found(any_url: str) -> None:
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+        await app.queue("calm").enqueue({}, id="a", delay=3600)
+        await reader.get("/place")
+        calm = await reader.text("/")
+    assert "alarms" not in calm
+
+    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+        await app.queue("lonely").enqueue({}, id="a")
+        async with asyncio.timeout(60):
+            while "alarms" not in await reader.text("/"):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        pages = [await reader.text(path) for path in PAGES if path not in ("/queue", "/job")]
+        pages += [
+            await reader.text(path, name="lonely", queue="lonely", id="a") for path in ("/queue", "/job")
+        ]
+
+    for page in pages:
+        banner = page.partition('<div class="banner bad alarms"')[2].partition("</div>")[0]
+        assert "1 due jobs wait, and no worker serves them" in banner
+        assert 'href="/queue?name=lonely"' in banner
+        assert 'href="/place#findings"' in banner
+
+
+async def test_a_queue_that_nobody_serves_says_so(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue({}, delay=3600)
+    calm = await reader.text("/queue", name=any_queue.name)
+    await any_queue.enqueue_many([{}] * 3)
+    page = await reader.text("/queue", name=any_queue.name, state="waiting")
+    overview = await reader.text("/", filter=any_queue.name)
+
+    assert "no worker" not in calm
+    assert "3 jobs are due, and no worker that lives serves this queue" in page
+    assert '<span class="state s-failed">no worker</span>' in overview
+
+
+async def test_jobs_that_are_retried_show_before_one_has_failed(reader: Browser, any_queue: Queue) -> None:
+    await any_queue.enqueue_many([{}] * 3)
+    calm = await reader.text("/queue", name=any_queue.name, state="waiting")
+    storage = await storage_of(any_queue)
+    action = RetryLater(delay=3_600_000, error=Error(type="shop.Down", message="no <route>"))
+    runs = await claim(any_queue, 3)
+    await storage.settle(
+        any_queue.name, [Settlement(id=id, fence=fence, action=action) for id, fence in runs]
+    )
+    overview = await reader.text("/", filter=any_queue.name)
+    queue = await reader.text("/queue", name=any_queue.name)
+    failures = await reader.text("/failures", queue=any_queue.name)
+
+    assert "shop.Down" not in calm
+    assert "3 retrying</strong>" in overview
+    assert f'<a class="bad-text" href="/failures?queue={any_queue.name}">3</a>' in overview
+    for page in (queue, failures):
+        section = page.partition('id="retried"')[2].partition("</section>")[0]
+        assert 3 == len([word for word in (">3</b>", "shop.Down", "no &lt;route&gt;") if word in section])
+    assert "0 failed jobs, 3 retrying" in failures
+    assert "No job has failed" not in failures
 
 
 async def test_an_id_is_found_in_its_queue(reader: Browser, any_queue: Queue) -> None:

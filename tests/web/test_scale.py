@@ -84,6 +84,7 @@ async def test_pages_about_all_queues_wait_until_each_is_counted(
     assert "<dt>waiting</dt><dd>300</dd>" in page
 
 
+@pytest.mark.usefixtures("unexamined")
 async def test_idle_queues_cost_no_read_of_their_logs(many: tuple[Dibs, CountingStorage]) -> None:
     app, storage = many
     storage.calls.clear()

@@ -161,11 +161,12 @@ def check_queues(facts: Facts) -> Iterator[Finding]:
 def _unserved(facts: Facts) -> Iterator[Finding]:
     for name, settings, counts in facts.counted():
         due = counts.waiting - counts.scheduled
-        # A program that calls `receive` keeps no record, but it holds jobs.
-        is_served = name in facts.served or counts.active > counts.handed_off or not facts.knows_all_served
-        if due > 0 and not settings.paused and not is_served:
-            live = f"{len(facts.workers)} live workers" if len(facts.workers) != 1 else "the only live worker"
-            yield NOT_SERVED.finding(f"{due:,} due jobs wait, and none of {live} serves them", name)
+        if facts.is_unserved(name, settings, counts):
+            count = len(facts.workers)
+            live = f"none of {count} live workers" if count > 1 else "not the only live worker"
+            yield NOT_SERVED.finding(
+                f"{due:,} due jobs wait, and {live if count else 'no worker'} serves them", name
+            )
 
 
 #: Queues of which the errors are read.

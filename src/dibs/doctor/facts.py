@@ -45,6 +45,12 @@ class Facts:
         """Yield the workers that can claim jobs."""
         return (worker for worker in self.workers if worker.ready and not worker.stopping)
 
+    def is_unserved(self, queue: str, settings: Settings, counts: Counts) -> bool:
+        """Return whether jobs of a queue are due and no worker that lives claims them."""
+        # A program that calls `receive` keeps no record, but it holds jobs.
+        is_served = queue in self.served or counts.active > counts.handed_off or not self.knows_all_served
+        return counts.waiting > counts.scheduled and not settings.paused and not is_served
+
     def counted(self) -> Iterator[tuple[str, Settings, Counts]]:
         """Yield the name, settings and counts of each queue that was counted."""
         return ((name, self.settings[name], counts) for name, counts in self.counts.items())

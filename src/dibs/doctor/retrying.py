@@ -12,7 +12,7 @@ from dibs.model.results import Counts, State
 from dibs.storage.protocol import Storage
 
 #: Entries that a look at a queue reads of each listing. Each comes with its payload, up to 1 MiB.
-MOST_READ: Final = 100
+MOST_READ: Final = 25
 #: Ids that a group names.
 MOST_IDS: Final = 3
 #: Retrying jobs from which on a queue may be failing as a whole, and their least share of its jobs that are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -30,7 +30,7 @@ from dibs.errors import BatchRefused, ConfigurationError, DibsError, Refused
 from dibs.web import text
 from dibs.web.json_api import ApiRoutes
 from dibs.web.live import Live, TooManyViewersError, Watch
-from dibs.web.pages import Page, PageKey, Pages
+from dibs.web.pages import Alarm, Page, PageKey, Pages
 from dibs.web.reading.history import History
 from dibs.web.reading.source import Redact, Source
 from dibs.web.safety import (
@@ -160,10 +160,13 @@ class Site:
                 static_name(file.name)
             self.is_compiled = True
 
-    def content(self, page: Page, model: Any, variant: Variant, **more: Any) -> str:
-        """Return the content of a page."""
+    def content(
+        self, page: Page, model: Any, variant: Variant, *, alarms: Sequence[Alarm] = (), **more: Any
+    ) -> str:
+        """Return the content of a page, below the banner of the alarms."""
+        banner = self.render("alarms.html", variant, alarms=alarms) if alarms else ""
         template = self._templates.get_template(f"{page.name}.html")
-        return template.render(page=page, model=model, variant=variant, **more)
+        return banner + template.render(page=page, model=model, variant=variant, **more)
 
     def document(self, frame: Frame, content: str, variant: Variant) -> str:
         """Return the whole page around a content."""
@@ -252,7 +255,8 @@ class Routes:
             if page.name == "queue":
                 # Without a state in the address, the reading chose one. Live updates keep to that state.
                 frame = evolve(frame, params={**frame.params, "state": model.state})
-            content = self.site.content(page, model, _variant(request), params=frame.params)
+            alarms = self.pages.alarms()
+            content = self.site.content(page, model, _variant(request), alarms=alarms, params=frame.params)
             return self._document(request, frame, content)
 
         return show
@@ -275,7 +279,7 @@ class Routes:
         variant, params = _variant(request), dict(watch.key[1])
 
         def render(model: Any) -> str:
-            return self.site.content(page, model, variant, params=params)
+            return self.site.content(page, model, variant, alarms=watch.alarms, params=params)
 
         async for event, content in self.live.updates(watch, variant, render):
             if not await has_kept_access(request):
@@ -322,7 +326,7 @@ class Routes:
         key = self.pages.key("enqueue", params)
         model = await self.pages.read(key)
         more = {"params": dict(key[1]), "form": form, "problem": error_text(error)}
-        content = self.site.content(page, model, _variant(request), **more)
+        content = self.site.content(page, model, _variant(request), alarms=self.pages.alarms(), **more)
         return self._document(request, self._frame(page, key, {}), content, 422)
 
     async def retry_selected(self, request: Request) -> Response:

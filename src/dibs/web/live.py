@@ -12,7 +12,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from dibs.errors import DibsError
-from dibs.web.pages import PageKey, Pages
+from dibs.web.pages import Alarm, PageKey, Pages
 
 #: Seconds of rest after each second of reading, so that the dashboard never keeps a storage busy.
 REST: Final = 3.0
@@ -50,16 +50,18 @@ class Watch:
     model: Any = None
     #: Message of the error of the latest reading; "" if it succeeded.
     error: str = ""
+    #: The alarms that the page shows above its model.
+    alarms: tuple[Alarm, ...] = ()
     #: Set and replaced at each change.
     changed: asyncio.Event = field(factory=asyncio.Event)
     #: The rendered model, by the variant of the viewer.
     _rendered: dict[object, str] = field(factory=dict)
 
-    def publish(self, model: Any, error: str) -> None:
-        """Wake the viewers if the model or the error differs from the last one."""
-        if self.version and model == self.model and error == self.error:
+    def publish(self, model: Any, error: str, alarms: tuple[Alarm, ...] = ()) -> None:
+        """Wake the viewers if the model, the error or an alarm differs from the last one."""
+        if self.version and (model, error, alarms) == (self.model, self.error, self.alarms):
             return
-        self.model, self.error = model, error
+        self.model, self.error, self.alarms = model, error, alarms
         self.version += 1
         self._rendered.clear()
         self.changed.set()
@@ -149,7 +151,7 @@ class Live:
 
     async def _refresh(self, watch: Watch) -> None:
         try:
-            watch.publish(await self.pages.read(watch.key), "")
+            watch.publish(await self.pages.read(watch.key), "", self.pages.alarms())
         except DibsError as error:
             watch.publish(watch.model, str(error))
         except Exception as error:  # noqa: BLE001 - the task serves all viewers, so no page may end it

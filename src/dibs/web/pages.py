@@ -50,6 +50,16 @@ class Page:
     read: Read
 
 
+@frozen
+class Alarm:
+    """A finding of an examination that each page shows."""
+
+    found: str
+    subject: str
+    #: The subject, if it is a queue, else "".
+    queue: str
+
+
 @define(eq=False)
 class Pages:
     """All pages of one storage."""
@@ -107,6 +117,16 @@ class Pages:
         if len(self._readings) > MAX_READINGS:
             self._readings.popitem(last=False)
         return await reading.answer(MAX_AGE)
+
+    def alarms(self) -> tuple[Alarm, ...]:
+        """Return the errors among the findings of the latest examination, for the banner of each page."""
+        report = self.source.examination.glance()
+        queues = self.source.census.known
+        return tuple(
+            Alarm(each.found, each.subject, each.subject if each.subject in queues else "")
+            for each in (report.findings if report is not None else ())
+            if each.severity == "error"
+        )
 
     def forget(self) -> None:
         """Read the storage for the next view of each page, as after a write."""

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from dibs import Dibs, Queue
+from dibs.model.job import Error
+from dibs.model.requests import RetryLater, Settlement
 from dibs.web import dibs_web
 from tests.background_worker import background_worker
 from tests.flow.tasks import FAILING, Tasks
 from tests.web import shop
 from tests.web.browser.conftest import WIDTHS, Viewer, viewing
 from tests.web.conftest import may
-from tests.web.jobs import claim, complete, fail
+from tests.web.jobs import claim, complete, fail, storage_of
 from tests.web.warehouse import write_warehouse
 
 pytestmark = pytest.mark.browser
@@ -255,3 +257,35 @@ async def test_a_selection_stays_during_live_updates() -> None:
 
         assert await viewer.page.get_by_label("Select b").is_checked()
         assert not await viewer.page.get_by_label("Select c").is_checked()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+async def test_an_outage_and_a_missing_worker_appear_on_open_pages(width: int, theme: str) -> None:
+    """The overview shows both at its next live updates, and no page scrolls sideways for the banner."""
+    async with Dibs("memory:") as app, viewing(app, width, theme) as viewer:
+        queue = app.queue("payments.refund")
+        await queue.enqueue_many([{}] * 12)
+        lonely = app.queue("x" * 60)
+        await lonely.enqueue({}, delay=3600)
+        storage, runs = await storage_of(queue), await claim(queue, 12)
+        await viewer.open("")
+        await viewer.is_live()
+        assert 0 == await viewer.page.locator(".alarms").count()
+
+        error = Error(type="httpx.ConnectError", message="the payment service does not answer " * 9)
+        action = RetryLater(delay=3_600_000, error=error)
+        settlements = [Settlement(id=id, fence=fence, action=action) for id, fence in runs]
+        await storage.settle(queue.name, settlements)
+        await lonely.enqueue_many([{}] * 3000)
+        await viewer.sees("12 retrying")
+        await viewer.sees("no worker")
+        await viewer.page.locator(".alarms li").nth(1).wait_for()
+
+        for path in ("", "queue?name=payments.refund", f"queue?name={lonely.name}", "failures", "workers"):
+            await viewer.open(path)
+            assert "12 jobs wait after a run that failed" in await viewer.page.locator(".alarms").inner_text()
+            assert "3,000 due jobs wait" in await viewer.page.locator(".alarms").inner_text()
+            assert 0 == await viewer.overflow(), path
+        await viewer.page.locator(".alarms").get_by_role("link", name="What to do").click()
+        await viewer.sees("queue-not-served")

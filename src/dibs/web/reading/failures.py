@@ -8,7 +8,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from dibs.doctor.retrying import group_retrying
 from dibs.model.job import Error, Outcome
+from dibs.model.results import Counts
 from dibs.web.reading.errors import (
     ErrorView,
     error_view,
@@ -16,7 +18,7 @@ from dibs.web.reading.errors import (
     hidden_message,
     message_pattern,
 )
-from dibs.web.reading.source import Budget, Source, scan_failed
+from dibs.web.reading.source import Budget, Source, gather, scan_failed
 
 #: Bounds of the scan of one page: failed jobs and seconds.
 MAX_SCANNED: Final = 5_000
@@ -26,6 +28,8 @@ PAGE_SIZE: Final = 100
 #: Failed jobs that the page of a queue groups, and most groups that it shows.
 MAX_GROUPED: Final = 1_000
 MAX_GROUPS: Final = 10
+#: Queues of which the page reads the errors of retrying jobs.
+MOST_RETRYING: Final = 20
 #: Jobs of a group that the page lists.
 MAX_LISTED: Final = 100
 
@@ -61,6 +65,19 @@ class FailureGroup:
 
 
 @frozen
+class RetriedError:
+    """Jobs of one queue that wait to run again after an error of one type."""
+
+    queue: str
+    type: str
+    #: Message of the job that came back last, on one line.
+    message: str
+    count: int
+    #: Ids of some of these jobs.
+    ids: tuple[str, ...]
+
+
+@frozen
 class FailuresPage:
     """The groups of failures, the largest first."""
 
@@ -74,6 +91,9 @@ class FailuresPage:
     is_approximate: bool
     #: Name of each queue with failed jobs, and their number.
     queues: tuple[tuple[str, int], ...]
+    #: The errors for which jobs are retried now, the most frequent first, and the number of these jobs.
+    retried: tuple[RetriedError, ...]
+    retrying: int
 
     @property
     def is_complete(self) -> bool:
@@ -115,6 +135,7 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
         if wanted in ("", key)
     ]
     shown.sort(key=lambda group: (-group.count, -group.newest))
+    of_page = {name: each for name, each in counts.items() if queue in ("", name)}
     return FailuresPage(
         groups=tuple(shown),
         queue=queue,
@@ -123,7 +144,31 @@ async def read_failures(source: Source, params: Mapping[str, str]) -> FailuresPa
         total=failed.get(queue, 0) if queue else sum(failed.values()),
         is_approximate=any(counts[name].approximate for name in names if name in counts),
         queues=tuple(sorted(failed.items(), key=lambda item: (-item[1], item[0])))[:50],
+        retried=() if wanted else await read_retried(source, of_page),
+        retrying=sum(each.retrying for each in of_page.values()),
     )
+
+
+async def read_retried(source: Source, counts: Mapping[str, Counts]) -> tuple[RetriedError, ...]:
+    """Return the errors for which jobs of some queues are retried. Read the MOST_RETRYING largest queues."""
+    storage = await source.storage()
+    names = sorted(
+        (name for name, each in counts.items() if each.retrying),
+        key=lambda name: (-counts[name].retrying, name),
+    )
+    read = await gather(names[:MOST_RETRYING], lambda name: group_retrying(storage, name, counts[name]))
+    found = [
+        RetriedError(
+            group.queue,
+            group.type or "no error",
+            hidden_message(source, group.queue, group.error).strip().partition("\n")[0][:300],
+            group.count,
+            group.ids,
+        )
+        for groups in read
+        for group in groups
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.queue, each.type)))
 
 
 async def failures_of_queue(source: Source, queue: str) -> tuple[tuple[FailureGroup, ...], int]:

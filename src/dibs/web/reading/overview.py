@@ -13,6 +13,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from dibs.doctor.facts import Facts
 from dibs.model.events import LogEvent
 from dibs.model.job import FAIL_SUFFIX
 from dibs.model.results import Counts, QueueInfo
@@ -199,7 +200,7 @@ def percentile(values: Sequence[int] | deque[int], share: float = 0.95) -> int |
 PAGE_SIZE: Final = 50
 #: Seconds for which the records of workers are shared.
 RECORDS_AGE: Final = 5.0
-STATES: Final = ("waiting", "scheduled", "active", "blocked", "failed")
+STATES: Final = ("waiting", "scheduled", "retrying", "active", "blocked", "failed")
 
 
 @frozen
@@ -213,6 +214,8 @@ class QueueRow:
     rates: Rates
     #: True for the queue of a failure handler, whose name ends in "!fail".
     is_fail_queue: bool
+    #: True if jobs are due and no worker that lives claims them.
+    is_unserved: bool
 
 
 @frozen
@@ -266,7 +269,10 @@ async def read_overview(source: Source, activity: Activity, params: Mapping[str,
     counts = await source.census.counts([info.name for info in shown])
     active = await activity.read(storage, {info.name: counts.get(info.name, Counts()) for info in shown})
     workers = await source.workers.answer(RECORDS_AGE)
-    rows = tuple(_row(info, counts.get(info.name, Counts()), active[info.name].rates()) for info in shown)
+    facts = Facts({}, {}, workers)
+    rows = tuple(
+        _row(info, counts.get(info.name, Counts()), active[info.name].rates(), facts) for info in shown
+    )
     return Overview(
         rows=rows,
         totals={state: sum(getattr(each, state) for each in counts.values()) for state in STATES},
@@ -290,7 +296,7 @@ def _page_number(params: Mapping[str, str]) -> int:
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
 
 
-def _row(info: QueueInfo, counts: Counts, rates: Rates) -> QueueRow:
+def _row(info: QueueInfo, counts: Counts, rates: Rates, facts: Facts) -> QueueRow:
     return QueueRow(
         info.name,
         info.settings.paused,
@@ -298,6 +304,7 @@ def _row(info: QueueInfo, counts: Counts, rates: Rates) -> QueueRow:
         counts,
         rates,
         info.name.endswith(FAIL_SUFFIX),
+        facts.is_unserved(info.name, info.settings, counts),
     )
 
 

@@ -17,6 +17,7 @@ from attrs import frozen
 from msgspec import UNSET
 
 from dibs.client.options.queue_settings import format_rate
+from dibs.doctor.facts import Facts
 from dibs.model.events import LogEvent
 from dibs.model.job import DEFAULT_RETENTION, Slot
 from dibs.model.requests import Settings, StartRate
@@ -24,8 +25,8 @@ from dibs.model.results import Counts, State
 from dibs.model.schedule import TICK_ID
 from dibs.storage.protocol import Storage
 from dibs.web.reading.errors import hidden_message
-from dibs.web.reading.failures import FailureGroup, failures_of_queue
-from dibs.web.reading.overview import Activity, Rates
+from dibs.web.reading.failures import FailureGroup, RetriedError, failures_of_queue, read_retried
+from dibs.web.reading.overview import RECORDS_AGE, Activity, Rates
 from dibs.web.reading.periodic import schedule_text
 from dibs.web.reading.source import Budget, Shown, Source, to_shown
 
@@ -256,6 +257,10 @@ class QueuePage:
     #: Groups of failures, if the page lists failed jobs, and the number of failed jobs that were grouped.
     failures: tuple[FailureGroup, ...]
     grouped: int
+    #: The errors for which jobs are retried now.
+    retried: tuple[RetriedError, ...]
+    #: True if jobs are due and no worker that lives claims them.
+    is_unserved: bool
     #: The settings that the form of the page changes, as it writes them.
     form: Mapping[str, str]
 
@@ -295,6 +300,10 @@ async def read_queue(source: Source, activity: Activity, params: Mapping[str, st
         oldest=await read_oldest(storage, name, counts),
         failures=groups[0],
         grouped=groups[1],
+        retried=await read_retried(source, {name: counts}),
+        is_unserved=Facts({}, {}, await source.workers.answer(RECORDS_AGE)).is_unserved(
+            name, settings, counts
+        ),
         form=form_values(settings),
     )
 

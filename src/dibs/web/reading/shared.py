@@ -39,6 +39,10 @@ class SharedCall(Generic[T]):
 
     async def answer(self, max_age: float) -> T:
         """Return the answer of a call that began at most `max_age` seconds ago. Raises its errors."""
+        return await asyncio.shield(self.start(max_age))
+
+    def start(self, max_age: float) -> asyncio.Task[T]:
+        """Return the call that began at most `max_age` seconds ago, or begin one."""
         loop, task = asyncio.get_running_loop(), self._task
         if task is None or task.get_loop() is not loop or not self._is_usable(task, max_age):
             # An empty context, because the call belongs to all callers and not to the first one.
@@ -48,7 +52,7 @@ class SharedCall(Generic[T]):
             # Without this, asyncio logs the error of a call whose callers have all gone.
             task.add_done_callback(_retrieve_error)
             self._begun = monotonic()
-        return await asyncio.shield(task)
+        return task
 
     def forget(self) -> None:
         """Make the next caller begin a new call, as after a write."""
@@ -182,8 +186,8 @@ class Census:
         self._counted_at.update(dict.fromkeys(names, now))
 
 
-#: Seconds for which an examination is shown.
-MAX_AGE: Final = 60.0
+#: Seconds for which an examination is shown: each page has its errors.
+MAX_AGE: Final = 10.0
 #: Seconds that a view of the page waits for an examination. A later one appears by a live update.
 PATIENCE: Final = 1.0
 
@@ -208,6 +212,11 @@ class Examination:
         except TimeoutError:
             if not limit.expired():
                 raise
+        return self._latest
+
+    def glance(self) -> Report | None:
+        """Return the latest report at once, None without one. Begin an examination if it is MAX_AGE old."""
+        self._call.start(MAX_AGE)
         return self._latest
 
     async def _examine(self) -> Report:
