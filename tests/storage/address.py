@@ -40,9 +40,13 @@ class Address:
 
     def move(self, to: int) -> None:
         """Forward to another server from now on, and close the existing connections."""
-        self._to = to
+        self.lead(to)
         for writer in self._open:
             writer.transport.abort()
+
+    def lead(self, to: int) -> None:
+        """Forward new connections to another server. Existing ones stay, as when DNS changes a name."""
+        self._to = to
 
     def freeze(self, words: bytes) -> None:
         """Drop all further bytes of the connections whose clients have sent `words`, without closing them."""

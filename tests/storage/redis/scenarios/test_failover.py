@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dibs import Dibs
 from dibs.errors import StorageReadOnly
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, Settlement
@@ -84,6 +85,37 @@ async def test_before_the_promotion_writes_are_refused_and_after_it_they_go_on(p
             await storage.enqueue("q", [request("b")])
 
             assert 2 == (await storage.counts(["q"]))["q"].waiting
+
+
+@pytest.mark.parametrize("way", ["loop", "direct", "thread"])
+async def test_a_connection_to_a_demoted_server_is_replaced(pair: Pair, way: str) -> None:
+    """In a planned failover the old primary lives on as a replica, and so do the connections to it."""
+    primary, replica = pair
+    async with (
+        address_of(primary.port) as address,
+        Dibs(f"redis://:{primary.password}@{LOOPBACK}:{address.port}/0") as app,
+    ):
+        queue = app.queue("q")
+
+        async def enqueue(id: str) -> None:
+            if way == "thread":
+                await asyncio.to_thread(app.sync.queue("q").enqueue, 1, id=id)
+            elif way == "direct":
+                await queue.enqueue(1, id=id)
+            else:
+                await app.storage.enqueue("q", [request(id)])
+
+        for number in range(3):
+            await enqueue(f"before-{number}")
+        assert 1 == primary.execute("WAIT", "1", "30000")
+        replica.execute("REPLICAOF", "NO", "ONE")
+        primary.execute("CONFIG", "SET", "masterauth", primary.password)
+        primary.execute("REPLICAOF", LOOPBACK, str(replica.port))
+        address.lead(replica.port)
+        for number in range(3):
+            await enqueue(f"after-{number}")
+
+    assert 6 == replica.execute("HLEN", "dibs:{q}:waiting")
 
 
 async def test_wake_ups_come_from_the_new_primary(pair: Pair) -> None:

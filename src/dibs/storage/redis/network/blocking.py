@@ -22,6 +22,7 @@ from redis.exceptions import InvalidResponse, RedisError
 from dibs.errors import OutcomeUnknown
 from dibs.storage.redis.network.connections import IDLE_CHECK, LOST, REPLY_TIMEOUT
 from dibs.storage.redis.network.driver import parse_error
+from dibs.storage.redis.network.errors import is_read_only
 from dibs.storage.redis.network.wire import WireConnection
 
 #: Most connections of one storage for threads. More threads at once share batches on the event loop.
@@ -107,7 +108,7 @@ class BlockingConnections:
             # An exception of a signal handler: the reply may still arrive.
             self._discard(connection)
             raise
-        if isinstance(reply, LOST) or self._closed:
+        if isinstance(reply, LOST) or is_read_only(reply) or self._closed:
             self._discard(connection)
         else:
             self._idle.append(connection)

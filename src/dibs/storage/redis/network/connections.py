@@ -22,7 +22,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from dibs.errors import NotRunning, OutcomeUnknown, StorageUnavailable
 from dibs.model.error_text import summarize_exception
 from dibs.storage.redis.network.driver import AbstractConnection
-from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, translate_error
+from dibs.storage.redis.network.errors import AUTHENTICATION, TRANSIENT, is_read_only, translate_error
 from dibs.storage.redis.network.wire import WireConnection
 from dibs.storage.unsent import mark_sent, mark_unsent
 
@@ -100,8 +100,9 @@ class RedisConnections:
 
     def _end_started(self, connection: WireConnection, on_reply: Callable[[Any], None], reply: Any) -> None:
         # DISCARDING first: redis-py derives some of these error replies from its ConnectionError.
-        if isinstance(reply, DISCARDING):
+        if isinstance(reply, DISCARDING) or is_read_only(reply):
             self._discard(connection)
+            self._discard_idle()
         elif isinstance(reply, LOST):
             self._discard(connection)
             reply = self._lost_reply_error(reply)
@@ -183,12 +184,13 @@ class RedisConnections:
                 if blocking
                 else connection.request(command, timeout)
             )
-        except DISCARDING:
-            # After a failover another server may answer at the same address.
-            self._discard(connection)
-            raise
-        except ResponseError:
-            self._release(connection)
+        except (*DISCARDING, ResponseError) as error:
+            if isinstance(error, DISCARDING) or is_read_only(error):
+                # After a failover another server may answer at the same address.
+                self._discard(connection)
+                self._discard_idle()
+            else:
+                self._release(connection)
             raise
         except LOST as error:
             self._discard(connection)
@@ -247,6 +249,10 @@ class RedisConnections:
         if not connection.socket_closed.done():
             self._closing.add(connection)
             connection.socket_closed.add_done_callback(lambda _: self._closing.discard(connection))
+
+    def _discard_idle(self) -> None:
+        while self._idle:
+            self._discard(self._idle.pop()[0])
 
     async def _acquire(self) -> WireConnection:
         if self._idle and time.monotonic() - self._idle[-1][1] > IDLE_CHECK:

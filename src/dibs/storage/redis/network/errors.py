@@ -40,15 +40,26 @@ _PARTS: Final = {
 }
 
 
+def is_read_only(reply: object) -> bool:
+    """Return whether a reply is the error of a replica, or of a server that became one, for a write."""
+    if not isinstance(reply, redis_errors.ResponseError):
+        return False
+    return isinstance(reply, redis_errors.ReadOnlyError) or _message_of(reply).startswith("READONLY")
+
+
+def _message_of(error: redis_errors.RedisError) -> str:
+    # Within a script, Redis 6.2 wraps the message: "Error running script (…): @user_script: 234: -OOM …".
+    return _SCRIPT_PREFIX.sub("", str(error))
+
+
 def translate_error(error: redis_errors.RedisError, url: str) -> StorageError:
     """Convert an error reply to an error of dibs. After an error reply, no key has changed."""
-    # Within a script, Redis 6.2 wraps the message: "Error running script (…): @user_script: 234: -OOM …".
-    message = _SCRIPT_PREFIX.sub("", str(error))
+    message = _message_of(error)
     if isinstance(error, AUTHENTICATION) or message.startswith("NOAUTH"):
         return StorageUnavailable(
             f"{url} refuses the name or password in the URL; correct them, or remove them if it has none"
         )
-    if isinstance(error, redis_errors.ReadOnlyError) or message.startswith("READONLY"):
+    if is_read_only(error):
         return StorageReadOnly(f"{url} is a read-only replica; give the address of its primary")
     if isinstance(error, redis_errors.OutOfMemoryError) or message.startswith("OOM"):
         return StorageFull(f"{url} has reached its maxmemory; raise it, or wait until jobs end, and retry")

@@ -15,13 +15,12 @@ from redis.exceptions import (
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
-    ReadOnlyError,
     RedisError,
     ResponseError,
 )
 
 from dibs.storage.redis.network import scripts
-from dibs.storage.redis.network.errors import translate_error
+from dibs.storage.redis.network.errors import is_read_only, translate_error
 from dibs.storage.redis.network.servers import Servers, is_transient
 
 #: The error reply of a server that does not have the library.
@@ -99,7 +98,8 @@ def _lacks_code(error: RedisError) -> bool:
     """
     text = str(error)
     return (
-        isinstance(error, (NoScriptError, OutOfMemoryError, ReadOnlyError))
+        isinstance(error, (NoScriptError, OutOfMemoryError))
+        or is_read_only(error)
         or text.startswith((_NO_FUNCTION, *NO_WRITES))
         or (isinstance(error, NoPermissionError) and "'fcall'" in text)
     )

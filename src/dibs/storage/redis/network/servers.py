@@ -14,7 +14,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import RedisConnections
-from dibs.storage.redis.network.errors import TRANSIENT
+from dibs.storage.redis.network.errors import TRANSIENT, is_read_only
 from dibs.storage.redis.network.wire import WireConnection
 
 T = TypeVar("T")
@@ -109,6 +109,9 @@ class OneServer:
         try:
             return await self._connections.call(*command, repeatable=repeatable)
         except ERROR_REPLIES as error:
+            if is_read_only(error):
+                # The server was demoted. A new connection may reach the one that took its place.
+                return await self._connections.call(*command, repeatable=repeatable)
             if not is_transient(error):
                 raise
         return await retry_while_transient(lambda: self._connections.call(*command, repeatable=repeatable))
