@@ -30,6 +30,8 @@ BUILT_IN: Final = {
     "unix": "dibs.storage.redis:open_url",
     "redis+cluster": "dibs.storage.redis:open_url",
     "rediss+cluster": "dibs.storage.redis:open_url",
+    "redis+sentinel": "dibs.storage.redis:open_url",
+    "rediss+sentinel": "dibs.storage.redis:open_url",
     "postgresql": "dibs.storage.postgres:open_url",
     "postgres": "dibs.storage.postgres:open_url",
     "django": "dibs.django:open_url",

@@ -92,7 +92,7 @@ def open_url(
 ) -> RedisStorage:
     """Return the storage of a URL, not yet opened.
 
-    The URL begins with redis://, rediss:// (TLS), unix://, redis+cluster:// or rediss+cluster://. `client` is
+    The URL begins with redis://, rediss:// (TLS), unix://, redis+cluster:// or redis+sentinel://. `client` is
     the second value of `client_options`.
     """
     plain, own_options = split_options(url, options)

@@ -18,11 +18,16 @@ Remap = Callable[[NodeAddress], NodeAddress]
 MAX_CONNECTIONS: Final = 64
 DEFAULT_PORT: Final = 6379
 CLUSTER_SUFFIX: Final = "+cluster"
+SENTINEL_SUFFIX: Final = "+sentinel"
 _HOST: Final = re.compile(r"(?P<host>\[[^]]+\]|[^:\[\]]*)(?::(?P<port>\d{1,5}))?")
 
 
 def is_cluster_url(url: str) -> bool:
     return urlsplit(url).scheme.endswith(CLUSTER_SUFFIX)
+
+
+def is_sentinel_url(url: str) -> bool:
+    return urlsplit(url).scheme.endswith(SENTINEL_SUFFIX)
 
 
 def parse_cluster_url(url: str) -> tuple[tuple[NodeAddress, ...], str]:
@@ -47,10 +52,10 @@ def parse_cluster_url(url: str) -> tuple[tuple[NodeAddress, ...], str]:
     return seeds, urlunsplit(single)
 
 
-def parse_node(text: str) -> NodeAddress:
+def parse_node(text: str, default_port: int = DEFAULT_PORT) -> NodeAddress:
     """Return host and port of `host:port`, `host` or `[IPv6 address]:port`. Raise UnknownOption."""
     found = _HOST.fullmatch(text.strip())
-    port = int(found["port"] or DEFAULT_PORT) if found else 0
+    port = int(found["port"] or default_port) if found else 0
     if not found or not 0 < port < 65536:
         raise UnknownOption(f"node {text!r} is not an address; write HOST:PORT, as in redis-1:6379")
     return (found["host"].strip("[]") or "localhost", port)

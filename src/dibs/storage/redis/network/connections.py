@@ -371,4 +371,5 @@ def _describe_connect_error(error: BaseException, url: str) -> str:
     """
     if isinstance(error, AUTHENTICATION):
         raise translate_error(error, url) from None
-    return str(error) or "it does not answer"
+    # redis-py adds the repr of each client of a Sentinel.
+    return str(error).partition(" : <redis")[0] or "it does not answer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from redis.exceptions import NoPermissionError
@@ -16,6 +16,7 @@ from dibs.storage.redis.network.address import (
     MAX_CONNECTIONS,
     Remap,
     is_cluster_url,
+    is_sentinel_url,
     keep_address,
     parse_cluster_url,
     read_address_map,
@@ -26,6 +27,9 @@ from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.driver import AbstractConnection, connection_factory, factory_of_class
 from dibs.storage.redis.network.servers import OneServer, Servers
 from dibs.storage.registry import read_flag, read_max_connections
+
+if TYPE_CHECKING:
+    from dibs.storage.redis.network.sentinel import SentinelAddress
 
 #: The URL options of dibs. Any other option belongs to redis-py.
 OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
@@ -101,8 +105,10 @@ def servers_for(
     With `client`, use its settings; `url` is then its URL. Raise UnknownOption for a wrong option.
     """
     if not is_cluster_url(url):
-        make = _checked_factory(url, client)
-        return OneServer(RedisConnections(make, redact_url(url), max_connections), int(make().db or 0))
+        sentinel = _sentinel_of(url) if is_sentinel_url(url) and client is None else None
+        make = _checked_factory(url, sentinel.settings if sentinel else client)
+        connections = RedisConnections(make, redact_url(url), max_connections)
+        return OneServer(connections, int(make().db or 0), sentinel)
     seeds, single = parse_cluster_url(url)
     make = _checked_factory(single, client)
     return Cluster(
@@ -112,6 +118,15 @@ def servers_for(
         max_connections,
         address_map or (keep_address if client is None else client.remap),
     )
+
+
+def _sentinel_of(url: str) -> SentinelAddress:
+    from dibs.storage.redis.network.sentinel import SentinelAddress  # noqa: PLC0415 - few programs need it
+
+    try:
+        return SentinelAddress(url)
+    except (TypeError, ValueError) as error:
+        raise UnknownOption(_describe_url_error(error, url)) from None
 
 
 def _checked_factory(url: str, client: ClientSettings | None) -> Callable[..., AbstractConnection]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from attrs import define, field
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -16,6 +16,9 @@ from dibs.storage.redis.network.blocking import BlockingConnections
 from dibs.storage.redis.network.connections import RedisConnections
 from dibs.storage.redis.network.errors import TRANSIENT, is_read_only
 from dibs.storage.redis.network.wire import WireConnection
+
+if TYPE_CHECKING:
+    from dibs.storage.redis.network.sentinel import SentinelAddress
 
 T = TypeVar("T")
 
@@ -96,6 +99,7 @@ class OneServer:
 
     _connections: RedisConnections
     database: int = 0
+    _sentinel: SentinelAddress | None = None
     for_threads: BlockingConnections | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -140,6 +144,8 @@ class OneServer:
         if self.for_threads is not None:
             await self.for_threads.close()
         await self._connections.close()
+        if self._sentinel is not None:
+            await self._sentinel.close()
 
 
 async def scan_keys(connections: RedisConnections, pattern: str) -> list[bytes]:
