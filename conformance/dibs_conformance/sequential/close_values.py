@@ -19,16 +19,14 @@ from dibs.model.requests import (
     Fail,
     HandOff,
     JobPatch,
-    Release,
     RetryLater,
     SettingsPatch,
     SettleAction,
     Settlement,
-    Update,
 )
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.ids import IdRecord
-from dibs_conformance.sequential.scripts import QUEUE, RunRef, claim, enqueue, settle
+from dibs_conformance.sequential.scripts import QUEUE, Player, RunRef, claim, enqueue, settle
 from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.verbs import Lockstep, import_
 
@@ -141,63 +139,44 @@ def keep_close_names(lockstep: Lockstep) -> None:
 
 def keep_far_times(lockstep: Lockstep) -> None:
     """Use far times and long durations wherever a verb takes one: jobs, leases, outcomes and `next_due`."""
-    lockstep.configure(QUEUE, SettingsPatch(log_level="all"))
-    lease = lockstep.grant([QUEUE], LONGEST, "kit")
+    player = Player(lockstep)
+    player.play("set log_level=all", f"grant {LONGEST}")
     for number, when in enumerate((*FAR_TIMES, *FAR_TIMES)):
-        rule = Update(run_at="later" if number % 2 else "earlier")
-        job = NewJob(id=str(number % 9), run_at=when)
-        lockstep.enqueue(QUEUE, [EnqueueRequest(job=job, on_conflict=rule)])
+        rule = "later" if number % 2 else "earlier"
+        player.play(f"enqueue {number % 9} run_at={when} on_conflict=run_at:{rule}")
     for delay in FAR_DELAYS:
-        enqueue(lockstep, "now")
-        [run] = claim(lockstep, lease, 1)
-        settle(lockstep, run, RetryLater(delay=delay))
-        lockstep.amend(QUEUE, "now", JobPatch(delay=delay, lease=delay))
-        lockstep.amend(QUEUE, "now", JobPatch(run_at=lockstep.now))
-        [run] = claim(lockstep, lease, 1)
-        settle(lockstep, run, Release(delay=delay))
-        lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="now", delay=delay))])
-        lockstep.renew([QUEUE], lockstep.grant([QUEUE], 1, "kit"), delay)
-        lockstep.amend(QUEUE, "now", JobPatch(retention=OutcomeRetention(completed=delay, failed=delay)))
-        lockstep.cancel(QUEUE, ["now"], running=False)
-    lockstep.counts([QUEUE])
+        player.play("enqueue now", "claim 1", f"retry now delay={delay}")
+        player.play(f"amend now delay={delay} lease={delay}", "amend now run_at=now", "claim 1")
+        player.play(f"release now delay={delay}", f"enqueue now delay={delay}", "short = grant 1")
+        player.play(f"renew {delay} lease=short", f"amend now retention=completed:{delay}+failed:{delay}")
+        player.play("cancel now")
+    player.play("counts")
 
 
 def wait_for_far_times(lockstep: Lockstep) -> None:
     """Move the time 2**31 ms on, and beyond 2038. Claim 1 ms before each job is due, and when it is due."""
-    lease = lockstep.grant([QUEUE], LONGEST, "kit")
+    player = Player(lockstep)
     lockstep.configure(QUEUE, SettingsPatch(retention=KEPT, request_key_age=2**31 + 1))
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="a", delay=2**31), request_key="k")])
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="b", run_at=FAR_TIMES[1]))])
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="c", run_at=FAR_TIMES[3]))])
+    player.play(f"grant {LONGEST}", f"enqueue a delay={2**31} request_key=k")
+    player.play(f"enqueue b run_at={FAR_TIMES[1]}", f"enqueue c run_at={FAR_TIMES[3]}")
     for target in (lockstep.now + 2**31, FAR_TIMES[1], FAR_TIMES[3]):
-        lockstep.pass_time(target - 1 - lockstep.now)
-        claim(lockstep, lease)
-        lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="d", delay=LONGEST), request_key="k")])
-        lockstep.pass_time(1)
-        for run in claim(lockstep, lease):
-            settle(lockstep, run, Complete(result=b"1"))
-    lockstep.renew([QUEUE], lease, 1)
-    lockstep.reap(QUEUE, 10)
+        player.play(f"wait {target - 1 - lockstep.now}", "claim", f"enqueue d delay={LONGEST} request_key=k")
+        player.play("wait 1", "claim", "complete last result=1")
+    player.play("renew 1", "reap")
 
 
 def count_further(lockstep: Lockstep) -> None:
     """Import jobs with high counts, and let them run, fail, stall and be updated: each count goes on."""
     for at, count in enumerate(HIGH_COUNTS):
         import_job(lockstep, str(at), count)
-    causes: tuple[SettleAction, ...] = (
-        RetryLater(cause="error"),
-        RetryLater(cause="timeout"),
-        RetryLater(cause="stall"),
-    )
-    lease = lockstep.grant([QUEUE], HOUR, "kit")
-    for action in (*causes, *causes, Release()):
-        for run in claim(lockstep, lease, len(HIGH_COUNTS)):
-            settle(lockstep, run, action)
-    rule = Update(reset_counts=False, data=False)
-    again = [EnqueueRequest(job=NewJob(id=str(at)), on_conflict=rule) for at in range(len(HIGH_COUNTS))]
-    lockstep.enqueue(QUEUE, again)
-    lockstep.enqueue(QUEUE, again)
-    for number, run in enumerate(claim(lockstep, lease, len(HIGH_COUNTS))):
+    player = Player(lockstep)
+    causes = [f"retry last cause={cause}" for cause in ("error", "timeout", "stall")]
+    player.play("grant")
+    for step in (*causes, *causes, "release last"):
+        player.play("claim", step)
+    again = " ".join(map(str, range(len(HIGH_COUNTS))))
+    player.play(*[f"enqueue {again} on_conflict=reset_counts:no+data:no"] * 2)
+    for number, run in enumerate(claim(lockstep, player.calls.lease, len(HIGH_COUNTS))):
         settle(lockstep, run, ending(number))
 
 
@@ -233,10 +212,9 @@ def keep_each_size(lockstep: Lockstep) -> None:
         for message, traceback in (("m" * (size - 1), ""), ("é" * 2_000, "t" * (size - 4_001))):
             error = Error(type="E", message=message, traceback=traceback)
             enqueue(lockstep, "a")
-            [run] = claim(lockstep, lease)
-            settle(lockstep, run, RetryLater(error=error))
-            [run] = claim(lockstep, lease)
-            settle(lockstep, run, Fail(error=error))
+            for action in (RetryLater(error=error), Fail(error=error)):
+                [run] = claim(lockstep, lease)
+                settle(lockstep, run, action)
 
 
 def use_wide_batches(lockstep: Lockstep) -> None:

@@ -6,22 +6,13 @@ write so much that a storage compacts its data by itself, and trim a log before 
 
 from __future__ import annotations
 
-from dibs.model.job import Error, JobData, NewJob
-from dibs.model.requests import (
-    Complete,
-    EnqueueRequest,
-    Fail,
-    HandOff,
-    RetryLater,
-    SettingsPatch,
-    Settlement,
-)
+from dibs.model.job import JobData, NewJob
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.lockstep.core import OFTEN
-from dibs_conformance.sequential.scripts import QUEUE, claim, enqueue, play_history, settle
+from dibs_conformance.sequential.scripts import QUEUE, Player, play_history, unroll
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.sequential.walkthrough import INTERRUPTED
-from dibs_conformance.strategies import DAY, HOUR
 from dibs_conformance.target import Locations
 from dibs_conformance.verbs import Lockstep
 from dibs_conformance.verbs.events import Reader
@@ -50,80 +41,59 @@ def walk_through_restarts(session: ExampleSession) -> None:
 
 def trim_and_restart(lockstep: Lockstep) -> None:
     """Trim a part of a log, and then the rest. Restart, and read from offsets behind the trimmed events."""
+    player = Player(lockstep)
     for at, compacts in enumerate((False, True, False, True)):
         early, late = Reader(), Reader()
         lockstep.skip_to_latest(QUEUE, early)
-        enqueue_and_cancel(lockstep, "a")
+        player.play("enqueue a", "cancel a")
         lockstep.events(QUEUE, late, 10)
-        lockstep.pass_time(2 * DAY)
-        if at < 2:
-            enqueue_and_cancel(lockstep, "b")
-        lockstep.prune(QUEUE, 10)
+        player.play("wait 2day", *(("enqueue b", "cancel b") if at < 2 else ()), "prune")
         kept = lockstep.log_offsets(QUEUE)
         if compacts:
             lockstep.interrupt("compact")
         lockstep.interrupt("restart")
         lockstep.check_offsets(QUEUE, kept)
         lockstep.events(QUEUE, early, 10)
-        enqueue_and_cancel(lockstep, "c")
+        player.play("enqueue c", "cancel c")
         lockstep.events(QUEUE, late, 10)
 
 
 def trim_and_compact(lockstep: Lockstep) -> None:
     """Trim the log through one of two handles, compact it, and read an old offset through any of them."""
+    player = Player(lockstep)
     for _ in range(4):
         reader = Reader()
         lockstep.skip_to_latest(QUEUE, reader)
-        enqueue_and_cancel(lockstep, "a")
-        lockstep.pass_time(2 * DAY)
-        lockstep.prune(QUEUE, 10)
+        player.play("enqueue a", "cancel a", "wait 2day", "prune")
         kept = lockstep.log_offsets(QUEUE)
         lockstep.interrupt("compact")
         lockstep.check_offsets(QUEUE, kept)
         lockstep.events(QUEUE, reader, 10)
 
 
-def enqueue_and_cancel(lockstep: Lockstep, id: str) -> None:
-    enqueue(lockstep, id)
-    lockstep.cancel(QUEUE, [id], running=False)
+#: Ids that wait, run, are handed off, have a successor, and have ended in each way.
+EVERY_STATE = """
+grant 3day; enqueue done failed retried away held payload=1; claim; complete done result=1; fail failed
+retry retried delay=hour; hand_off away; enqueue held payload=2; enqueue keyed request_key=k; set max_active=3
+"""
 
 
 def write_until_it_compacts(lockstep: Lockstep) -> None:
     """Bring ids into every state, write 8.5 MiB, and change some ids afterwards. Then restart and compare."""
-    reader = Reader()
-    lockstep.configure(QUEUE, SettingsPatch(log_level="all"))
-    lease = lockstep.grant([QUEUE], 3 * DAY, "kit")
-    fill_every_state(lockstep, lease)
-    lockstep.events(QUEUE, reader, 100)
+    player = Player(lockstep)
+    player.play("set log_level=all", *unroll(EVERY_STATE.split("\n")), "events")
     for number in range(LARGE_JOBS):
         data = JobData(payload=bytes([number]) * LARGE)
         lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id=f"large {number % 2}", data=data))])
-    compare_after_restart(lockstep, reader)
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="a"), request_key="k")])
-    claim(lockstep, lease, 1)
-    enqueue_and_cancel(lockstep, "z")
-    compare_after_restart(lockstep, reader)
+    compare_after_restart(player)
+    player.play("enqueue a request_key=k", "claim 1", "enqueue z", "cancel z")
+    compare_after_restart(player)
 
 
-def fill_every_state(lockstep: Lockstep, lease: str) -> None:
-    """Enqueue ids that wait, run, are handed off, have a successor, and have ended in each way."""
-    enqueue(lockstep, "done", "failed", "retried", "away", "held", payload=b"1")
-    done, failed, retried, away, held = claim(lockstep, lease)
-    settle(lockstep, done, Complete(result=b"1"))
-    settle(lockstep, failed, Fail(error=Error(type="Oops")))
-    settle(lockstep, retried, RetryLater(delay=HOUR))
-    settle(lockstep, away, HandOff())
-    enqueue(lockstep, held[0], payload=b"2")
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="keyed"), request_key="k")])
-    lockstep.configure(QUEUE, SettingsPatch(max_active=3))
-
-
-def compare_after_restart(lockstep: Lockstep, reader: Reader) -> None:
+def compare_after_restart(player: Player) -> None:
     """Restart, and compare every slot, the counts, the unread events and the first settlement again."""
-    lockstep.interrupt("restart")
-    lockstep.compare_slots(QUEUE)
-    lockstep.counts([QUEUE])
-    lockstep.events(QUEUE, reader, 100)
-    lockstep.events(QUEUE, Reader(), 100)
-    lockstep.enqueue(QUEUE, [EnqueueRequest(job=NewJob(id="other"), request_key="k")])
-    lockstep.settle(QUEUE, [Settlement(id="done", fence=1, action=Complete())])
+    player.lockstep.interrupt("restart")
+    player.play("compare", "counts", "events")
+    player.lockstep.events(QUEUE, Reader(), 100)
+    player.play("enqueue other request_key=k")
+    player.lockstep.settle(QUEUE, [Settlement(id="done", fence=1, action=Complete())])

@@ -102,7 +102,7 @@ def unroll(lines: Sequence[str]) -> Iterator[str]:
         while rest and indent(rest[0]) > indent(line):
             inside.append(rest.pop(0))
         if (loop := LOOP.fullmatch(line.strip())) is None:
-            yield from line.strip().split("; ")
+            yield from filter(None, line.strip().split("; "))
             continue
         times, names, words, steps = loop.group("times", "names", "words", "steps")
         bars = " | " if " | " in (words or "") else None

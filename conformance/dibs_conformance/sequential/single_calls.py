@@ -8,18 +8,19 @@ random examples and the other probes do not reach them. Each story runs once for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from attrs import define, field
 
 from dibs.errors import DibsError
 from dibs.model.check_jobs import CheckedBatch, check_batch
-from dibs.model.job import Job, JobData, NewJob, OutcomeRetention
-from dibs.model.requests import Complete, EnqueueRequest, Reject, Release, SettingsPatch, Settlement
+from dibs.model.job import OutcomeRetention
+from dibs.model.requests import EnqueueRequest, SettingsPatch
 from dibs.model.results import EnqueueResult
 from dibs.storage.abilities import BlockingEnqueue, DirectEnqueue, ability
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.scripts import METHODS, FixedHistory, HistoryCalls, read_histories
 
 TTL: Final = 60_000
 #: Seconds of a wait whose id has ended before it began.
@@ -27,6 +28,7 @@ WAIT_SECONDS: Final = 3.0
 #: Attempts of an enqueue on a thread, one every 20 ms. The storage may still open the connection for it.
 ATTEMPTS: Final = 50
 KEPT: Final = OutcomeRetention(completed=TTL, failed=TTL, cancelled=TTL)
+NOT_KEPT: Final = OutcomeRetention(completed=0)
 
 #: Enqueues one request and returns its result.
 Enqueue = Callable[[str, EnqueueRequest], Awaitable[EnqueueResult]]
@@ -37,49 +39,74 @@ class SingleCalls:
     """A queue of a storage whose calls have one job each, and the wrong results so far."""
 
     storage: Storage
-    queue: str
     way: str
     send: Enqueue
-    lease: str = field(default="", init=False)
+    calls: HistoryCalls
+    #: The revisions in the order in which they were drawn. Results show their positions.
+    revisions: list[int] = field(factory=list, init=False)
     wrong: list[str] = field(factory=list, init=False)
     checks: int = field(default=0, init=False)
 
-    async def begin(self) -> None:
-        """Grant a lease, and run one job: fast paths begin with the second job of a queue."""
-        self.lease = (await self.storage.grant([self.queue], TTL, "kit")).lease
-        await self.storage.enqueue(self.queue, [request("first")])
-        await self.run("first")
+    @property
+    def queue(self) -> str:
+        return self.calls.queue
 
-    async def enqueue(self, id: str, payload: bytes = b"0", **fields: Any) -> EnqueueResult:
-        return await self.send(self.queue, request(id, payload, **fields))
+    async def play(self, *steps: str) -> None:
+        """Make the calls of some steps. A step may end with its expected result, after an arrow."""
+        for step in steps:
+            call, _, expected = step.partition(" -> ")
+            found = await self.make(call)
+            if expected:
+                self.expect(expected, found, call)
 
-    async def claim(self, limit: int = 1) -> list[Job]:
-        return list((await self.storage.claim(self.queue, self.lease, limit)).jobs)
+    async def make(self, step: str) -> str:
+        """Make the call of one step, and return its result in words."""
+        name, verb, parts = self.calls.read(step, 0)
+        if verb in ("holder", "result"):
+            return await self.read(verb, parts[0].words[0])
+        [(args, named)] = self.calls.arguments(verb, parts)
+        if verb == "enqueue":
+            answer: Any = [await self.send(self.queue, one) for one in args[1]]
+        else:
+            answer = await getattr(self.storage, METHODS.get(verb, verb))(*args, **named)
+        self.calls.keep(name, verb, answer)
+        return self.describe(verb, answer)
 
-    async def complete(self, id: str, fence: int, result: bytes | None = None) -> str:
-        end = Settlement(id=id, fence=fence, action=Complete(result=result))
-        return (await self.storage.settle(self.queue, [end]))[0].status
+    async def read(self, verb: str, id: str) -> str:
+        """Return the name of the claim that holds an id, or the result of its outcome."""
+        [slot] = await self.storage.get(self.queue, [id])
+        if verb == "result":
+            return repr(slot.outcome and slot.outcome.result)
+        fence = slot.current.run.fence if slot.current and slot.current.run else 0
+        named = [name for name, runs in self.calls.saved.items() if runs == {id: fence}]
+        return named[0] if named else "nobody"
 
-    async def run(self, id: str, result: bytes | None = None) -> int:
-        """Claim a job and complete it. Return its fence, 0 if the claim found no job."""
-        jobs = await self.claim()
-        fence = fence_of(jobs)
-        self.expect([id], [job.id for job in jobs], "a claim of one job")
-        self.expect("done", await self.complete(id, fence, result) if jobs else "", f"the end of {id!r}")
-        return fence
+    def describe(self, verb: str, answer: Any) -> str:
+        if verb == "enqueue":
+            [one] = answer
+            told = f"repeated {one.id} {one.status}" if one.repeated else f"{one.status} {one.found}"
+            return f"{told} {self.range_of(one.first, one.revision)}"
+        if verb == "claim":
+            jobs = [
+                f"{job.id}={job.data.payload.decode()} {self.range_of(job.first, job.revision)}"
+                for job in answer.jobs
+            ]
+            return ", ".join(jobs) or "no job"
+        return ", ".join(one.status for one in answer) if verb == "settle" else ""
+
+    def range_of(self, *revisions: int) -> str:
+        for revision in revisions:
+            if revision not in self.revisions:
+                self.expect(
+                    expected=True, found=revision > max(self.revisions, default=0), what="revisions grow"
+                )
+                self.revisions.append(revision)
+        return "-".join(str(self.revisions.index(revision) + 1) for revision in revisions)
 
     def expect(self, expected: object, found: object, what: str) -> None:
         self.checks += 1
         if expected != found:
             self.wrong.append(f"{self.way}: {what} is {found!r:.300}, not {expected!r:.300}")
-
-
-def request(id: str, payload: bytes = b"0", **fields: Any) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=payload)), **fields)
-
-
-def fence_of(jobs: list[Job]) -> int:
-    return jobs[0].run.fence if jobs and jobs[0].run else 0
 
 
 # -- the ways to enqueue -----------------------------------------------------------------------------
@@ -130,123 +157,53 @@ async def _send_on_thread(storage: Storage, queue: str, batch: CheckedBatch) -> 
 
 # -- the stories -------------------------------------------------------------------------------------
 
-
-async def updates_fold(calls: SingleCalls) -> None:
-    """Enqueue a waiting id again: one run, with the newest payload."""
-    first = await calls.enqueue("a", b"1")
-    second = await calls.enqueue("a", b"2")
-    calls.expect(("queued", "nothing"), (first.status, first.found), "the first enqueue")
-    calls.expect(("updated", "waiting"), (second.status, second.found), "the second enqueue")
-    revisions = [first.revision, second.revision]
-    calls.expect(sorted({*revisions}), revisions, "the order of the revisions")
-    jobs = await calls.claim(5)
-    calls.expect([("a", b"2")], [(job.id, job.data.payload) for job in jobs], "the claim of the updated id")
-    calls.expect("done", await calls.complete("a", fence_of(jobs)), "the end of the updated id")
-    calls.expect([], await calls.claim(5), "the claim after the end")
-
-
-async def busy_ids_block(calls: SingleCalls) -> None:
-    """Enqueue an active id twice: no run beside the first one, then one run with the newest payload."""
-    await calls.enqueue("a")
-    fence = fence_of(await calls.claim())
-    answers = [await calls.enqueue("a", payload) for payload in (b"1", b"2")]
-    calls.expect(
-        [("blocked", "active"), ("blocked", "active+blocked")],
-        [(answer.status, answer.found) for answer in answers],
-        "the enqueues of an active id",
-    )
-    calls.expect([], await calls.claim(5), "the claim during the run")
-    calls.expect("done", await calls.complete("a", fence, b"first"), "the end of the first run")
-    jobs = await calls.claim(5)
-    merged = [(job.data.payload, job.first, job.revision) for job in jobs]
-    calls.expect([(b"2", answers[0].revision, answers[1].revision)], merged, "the claim of the blocked job")
-    calls.expect("done", await calls.complete("a", fence_of(jobs)), "the end of the second run")
-    calls.expect([], await calls.claim(5), "the claim after both runs")
-
-
-async def request_keys_act_once(calls: SingleCalls) -> None:
-    """Repeat a request key with another id: no new job, and the answer of the first enqueue."""
-    first = await calls.enqueue("a", request_key="key")
-    again = await calls.enqueue("b", request_key="key")
-    told = (again.repeated, again.id, again.status, again.first, again.revision)
-    calls.expect((True, "a", "queued", first.first, first.revision), told, "the answer to a repeated key")
-    await calls.run("a")
-    calls.expect([], await calls.claim(), "the claim after the only job")
-
-
-async def rejects_change_nothing(calls: SingleCalls) -> None:
-    first = await calls.enqueue("a", b"1")
-    answer = await calls.enqueue("a", b"2", on_conflict=Reject())
-    told = (answer.status, answer.first, answer.revision)
-    calls.expect(("duplicate", first.first, first.revision), told, "the answer to a Reject")
-    jobs = await calls.claim()
-    calls.expect([b"1"], [job.data.payload for job in jobs], "the payload after a Reject")
-    calls.expect("done", await calls.complete("a", fence_of(jobs)), "the end after a Reject")
-
-
-async def late_ends_are_lost(calls: SingleCalls) -> None:
-    """End a run with the fence of an earlier run of its id: only the holder may end a run."""
-    await calls.enqueue("a")
-    late = await calls.run("a")
-    await calls.enqueue("a")
-    held = fence_of(await calls.claim())
-    # The answer is `done` while the outcome of that run is kept, and `lost` afterwards.
-    await calls.complete("a", late)
-    [slot] = await calls.storage.get(calls.queue, ["a"])
-    running = slot.current and slot.current.run
-    calls.expect(held, running and running.fence, "the run after an end with an earlier fence")
-    await calls.storage.settle(calls.queue, [Settlement(id="a", fence=held, action=Release())])
-    late, held = held, fence_of(await calls.claim())
-    calls.expect("lost", await calls.complete("a", late), "the end of a late holder")
-    calls.expect("done", await calls.complete("a", held), "the end of the holder")
-
-
-async def results_are_kept(calls: SingleCalls) -> None:
-    """Complete with a result, without one, and again with one."""
-    for id, result in (("a", b"1"), ("b", None), ("a", b"2"), ("c", b"3")):
-        await calls.enqueue(id)
-        await calls.run(id, result)
-        calls.expect(result, await result_of(calls, id), f"the result of {id!r}")
-
-
-async def result_of(calls: SingleCalls, id: str) -> bytes | None:
-    [slot] = await calls.storage.get(calls.queue, [id])
-    return None if slot.outcome is None else slot.outcome.result
-
-
-async def claims_are_in_order(calls: SingleCalls) -> None:
-    """Claim one job at a time: in the order of the enqueues, and a higher priority first."""
-    for id in ("a", "b", "c"):
-        await calls.enqueue(id)
-    await calls.run("a")
-    await calls.send(calls.queue, EnqueueRequest(job=NewJob(id="urgent", data=JobData(priority=1))))
-    for id in ("urgent", "b", "c"):
-        await calls.run(id)
-
-
-async def claims_obey_the_queue(calls: SingleCalls) -> None:
-    """Claim from a paused queue, from a full one, and after a cancel of the first job."""
-    queue, storage = calls.queue, calls.storage
-    for id in ("a", "b", "c"):
-        await calls.enqueue(id)
-    await storage.configure(queue, SettingsPatch(paused=True))
-    calls.expect([], await calls.claim(), "the claim of a paused queue")
-    await storage.configure(queue, SettingsPatch(paused=False, max_active=1))
-    await storage.cancel(queue, ["a"])
-    jobs = await calls.claim(5)
-    calls.expect(["b"], [job.id for job in jobs], "the claim with max_active=1 after a cancel")
-    calls.expect([], await calls.claim(), "the claim of a full queue")
-    calls.expect("done", await calls.complete("b", fence_of(jobs)), "the end in a full queue")
-    await storage.configure(queue, SettingsPatch(max_active=None))
-    await calls.run("c")
+#: Enqueues. `1-2` is the range of the first and the second revision.
+ENQUEUES: Final = read_histories("""
+A waiting id is enqueued again: one run, with the newest payload.
+    enqueue a payload=1 -> queued nothing 1-1; enqueue a payload=2 -> updated waiting 1-2
+    claim 5 -> a=2 1-2; complete a -> done; claim 5 -> no job
+An active id is enqueued twice: no run beside the first one, then one run with the newest payload.
+    enqueue a payload=0 -> queued nothing 1-1; claim 1; enqueue a payload=1 -> blocked active 2-2
+    enqueue a payload=2 -> blocked active+blocked 2-3; claim 5 -> no job; complete a result=first -> done
+    claim 5 -> a=2 2-3; complete a -> done; claim 5 -> no job
+A request key is repeated with another id: no new job, and the answer of the first enqueue.
+    enqueue a payload=0 request_key=key -> queued nothing 1-1
+    enqueue b payload=0 request_key=key -> repeated a queued 1-1; claim 1 -> a=0 1-1; complete a -> done
+    claim 1 -> no job
+A Reject changes nothing.
+    enqueue a payload=1 -> queued nothing 1-1; enqueue a payload=2 on_conflict=reject -> duplicate waiting 1-1
+    claim 1 -> a=1 1-1; complete a -> done
+""")
+#: Claims and ends. The answer to a late end is `done` while the outcome of its run is kept.
+RUNS: Final = read_histories("""
+A run is ended with the fence of an earlier run of its id: only the holder may end a run.
+    enqueue a payload=0; early = claim 1; complete early -> done; enqueue a payload=0; late = claim 1
+    complete early; holder a -> late; release late; held = claim 1; complete late -> lost
+    complete held -> done
+Claims of one job take them in the order of the enqueues, and a higher priority first.
+    each $id = a b c: enqueue $id
+    claim 1 -> a= 1-1; complete a -> done; enqueue urgent!1; claim 1 -> urgent= 4-4; complete urgent -> done
+    claim 1 -> b= 2-2; complete b -> done; claim 1 -> c= 3-3; complete c -> done
+A claim obeys a pause, a full queue, and a cancel of the first job.
+    each $id = a b c: enqueue $id
+    set paused=yes; claim 1 -> no job; set paused=no max_active=1; cancel a; claim 5 -> b= 2-2
+    claim 1 -> no job; complete b -> done; set max_active=none; claim 1 -> c= 3-3; complete c -> done
+""")
+#: This story reads outcomes. Those of the other queues are not kept, which has a fast path of its own.
+RESULTS: Final = read_histories("""
+Results are kept: of a run with one, of one without, and of the next run of an id.
+    enqueue a; claim 1; complete a result=1 -> done; result a -> b'1'; enqueue b; claim 1; complete b -> done
+    result b -> None; enqueue a; claim 1; complete a result=2 -> done; result a -> b'2'; enqueue c; claim 1
+    complete c result=3 -> done; result c -> b'3'
+""")
 
 
 async def tokens_report_ends(calls: SingleCalls) -> None:
     """Wait after each end with a token from before it: the outcome is that of its own run."""
     for id, result in (("a", b"1"), ("a", b"2"), ("b", b"3")):
-        await calls.enqueue(id)
+        await calls.play(f"enqueue {id}")
         since = (await calls.storage.wait([calls.queue], for_="ids", ids=[id], timeout=0)).since
-        await calls.run(id, result)
+        await calls.play("claim 1", f"complete {id} result={result.decode()} -> done")
         await check_report(calls, id, since, result)
 
 
@@ -263,38 +220,38 @@ async def check_report(calls: SingleCalls, id: str, since: Mapping[str, str], re
     calls.expect(expected=True, found=differs, what=f"a new token after the end of {id!r}")
 
 
-ENQUEUES: Final = (updates_fold, busy_ids_block, request_keys_act_once, rejects_change_nothing)
-RUNS: Final = (late_ends_are_lost, results_are_kept, claims_are_in_order, claims_obey_the_queue)
-#: The stories that read outcomes. Those of the other queues are not kept, which has a fast path of its own.
-READING: Final = (results_are_kept, tokens_report_ends)
-
-
 async def check_enqueues(storage: Storage) -> tuple[int, list[str]]:
     return await _check(storage, ENQUEUES)
 
 
 async def check_runs(storage: Storage) -> tuple[int, list[str]]:
-    return await _check(storage, RUNS)
+    checks, wrong = await _check(storage, RUNS)
+    more, also_wrong = await _check(storage, RESULTS, retention=KEPT)
+    return checks + more, wrong + also_wrong
 
 
 async def check_tokens(storage: Storage) -> tuple[int, list[str]]:
-    return await _check(storage, (tokens_report_ends,))
+    return await _check(storage, (tokens_report_ends,), retention=KEPT)
 
 
 async def _check(
-    storage: Storage, stories: tuple[Callable[[SingleCalls], Awaitable[None]], ...]
+    storage: Storage,
+    stories: Sequence[FixedHistory | Callable[[SingleCalls], Awaitable[None]]],
+    retention: OutcomeRetention = NOT_KEPT,
 ) -> tuple[int, list[str]]:
     """Run each story for each way to enqueue, in a queue of its own."""
     checks, wrong = 0, list[str]()
+    kept = "kept" if retention is KEPT else "ended"
     for way, send in ways_to_enqueue(storage).items():
         for number, story in enumerate(stories):
-            calls = SingleCalls(storage, f"{way}-{number}", way, send)
-            retention = KEPT if story in READING else OutcomeRetention(completed=0)
+            calls = SingleCalls(storage, way, send, HistoryCalls(f"{way}-{kept}-{len(stories)}-{number}"))
             await storage.configure(calls.queue, SettingsPatch(retention=retention))
             try:
-                await calls.begin()
-                await story(calls)
-            except DibsError as error:
-                calls.wrong.append(f"{way}: {story.__name__} raised {error!r:.300}")
+                # Fast paths begin with the second job of a queue.
+                await calls.play("grant 60000", "enqueue first", "claim 1", "complete first -> done")
+                calls.revisions.clear()
+                await (calls.play(*story.steps) if isinstance(story, FixedHistory) else story(calls))
+            except (DibsError, KeyError) as error:  # a run that no claim took has no fence
+                calls.wrong.append(f"{way}: a story raised {error!r:.300}")
             checks, wrong = checks + calls.checks, wrong + calls.wrong
     return checks, wrong
