@@ -1,4 +1,4 @@
-"""Run programs with the package of an example installed, without pip."""
+"""Run programs with the package of an example installed, without pip, and the tests of each such package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import tomllib
 from pathlib import Path
 
 import attrs
+import pytest
+
+from tests.source import PROJECT
 
 #: A certification at the lowest level, L0. Higher levels take minutes.
 _CERTIFY_L0 = """
@@ -75,3 +78,44 @@ def installed(example: Path, folder: Path) -> Package:
     lines = [f"{name} = {target}" for name, target in points.items()]
     (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
     return Package(example, folder)
+
+
+class PackageTests:
+    """Tests that the package of an example stays certified. dibs finds its storage through an entry point."""
+
+    #: The name of the folder in `examples`, and the end of the URL of a storage.
+    example: str
+    url_end: str
+
+    @pytest.fixture
+    def package(self, tmp_path: Path) -> Package:
+        return installed(PROJECT / "examples" / self.example, tmp_path)
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"{self.example.removeprefix('dibs-')}:{tmp_path}/jobs{self.url_end}"
+
+    def test_it_is_certified_at_l0(self, package: Package, url: str) -> None:
+        expect_success(package.certify_l0(url))
+
+    def test_its_own_tests_pass(self, package: Package) -> None:
+        expect_success(package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_storage.py"))
+
+    def test_a_restored_copy_draws_no_lost_number(self, package: Package, url: str) -> None:
+        expect_success(package.lose_writes(url))
+
+    @pytest.mark.certify
+    def test_its_contract_test_passes(self, package: Package) -> None:
+        expect_success(package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py"))
+
+    @pytest.mark.certify
+    def test_it_reaches_l3_within_the_budget(self, package: Package, url: str) -> None:
+        """Certify for DIBS_CERTIFY_BUDGET seconds, and print the report with its seed."""
+        budget = os.environ.get("DIBS_CERTIFY_BUDGET", "240")
+        done = package.run("dibs", "certify", url, "--level", "L3", "--budget", budget)
+        sys.stdout.write(done.stdout)
+        expect_success(done)
+
+
+def expect_success(done: subprocess.CompletedProcess[str]) -> None:
+    assert 0 == done.returncode, done.stdout + done.stderr

@@ -1,63 +1,16 @@
-"""Tests that examples/dibs-sqlite stays certified. dibs finds its storage through an entry point."""
+"""The storage of examples/dibs-sqlite."""
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
-import pytest
-
-from tests.examples.package import Package, installed
-from tests.source import PROJECT
+from tests.examples.package import Package, PackageTests
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Package:
-    return installed(PROJECT / "examples/dibs-sqlite", tmp_path)
+class TestSqlite(PackageTests):
+    example, url_end = "dibs-sqlite", ".db"
 
+    def test_the_command_line_opens_its_urls(self, package: Package, url: str) -> None:
+        enqueued = package.run("dibs", "enqueue", "emails", '{"to": "x"}', "--id", "a", "--url", url)
+        shown = package.run("dibs", "counts", "--json", "--url", url)
 
-def test_its_own_tests_pass(package: Package) -> None:
-    done = package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_storage.py")
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-
-
-def test_it_is_certified_at_l0(package: Package, tmp_path: Path) -> None:
-    done = package.certify_l0(f"sqlite:{tmp_path}/jobs.db")
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-
-
-def test_a_restored_copy_draws_no_lost_number(package: Package, tmp_path: Path) -> None:
-    done = package.lose_writes(f"sqlite:{tmp_path}/jobs.db")
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.certify
-def test_its_contract_test_passes(package: Package) -> None:
-    done = package.run("pytest", "-q", "-p", "no:cacheprovider", "tests/test_contract.py")
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-
-
-@pytest.mark.certify
-def test_it_reaches_l3_within_the_budget(package: Package, tmp_path: Path) -> None:
-    """Certify for DIBS_CERTIFY_BUDGET seconds, and print the report with its seed."""
-    budget = os.environ.get("DIBS_CERTIFY_BUDGET", "240")
-    words = ("dibs", "certify", f"sqlite:{tmp_path}/jobs.db", "--level", "L3", "--budget", budget)
-    done = package.run(*words)
-    sys.stdout.write(done.stdout)
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-
-
-def test_the_command_line_opens_its_urls(package: Package, tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/jobs.db"
-
-    enqueued = package.run("dibs", "enqueue", "emails", '{"to": "x"}', "--id", "a", "--url", url)
-    shown = package.run("dibs", "counts", "--json", "--url", url)
-
-    assert 0 == enqueued.returncode, enqueued.stderr
-    assert '"waiting":1' in shown.stdout.replace(" ", "")
+        assert 0 == enqueued.returncode, enqueued.stderr
+        assert '"waiting":1' in shown.stdout.replace(" ", "")

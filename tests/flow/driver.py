@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import random
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final, Literal, Self, cast
 
 import msgspec
@@ -169,6 +170,13 @@ class Driver:
         self.storage = StoppingStorage(open_storage("memory:"))
         self._evaluators = [self._new_evaluator() for _ in range(self.evaluators)]
 
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Self]:
+        """Open the storage for a block, in which the app uses it."""
+        async with self.storage:
+            with self.app.override_storage(self.storage):
+                yield self
+
     def _new_evaluator(self) -> Evaluator:
         """Return an evaluator with an app of its own, as another process would have."""
         app = Dibs("memory:", flows=True)
@@ -281,3 +289,20 @@ class Driver:
         if not isinstance(error := self._frozen.exception(), Snooze | None):
             raise error
         self._frozen = None
+
+
+async def stopped_at_each_call(stop: Stop, least: int = 0) -> AsyncIterator[Driver]:
+    """Yield open drivers whose evaluations stop at their first call, at their second call, and so on.
+
+    The evaluations of the last driver make too few calls to stop. There are more than `least` others.
+    """
+    stops = 0
+    while True:
+        driver = Driver(rng=random.Random(stops))
+        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+        async with driver.opened():
+            yield driver
+        if driver.storage.calls.total() <= stops:
+            break
+        stops += 1
+    assert stops > least

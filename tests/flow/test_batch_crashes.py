@@ -16,7 +16,7 @@ from dibs.flow.batch import evaluation, segments
 from dibs.flow.batch.segments import PRODUCERS
 from dibs.model.job import Job
 from dibs.model.wakeup import FLOWS
-from tests.flow.driver import Crashed, Driver, Stop
+from tests.flow.driver import Crashed, Driver, Stop, stopped_at_each_call
 
 ON_SUCCESS, ON_FINISH, ON_FIRST_FAILURE = 100, 101, 102
 MEMBERS = 7
@@ -57,26 +57,17 @@ async def summary_of(driver: Driver) -> BatchSummary:
 @pytest.mark.parametrize("failing", [set(), {1, 4, 5}], ids=["all complete", "some fail"])
 @pytest.mark.parametrize("stop", ["before", "after", "freeze"])
 async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, failing: set[int]) -> None:
-    stops = 0
-    while True:
-        driver = Driver(rng=random.Random(stops))
-        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
+    expected = {*range(MEMBERS), ON_FINISH, ON_FIRST_FAILURE if failing else ON_SUCCESS}
+    failed = len(failing)
+    async for driver in stopped_at_each_call(stop, least=20):
         driver.failing = failing
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                async with new_batch(driver) as batch:
-                    await batch.enqueue_many(member(driver, number) for number in range(MEMBERS))
-                assert "completed" == await driver.run("b")
-                summary = await summary_of(driver)
-        expected = {*range(MEMBERS), ON_FINISH, ON_FIRST_FAILURE if failing else ON_SUCCESS}
-        failed = len(failing)
+        async with new_batch(driver) as batch:
+            await batch.enqueue_many(member(driver, number) for number in range(MEMBERS))
+        assert "completed" == await driver.run("b")
+        summary = await summary_of(driver)
+
         assert BatchSummary(members=MEMBERS, completed=MEMBERS - failed, failed=failed) == summary
         assert dict.fromkeys(expected, 1) == Counter(driver.ran)
-        if driver.storage.calls.total() <= stops:
-            break
-        stops += 1
-
-    assert stops > 20
 
 
 @pytest.mark.parametrize("stop", ["before", "after"])
@@ -85,12 +76,11 @@ async def test_a_producer_may_stop_at_each_of_its_calls(stop: Stop) -> None:
     while True:
         driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                has_stopped = await produce(driver)
-                await driver.app.get_batch("b").close()
-                assert "completed" == await driver.run("b")
-                summary = await summary_of(driver)
+        async with driver.opened():
+            has_stopped = await produce(driver)
+            await driver.app.get_batch("b").close()
+            assert "completed" == await driver.run("b")
+            summary = await summary_of(driver)
         ran = Counter(driver.ran)
         assert summary.completed == summary.members - summary.missing
         assert set(range(summary.completed)) <= set(ran)
@@ -137,12 +127,11 @@ async def test_no_member_runs_after_the_callbacks_if_members_add_members(stop: S
     for seed in range(40):
         driver = GrowingDriver(rng=random.Random(seed), evaluators=2)
         driver.storage.stop_at, driver.storage.stop = driver.rng.randrange(1, 120), stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                async with new_batch(driver) as batch:
-                    await batch.enqueue_many([member(driver, 3)])
-                assert "completed" == await driver.run("b")
-                summary = await summary_of(driver)
+        async with driver.opened():
+            async with new_batch(driver) as batch:
+                await batch.enqueue_many([member(driver, 3)])
+            assert "completed" == await driver.run("b")
+            summary = await summary_of(driver)
 
         assert BatchSummary(members=15, completed=15) == summary
         assert {3: 1, 2: 2, 1: 4, 0: 8} == Counter(driver.ran[:15])
@@ -154,15 +143,14 @@ async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop) -> None:
     for stops in range(60):
         driver = Driver(rng=random.Random(stops))
         driver.storage.stop_at, driver.storage.stop = stops + 1, stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                async with new_batch(driver) as batch:
-                    await batch.enqueue_many(member(driver, number) for number in range(MEMBERS))
-                await driver.run_steps(stops % 12)
-                cancelled = await batch.cancel()
-                state = await driver.run("b")
-                waiting = await driver.task.queue.counts()
-                ends = [one.state async for one in batch.results()]
+        async with driver.opened():
+            async with new_batch(driver) as batch:
+                await batch.enqueue_many(member(driver, number) for number in range(MEMBERS))
+            await driver.run_steps(stops % 12)
+            cancelled = await batch.cancel()
+            state = await driver.run("b")
+            waiting = await driver.task.queue.counts()
+            ends = [one.state async for one in batch.results()]
         assert ("cancelled" if cancelled == "requested" else cancelled) == state
         assert (0, 0) == (waiting.waiting, waiting.active)
         assert {1} == set(Counter(driver.ran).values())

@@ -24,21 +24,20 @@ async def test_the_requests_of_a_batch_grow_with_its_size(
     monkeypatch.setattr(evaluation, "FULL_READ", 1e9)
     segments = members // MAX_MEMBERS
     driver = Driver(rng=random.Random(1), timers=False)
-    async with driver.storage:
-        with driver.app.override_storage(driver.storage):
-            driver.storage.is_evaluating = True  # counts the requests
-            finish = driver.task.options(attributes={"number": -1}).bind([])
-            async with driver.app.batch(id="b", on_finish=finish, on_success=finish) as batch:
-                jobs = (driver.task.options(attributes={"number": n}).bind([]) for n in range(members))
-                assert members == await batch.enqueue_many(jobs)
-            driver.storage.is_evaluating = False
-            producer = driver.storage.calls.copy()
-            assert "completed" == await driver.run("b", 4 * members + 20_000)
-            calls = driver.storage.calls.copy() - producer
-            summary = await batch.ticket.result(wait=0)
-            driver.storage.calls.clear()
-            driver.storage.is_evaluating = True
-            results = [one.result async for one in batch.results()]
+    async with driver.opened():
+        driver.storage.is_evaluating = True  # counts the requests
+        finish = driver.task.options(attributes={"number": -1}).bind([])
+        async with driver.app.batch(id="b", on_finish=finish, on_success=finish) as batch:
+            jobs = (driver.task.options(attributes={"number": n}).bind([]) for n in range(members))
+            assert members == await batch.enqueue_many(jobs)
+        driver.storage.is_evaluating = False
+        producer = driver.storage.calls.copy()
+        assert "completed" == await driver.run("b", 4 * members + 20_000)
+        calls = driver.storage.calls.copy() - producer
+        summary = await batch.ticket.result(wait=0)
+        driver.storage.calls.clear()
+        driver.storage.is_evaluating = True
+        results = [one.result async for one in batch.results()]
 
     assert BatchSummary(members=members, completed=members) == summary
     assert list(range(members)) == results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -11,7 +12,7 @@ from dibs import Refused
 from dibs.flow.running import evaluation
 from dibs.flow.running.evaluation import EvaluationError
 from dibs.model.wakeup import FLOWS
-from tests.flow.driver import Driver, Graph, Stop
+from tests.flow.driver import Driver, Graph, Stop, stopped_at_each_call
 
 DIAMOND = Graph([[], [0], [0], [1, 2], []], [[], [], [], [], [3]], [[], [], [], [], []])
 WITH_FAILURES = Graph(
@@ -47,19 +48,9 @@ def always_full(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 @pytest.mark.parametrize("graph", [DIAMOND, WITH_FAILURES], ids=["diamond", "failures"])
 @pytest.mark.parametrize("stop", ["before", "after", "freeze"])
 async def test_an_evaluation_may_stop_at_each_of_its_calls(stop: Stop, graph: Graph, reads: str) -> None:
-    stops = 0
-    while True:
-        driver = Driver(rng=random.Random(stops))
-        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                await driver.enqueue(graph)
-                await check(driver, graph, await driver.run())
-        if driver.storage.calls.total() <= stops:
-            break
-        stops += 1
-
-    assert stops > 10
+    async for driver in stopped_at_each_call(stop, least=10):
+        await driver.enqueue(graph)
+        await check(driver, graph, await driver.run())
 
 
 @pytest.mark.parametrize("reads", ["full", "watched"])
@@ -71,64 +62,52 @@ async def test_random_graphs_end_as_a_plain_replay_says(wakes: bool, reads: str)
         driver = Driver(rng=rng, wakes=wakes, evaluators=2)
         driver.storage.stop_at = rng.randrange(1, 60)
         driver.storage.stop = rng.choice(["before", "after", "freeze"])
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                await driver.enqueue(graph)
-                await check(driver, graph, await driver.run())
+        async with driver.opened():
+            await driver.enqueue(graph)
+            await check(driver, graph, await driver.run())
 
 
 @pytest.mark.parametrize("reads", ["full", "watched"])
 @pytest.mark.parametrize("stop", ["before", "after", "freeze"])
 async def test_a_retry_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
-    stops = 0
-    while True:
-        driver = Driver(rng=random.Random(stops))
-        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                await driver.enqueue(WITH_FAILURES)
-                assert "failed" == await driver.run()
-                driver.failing.clear()
-                assert "queued" == await driver.app.get_flow("f").retry_failed()
-                assert "completed" == await driver.run()
+    async for driver in stopped_at_each_call(stop, least=15):
+        await driver.enqueue(WITH_FAILURES)
+        assert "failed" == await driver.run()
+        driver.failing.clear()
+        assert "queued" == await driver.app.get_flow("f").retry_failed()
+        assert "completed" == await driver.run()
         assert Counter([0, 1, 1, 2, 3, 4, 5]) == Counter(driver.ran)
-        if driver.storage.calls.total() <= stops:
-            break
-        stops += 1
-
-    assert stops > 15
 
 
 @pytest.mark.parametrize("reads", ["full", "watched"])
 @pytest.mark.parametrize("stop", ["before", "after", "freeze"])
 async def test_a_cancel_may_stop_at_each_of_its_calls(stop: Stop, reads: str) -> None:
-    stops = 0
-    while True:
-        driver = Driver(rng=random.Random(stops))
-        driver.storage.stop_at, driver.storage.stop = stops + 1, stop
-        async with driver.storage:
-            with driver.app.override_storage(driver.storage):
-                await driver.enqueue(DIAMOND)
-                await driver.run_steps(stops % 9)
-                cancelled = await driver.app.get_flow("f").cancel()
-                state = await driver.run()
-                status = await driver.app.get_flow("f").status()
-                waiting = await driver.task.queue.counts()
+    """The cancel comes after one to seven steps, so that evaluations make calls in most of the runs."""
+    stopped = 0
+    for call, steps in product(range(1, 10), range(1, 9, 2)):
+        driver = Driver(rng=random.Random(call))
+        driver.storage.stop_at, driver.storage.stop = call, stop
+        async with driver.opened():
+            await driver.enqueue(DIAMOND)
+            await driver.run_steps(steps)
+            cancelled = await driver.app.get_flow("f").cancel()
+            state = await driver.run()
+            status = await driver.app.get_flow("f").status()
+            waiting = await driver.task.queue.counts()
+        stopped += driver.storage.calls.total() >= call
+
         assert status is not None
         assert ("cancelled" if cancelled in ("cancelled", "requested") else cancelled) == state
         assert 0 == waiting.waiting
-        if driver.storage.calls.total() <= stops:
-            break
-        stops += 1
+    assert stopped > 15
 
 
 async def test_an_evaluation_is_retried_after_an_error_that_allows_no_retry() -> None:
     driver = Driver()
-    async with driver.storage:
-        with driver.app.override_storage(driver.storage):
-            await driver.enqueue(DIAMOND)
-            driver.storage.error = Refused("the storage refuses it", field="x")
-            driver.storage.stop_at = 1
-            await driver.run_steps(1)
-            with pytest.raises(EvaluationError, match="refuses it"):
-                await driver.run_steps(2)
+    async with driver.opened():
+        await driver.enqueue(DIAMOND)
+        driver.storage.error = Refused("the storage refuses it", field="x")
+        driver.storage.stop_at = 1
+        await driver.run_steps(1)
+        with pytest.raises(EvaluationError, match="refuses it"):
+            await driver.run_steps(2)

@@ -20,10 +20,9 @@ def only_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def run_without_timers(driver: Driver, graph: Graph, *, shuffled: bool = False) -> str:
-    async with driver.storage:
-        with driver.app.override_storage(driver.storage):
-            await driver.enqueue(graph, shuffled=shuffled)
-            return await driver.run(most=STEPS)
+    async with driver.opened():
+        await driver.enqueue(graph, shuffled=shuffled)
+        return await driver.run(most=STEPS)
 
 
 @pytest.mark.parametrize("seed", range(20))

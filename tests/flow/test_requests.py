@@ -20,10 +20,9 @@ async def test_a_fan_in_of_two_thousand_nodes_takes_few_reads(
     monkeypatch.setattr(evaluation, "FULL_READ", 1e9)
     graph = Graph([[]] * NODES + [list(range(NODES))], [[]] * (NODES + 1), [[]] * (NODES + 1))
     driver = Driver(rng=random.Random(1))
-    async with driver.storage:
-        with driver.app.override_storage(driver.storage):
-            await driver.enqueue(graph, shuffled=shuffled)
-            assert "completed" == await driver.run()
+    async with driver.opened():
+        await driver.enqueue(graph, shuffled=shuffled)
+        assert "completed" == await driver.run()
 
     assert NODES + 1 == len(driver.ran)
     calls = driver.storage.calls
