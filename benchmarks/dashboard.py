@@ -126,7 +126,7 @@ async def serve_counted(url: str) -> None:
             return JSONResponse(counted.calls.total())
 
         with app.override_storage(counted), socket.create_server(("127.0.0.1", 0)) as listener:
-            served = Starlette(routes=[Route("/calls", calls), Mount("/", dibs_web(app))])
+            served = Starlette(routes=[Route("/calls", calls), Mount("/", dibs_web(app, allow="read"))])
             print(json.dumps({"url": f"http://127.0.0.1:{listener.getsockname()[1]}/"}), flush=True)
             config = uvicorn.Config(served, log_level="error", timeout_graceful_shutdown=1)
             await uvicorn.Server(config).serve(sockets=[listener])

@@ -18,7 +18,7 @@ from tests.web.jobs import CountingStorage, complete, fail
 
 @pytest.fixture
 async def reader(any_app: Dibs) -> AsyncIterator[Browser]:
-    async with browse(dibs_web(any_app)) as browser:
+    async with browse(dibs_web(any_app, allow="read")) as browser:
         yield browser
 
 
@@ -91,7 +91,7 @@ async def test_a_hidden_attribute_cannot_be_guessed_by_a_filter(any_app: Dibs, a
     def redact(_queue: str, part: str, value: Any) -> Any:
         return {"card": "…"} if part == "attributes" else value
 
-    async with browse(dibs_web(any_app, redact=redact)) as reader:
+    async with browse(dibs_web(any_app, redact=redact, allow="read")) as reader:
         guessed = await reader.text("/queue", name=any_queue.name, state="waiting", attr="card=4242")
         shown = await reader.text("/queue", name=any_queue.name, state="waiting", attr="card")
 
@@ -106,7 +106,7 @@ async def test_a_filter_costs_bounded_calls(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(queue, "MAX_SECONDS", 60.0)
     app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))
     with app.override_storage(storage):
-        async with app, browse(dibs_web(app)) as reader:
+        async with app, browse(dibs_web(app, allow="read")) as reader:
             await app.queue("q").enqueue_many([{}] * 5000)
             storage.calls.clear()
             page = await reader.text("/queue", name="q", state="waiting", prefix="no-such-id")

@@ -102,7 +102,7 @@ async def test_no_page_shows_a_value(
 
 async def test_without_a_hook_the_values_are_there(any_app: Dibs, queue: Queue) -> None:
     """This shows that the test before, with a hook, looks at pages that have values."""
-    async with browse(dibs_web(any_app)) as reader:
+    async with browse(dibs_web(any_app, allow="read")) as reader:
         for id, count in (("done", 2), ("failed", 5), ("again", 5), ("runs", 6), ("waits", 2)):
             page = await reader.text("/job", queue=queue.name, id=id)
 
@@ -162,7 +162,7 @@ async def test_each_response_has_the_headers(any_app: Dibs, monkeypatch: pytest.
             assert answer.headers["content-security-policy"] == HEADERS["Content-Security-Policy"], path
             assert "nosniff" == answer.headers["x-content-type-options"], path
             assert ("public" in answer.headers["cache-control"]) == path.startswith("/static/dibs"), path
-    async with browse(TokenGate(dibs_web(any_app), "t" * 24)) as browser:
+    async with browse(TokenGate(dibs_web(any_app, allow="read"), "t" * 24)) as browser:
         for answer in (await browser.get("/"), await browser.get("/", token="t" * 24)):
             assert answer.headers["content-security-policy"] == HEADERS["Content-Security-Policy"]
 

@@ -21,7 +21,7 @@ from tests.web.warehouse import write_warehouse
 
 @pytest.fixture
 async def reader(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=tmp_path)) as browser:
+    async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=tmp_path, allow="read")) as browser:
         yield browser
 
 
@@ -35,7 +35,7 @@ async def history_page(reader: Browser) -> str:
 
 
 async def test_without_a_warehouse_the_page_says_how_to_get_one() -> None:
-    async with Dibs("memory:") as app, browse(dibs_web(app)) as reader:
+    async with Dibs("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         page = await reader.text("/history")
         report = await reader.get("/report")
 
@@ -97,7 +97,10 @@ async def test_the_whole_report_runs_its_own_script_only(reader: Browser, tmp_pa
 async def test_a_dashboard_that_redacts_shows_no_error_texts(tmp_path: Path, *, is_redacted: bool) -> None:
     write_warehouse(tmp_path)
     redact = (lambda _queue, _part, _value: "hidden") if is_redacted else None
-    async with Dibs("memory:") as app, browse(dibs_web(app, redact=redact, warehouse=tmp_path)) as reader:
+    async with (
+        Dibs("memory:") as app,
+        browse(dibs_web(app, redact=redact, warehouse=tmp_path, allow="read")) as reader,
+    ):
         await history_page(reader)
         report = await reader.text("/report")
 
@@ -110,7 +113,7 @@ async def test_the_report_has_the_sizes_of_the_handlers_of_the_app(tmp_path: Pat
     write_warehouse(tmp_path)
     app = Dibs("memory:")
     app.task(queue="mail", size=4)(_sized)
-    async with app, browse(dibs_web(app, warehouse=tmp_path)) as reader:
+    async with app, browse(dibs_web(app, warehouse=tmp_path, allow="read")) as reader:
         await history_page(reader)
 
         assert "at the declared size of 4" in await reader.text("/report")
@@ -137,7 +140,7 @@ async def test_the_warehouse_may_be_in_an_object_store(
     location = f"s3://{BUCKET}/{tmp_path.name}"
     with s3_server():
         write_warehouse(location)
-        async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=location)) as reader:
+        async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=location, allow="read")) as reader:
             page = await history_page(reader)
 
     assert "order-666" in page
@@ -154,7 +157,7 @@ async def test_the_password_of_a_url_is_not_shown(
         raise type(error)(str(error).format(location))
 
     monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.Warehouse.existing", fail)
-    async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=warehouse)) as reader:
+    async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=warehouse, allow="read")) as reader:
         page = await history_page(reader)
 
     assert "There is no report" in page
@@ -176,4 +179,4 @@ async def test_a_large_warehouse_is_refused_with_the_command_that_makes_its_repo
 
 def test_a_wrong_warehouse_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="warehouse is 5"):
-        dibs_web("memory:", warehouse=5)  # type: ignore[arg-type]
+        dibs_web("memory:", warehouse=5, allow="read")  # type: ignore[arg-type]

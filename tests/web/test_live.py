@@ -123,7 +123,7 @@ async def test_a_page_of_a_storage_that_is_away_says_so_and_stays_live(
     counted: tuple[Dibs, CountingStorage],
 ) -> None:
     app, storage = counted
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         storage.is_away = True
         away = await browser.get("/")
         storage.is_away = False
@@ -137,7 +137,7 @@ async def test_a_page_of_a_storage_that_is_away_says_so_and_stays_live(
 
 async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, CountingStorage]) -> None:
     app, storage = counted
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         storage.calls.clear()
         await asyncio.gather(*(browser.get("/queue", name="q") for _ in range(20)))
         await asyncio.gather(*(browser.get(path) for path in ("/failures", "/workers") * 5))
@@ -149,7 +149,7 @@ async def test_viewers_at_the_same_moment_share_a_reading(counted: tuple[Dibs, C
 
 async def test_viewers_of_the_storage_share_an_examination(counted: tuple[Dibs, CountingStorage]) -> None:
     app, storage = counted
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         storage.calls.clear()
         await asyncio.gather(*(browser.get("/place") for _ in range(20)))
 
@@ -178,7 +178,7 @@ async def test_viewers_that_come_at_once_do_not_pass_the_limit(
     """A stream counts from its request on, and its place is free again when it ends."""
     monkeypatch.setattr(live, "MAX_VIEWERS", 3)
     app, _ = counted
-    dashboard = dibs_web(app)
+    dashboard = dibs_web(app, allow="read")
     async with serving(dashboard) as base, httpx2.AsyncClient(timeout=30) as client:
         address = f"{base}live/overview"
 
@@ -246,7 +246,7 @@ async def test_a_viewer_that_leaves_is_forgotten(
         left.put_nowait(self.viewers)
 
     monkeypatch.setattr(Live, "leave", leave_and_report)
-    async with serving(dibs_web(app)) as base, httpx2.AsyncClient() as client:
+    async with serving(dibs_web(app, allow="read")) as base, httpx2.AsyncClient() as client:
         async with client.stream("GET", f"{base}live/overview") as answer:
             first = await anext(answer.aiter_text())
 

@@ -31,7 +31,7 @@ async def long_queue(any_queue: Queue) -> Queue:
 async def read_pages(app: Dibs, address: str) -> list[list[str]]:
     """Return the ids of each page, from the first one on."""
     pages: list[list[str]] = []
-    async with browse(dibs_web(app)) as reader:
+    async with browse(dibs_web(app, allow="read")) as reader:
         while address:
             text = await reader.text(address)
             pages.append(re.findall(r'<tr data-key="j-([^"]+)"', text))

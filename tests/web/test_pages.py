@@ -38,7 +38,7 @@ PAGES = ("/", "/failures", "/periodic", "/workers", "/place", "/search", "/enque
 
 @pytest.fixture
 async def reader(any_app: Dibs) -> AsyncIterator[Browser]:
-    async with browse(dibs_web(any_app)) as browser:
+    async with browse(dibs_web(any_app, allow="read")) as browser:
         yield browser
 
 
@@ -149,7 +149,7 @@ async def test_a_group_lists_its_newest_failures(
 
 
 async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> None:
-    async with shop.app.using("memory:") as app, browse(dibs_web(app)) as reader:
+    async with shop.app.using("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         await shop.clean.options(id="schedule", delay=7200).enqueue()
 
         page = await reader.text("/periodic")
@@ -159,7 +159,7 @@ async def test_a_periodic_task_is_listed_with_its_schedule_and_next_run() -> Non
 
 
 async def test_workers_are_listed_by_the_jobs_that_they_hold(any_url: str) -> None:
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("q").enqueue({}, id="held-job")
         await claim(app.queue("q"))
 
@@ -179,7 +179,7 @@ async def test_the_storage_is_described(reader: Browser, any_app: Dibs, any_queu
 
 
 async def test_the_findings_of_an_examination_are_shown(any_url: str) -> None:
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("lonely").enqueue({}, id="a")
         async with asyncio.timeout(60):
             while "is being examined" in (page := await reader.text("/place")):  # noqa: ASYNC110
@@ -190,13 +190,13 @@ async def test_the_findings_of_an_examination_are_shown(any_url: str) -> None:
 
 
 async def test_each_page_has_a_banner_of_the_errors_that_were_found(any_url: str) -> None:
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("calm").enqueue({}, id="a", delay=3600)
         await reader.get("/place")
         calm = await reader.text("/")
     assert "alarms" not in calm
 
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("lonely").enqueue({}, id="a")
         async with asyncio.timeout(60):
             while "alarms" not in await reader.text("/"):  # noqa: ASYNC110
@@ -317,7 +317,7 @@ async def test_a_payload_that_is_not_json_is_shown_as_bytes(reader: Browser, any
 
 
 async def test_arguments_of_a_task_have_the_names_of_its_parameters() -> None:
-    async with shop.app.using("memory:") as app, browse(dibs_web(app)) as reader:
+    async with shop.app.using("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         await shop.thumbnail.options(id="a").enqueue("a.png", width=7)
 
         page = await reader.text("/job", queue="thumbs", id="a")
@@ -344,7 +344,7 @@ async def test_each_page_is_small_and_needs_no_other_server(reader: Browser, pat
 
 
 async def test_a_thousand_queues_fit_on_pages() -> None:
-    async with Dibs("memory:") as app, browse(dibs_web(app)) as reader:
+    async with Dibs("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         for number in range(1000):
             await app.queue(f"queue-{number:04}").enqueue({})
 

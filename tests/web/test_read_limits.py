@@ -84,7 +84,7 @@ async def test_each_statement_of_the_pages_has_a_limit(
         return await run(connection, query, params)
 
     monkeypatch.setattr(server, "run_statement", noting)
-    async with browse(dibs_web(any_app)) as browser:
+    async with browse(dibs_web(any_app, allow="read")) as browser:
         for page in ("", "failures", "workers", "periodic", "flows", "place"):
             await browser.text(f"/{page}")
         await browser.text("/queue", name=any_queue.name, state="failed")

@@ -38,7 +38,7 @@ async def is_unchanged(app: Dibs) -> bool:
 
 def test_the_actions_of_these_tests_are_all_writes() -> None:
     """A new write is tested without permission, and from another site."""
-    guard = dibs_web("memory:")._asgi
+    guard = dibs_web("memory:", allow="read")._asgi
     assert isinstance(guard, Guard)
     routes = [route for route in guard.app.routes if isinstance(route, Route)]  # type: ignore[attr-defined]
     writing = {route.path for route in routes if route.methods and route.methods - {"GET", "HEAD"}}
@@ -61,7 +61,7 @@ async def test_no_link_writes(jobs: Dibs, action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("allow", [None, may("read"), may("none")])
+@pytest.mark.parametrize("allow", ["read", may("read"), may("none")])
 async def test_nobody_writes_without_permission(jobs: Dibs, action: str, allow: Any) -> None:
     async with browse(dibs_web(jobs, allow=allow)) as browser:
         answer = await browser.post(action, {"queue": "q", "id": "a"}, {"data": "{}"})
@@ -130,7 +130,14 @@ async def test_a_host_of_another_name_is_refused(
 @pytest.mark.parametrize("names", ["jobs.example.org", [None], [b"a"]])
 def test_allowed_hosts_that_are_no_names_are_refused(names: Any) -> None:
     with pytest.raises(ConfigurationError, match="allowed_hosts is"):
-        dibs_web("memory:", allowed_hosts=names)
+        dibs_web("memory:", allowed_hosts=names, allow="read")
+
+
+def test_nobody_publishes_jobs_by_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="allow is missing"):
+        dibs_web("memory:")
+    with pytest.raises(ConfigurationError, match="allow is 'admin'; pass a function"):
+        dibs_web("memory:", allow="admin")  # type: ignore[arg-type]
 
 
 async def test_a_form_that_is_too_large_is_refused(jobs: Dibs) -> None:
@@ -151,7 +158,7 @@ async def test_a_viewer_without_permission_sees_nothing(jobs: Dibs) -> None:
 
 
 async def test_a_reader_sees_no_button(jobs: Dibs) -> None:
-    async with browse(dibs_web(jobs)) as browser:
+    async with browse(dibs_web(jobs, allow="read")) as browser:
         for path in ("/", "/queue?name=q", "/job?queue=q&id=a", "/failures", "/enqueue?queue=q"):
             assert "<form method=" not in (page := await browser.text(path))
             assert 'method="post"' not in page
@@ -212,7 +219,7 @@ async def test_an_unexpected_error_shows_no_text_and_keeps_the_policy(
         raise RuntimeError("swordfish")
 
     monkeypatch.setattr(Pages, "key", fail)
-    transport = httpx2.ASGITransport(app=dibs_web(jobs), raise_app_exceptions=False)
+    transport = httpx2.ASGITransport(app=dibs_web(jobs, allow="read"), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=HOST) as client:
         answer = await client.get(path)
 
@@ -262,7 +269,7 @@ async def test_a_hook_that_fails_shows_no_value(jobs: Dibs, caplog: pytest.LogCa
     def redact(queue: str, part: str, value: Any) -> Any:
         raise RuntimeError("hook")
 
-    async with browse(dibs_web(jobs, redact=redact)) as browser:
+    async with browse(dibs_web(jobs, redact=redact, allow="read")) as browser:
         page = await browser.text("/job", queue="q", id="a")
 
     assert "swordfish" not in page
@@ -272,24 +279,23 @@ async def test_a_hook_that_fails_shows_no_value(jobs: Dibs, caplog: pytest.LogCa
 
 async def test_no_page_shows_the_password_of_the_url(tmp_path: Any) -> None:
     app = Dibs("redis://ada:swordfish@127.0.0.1:1/0?socket_timeout=1", call_timeout=1)
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         for path in ("/", "/place", "/failures"):
             answer = await browser.get(path)
 
             assert 503 == answer.status_code
             assert "swordfish" not in answer.text
             assert "ada" not in answer.text
-    assert "swordfish" not in repr(dibs_web(app))
+    assert "swordfish" not in repr(dibs_web(app, allow="read"))
     await app.close()
 
 
 @pytest.mark.parametrize("bad", [None, 7, object()])
 def test_another_object_than_an_app_or_a_url_is_refused(bad: Any) -> None:
     with pytest.raises(ConfigurationError, match="app_or_url"):
-        dibs_web(bad)
+        dibs_web(bad, allow="read")
 
 
-@pytest.mark.parametrize("name", ["allow", "redact"])
-def test_a_hook_that_is_no_function_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=name):
-        dibs_web("memory:", **{name: "write"})  # type: ignore[arg-type]
+def test_a_redaction_that_is_no_function_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="redact"):
+        dibs_web("memory:", redact="write", allow="read")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ async def test_the_first_page_waits_for_its_own_queues_only(many: tuple[Dibs, Co
     # The first count is that of the queues of the page. The listing is that of the workers.
     go_on = asyncio.Event()
     storage.held["counts"] = (1, go_on)
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         first = await browser.text("/")
         calls = Counter(storage.calls)
 
@@ -78,7 +78,7 @@ async def test_pages_about_all_queues_wait_until_each_is_counted(
     app, _ = many
     monkeypatch.setattr(shared, "STEP_SECONDS", 1e-9)
     monkeypatch.setattr(shared, "FIRST_CALL", 1)
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         page = await browser.text("/place")
 
     assert "<dt>waiting</dt><dd>300</dd>" in page
@@ -88,7 +88,7 @@ async def test_pages_about_all_queues_wait_until_each_is_counted(
 async def test_idle_queues_cost_no_read_of_their_logs(many: tuple[Dibs, CountingStorage]) -> None:
     app, storage = many
     storage.calls.clear()
-    async with browse(dibs_web(app)) as browser:
+    async with browse(dibs_web(app, allow="read")) as browser:
         await browser.text("/")
         await browser.text("/", page="2")
 

@@ -21,7 +21,7 @@ def ids_of(page: str) -> list[tuple[str, str]]:
 
 
 async def test_ids_are_found_by_their_beginning_in_all_queues_and_states(any_url: str) -> None:
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as reader:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         red, blue = app.queue("red"), app.queue("blue")
         await complete(red, "order-1")
         await fail(red, "order-2")
@@ -44,7 +44,7 @@ async def test_a_long_queue_does_not_hide_the_others(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(search, "SCAN_SECONDS", 60.0)
     app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))
     with app.override_storage(storage):
-        async with app, browse(dibs_web(app)) as reader:
+        async with app, browse(dibs_web(app, allow="read")) as reader:
             await app.queue("a-long-one").enqueue_many([{}] * 20_000)
             await app.queue("z-short").enqueue({}, id="order-1")
             storage.calls.clear()
@@ -60,7 +60,7 @@ async def test_a_list_that_does_not_come_leaves_the_others(monkeypatch: pytest.M
     monkeypatch.setattr(search, "SCAN_SECONDS", 0.5)
     app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))
     with app.override_storage(storage):
-        async with app, browse(dibs_web(app)) as reader:
+        async with app, browse(dibs_web(app, allow="read")) as reader:
             await app.queue("a-long-one").enqueue_many([{}] * 2000)
             await app.queue("z-short").enqueue({}, id="order-1")
             storage.calls.clear()
@@ -72,7 +72,7 @@ async def test_a_list_that_does_not_come_leaves_the_others(monkeypatch: pytest.M
 
 
 async def test_an_exact_id_leads_to_its_job_and_the_scan_is_offered_with_several() -> None:
-    async with Dibs("memory:") as app, browse(dibs_web(app)) as reader:
+    async with Dibs("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         for name in ("red", "blue"):
             for id in ("a", "ab"):
                 await app.queue(name).enqueue({}, id=id)
@@ -89,7 +89,7 @@ async def test_an_exact_id_leads_to_its_job_and_the_scan_is_offered_with_several
 
 
 async def test_a_hostile_id_is_escaped() -> None:
-    async with Dibs("memory:") as app, browse(dibs_web(app)) as reader:
+    async with Dibs("memory:") as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("q").enqueue({}, id="x<script>alert(1)</script>\u202e")
 
         page = await reader.text("/search", text="x<scr")

@@ -66,7 +66,7 @@ async def test_no_request_compiles_a_template_after_the_preparation(
 async def test_the_first_request_of_a_mounted_dashboard_compiles_in_a_thread(
     compiled: list[tuple[str, int]],
 ) -> None:
-    mounted = Starlette(routes=[Mount("/jobs", dibs_web("memory:"))])
+    mounted = Starlette(routes=[Mount("/jobs", dibs_web("memory:", allow="read"))])
     async with browse(mounted) as browser:
         await asyncio.gather(*(browser.get("/jobs/") for _ in range(3)))
         await browser.get("/jobs/failures")
@@ -77,7 +77,7 @@ async def test_the_first_request_of_a_mounted_dashboard_compiles_in_a_thread(
 
 def test_the_start_of_a_server_prepares_the_dashboard(compiled: list[tuple[str, int]], tmp_path: Any) -> None:
     app = Dibs(f"file:{tmp_path}/jobs")
-    with TestClient(dibs_web(app)):
+    with TestClient(dibs_web(app, allow="read")):
         assert TEMPLATE_NAMES == sorted(name for name, _ in compiled)
         assert app.storage.capabilities is not None
 
@@ -86,7 +86,7 @@ async def test_a_storage_that_cannot_be_opened_does_not_stop_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = Dibs("redis://ada:swordfish@127.0.0.1:1/0?socket_timeout=1", call_timeout=1)
-    await dibs_web(app).prepare()
+    await dibs_web(app, allow="read").prepare()
 
     assert "the storage cannot be opened yet" in caplog.text
     assert "swordfish" not in caplog.text

@@ -37,7 +37,7 @@ async def served(any_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(reading, "RECORDS_AGE", 0.1)
     app = Dibs(any_url)
     app.task(queue="hold")(hold)
-    async with app, browse(dibs_web(app)) as browser:
+    async with app, browse(dibs_web(app, allow="read")) as browser:
         work = asyncio.create_task(app.work(handle_signals=False, name="worker-7"))
         yield app, browser
         work.cancel()
@@ -68,7 +68,7 @@ async def test_a_busy_worker_is_listed_with_its_jobs(served: tuple[Dibs, Browser
 
 
 async def test_a_holder_without_a_record_is_listed(any_url: str) -> None:
-    async with Dibs(any_url) as app, browse(dibs_web(app)) as browser:
+    async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as browser:
         await app.queue("q").enqueue({}, id="held-job")
         await claim(app.queue("q"))
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, cast, get_args
 from urllib.parse import quote, unquote, urlencode
 
 from attrs import define, evolve, field, frozen
@@ -533,22 +533,36 @@ class Dashboard:
             log.warning("the storage cannot be opened yet: %s", error)
 
 
+def _allow_function(allow: object) -> Allow:
+    if allow is None:
+        raise ConfigurationError(
+            "allow is missing: pass a function of the request that returns 'write', 'read' or 'none', or "
+            "allow='read' if each program that reaches the dashboard may see all jobs"
+        )
+    if isinstance(allow, str) and allow in get_args(Access):
+        return lambda _: cast("Access", allow)
+    if not callable(allow):
+        raise ConfigurationError(f"allow is {allow!r:.60}; pass a function, or 'write', 'read' or 'none'")
+    return cast("Allow", allow)
+
+
 def dibs_web(
     app_or_url: Dibs | str,
     *,
-    allow: Allow | None = None,
+    allow: Allow | Access | None = None,
     redact: Redact | None = None,
     warehouse: str | Path | None = None,
     allowed_hosts: Collection[str] = (),
 ) -> Dashboard:
     """Return the dashboard of an app, or of the storage at a URL, as an ASGI application.
 
-    Mount it in Starlette or FastAPI: `api.mount("/jobs", dibs_web(app))`. The storage opens at
-    the first request, or with `await dashboard.prepare()`. With an app it knows the tasks: it names the
-    arguments, and builds forms from the signatures.
+    Mount it in Starlette or FastAPI: `api.mount("/jobs", dibs_web(app, allow=allow))`. The storage
+    opens at the first request, or with `await dashboard.prepare()`. With an app it knows the tasks: it names
+    the arguments, and builds forms from the signatures.
 
     - `allow(request)` returns the access of a request of Starlette: "write", "read" or "none". It may be
-      async. Default: "read" for each request.
+      async. One of these words instead of a function is for each request. It has no default, so that nobody
+      publishes jobs by mistake.
     - `redact(queue, part, value)` returns the value that a page shows instead of a stored one. `part` is
       "data", "attributes", "result", "progress", "step" or "error"; the value of an error is its text. If the
       hook raises an error, the page shows no value. Default: values are shown as they are.
@@ -558,7 +572,7 @@ def dibs_web(
       ALLOWED_HOSTS: "jobs.example.org", ".example.org", or "*" for any. IP addresses and localhost are always
       allowed. A request with another name gets the status 421.
 
-    Raises ConfigurationError for another object than an app or a URL.
+    Raises ConfigurationError without `allow`, and for another object than an app or a URL.
     """
     if isinstance(app_or_url, str):
         app_or_url = Dibs(app_or_url)
@@ -566,9 +580,8 @@ def dibs_web(
         raise ConfigurationError(
             f"app_or_url is of type {type(app_or_url).__name__}; pass an app, or a URL such as file:./jobs"
         )
-    for name, function in (("allow", allow), ("redact", redact)):
-        if function is not None and not callable(function):
-            raise ConfigurationError(f"{name} is {function!r:.60}; pass a function")
+    if redact is not None and not callable(redact):
+        raise ConfigurationError(f"redact is {redact!r:.60}; pass a function")
     if warehouse is not None and not isinstance(warehouse, (str, Path)):
         raise ConfigurationError(
             f"warehouse is {warehouse!r:.60}; pass a folder, or a URL such as s3://bucket/history"
@@ -591,7 +604,7 @@ def dibs_web(
         site,
         Guard(
             Starlette(routes=routes.all(), exception_handlers={404: routes.not_found}),
-            allow,
+            _allow_function(allow),
             tuple(allowed_hosts),
         ),
     )

@@ -65,7 +65,7 @@ class Guard:
     """ASGI middleware that decides the access of each request, and adds the headers to each response."""
 
     app: ASGIApp
-    allow: Allow | None = None
+    allow: Allow
     #: Names of hosts that a request may have, besides addresses and localhost (dibs.host_names).
     allowed_hosts: Collection[str] = ()
 
@@ -91,8 +91,6 @@ class Guard:
 
     async def access(self, request: Request) -> Access:
         """Return the access that `allow` grants; "none" if it fails or returns another value."""
-        if self.allow is None:
-            return "read"
         try:
             access: Any = self.allow(request)
             if inspect.isawaitable(access):

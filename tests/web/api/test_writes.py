@@ -217,7 +217,7 @@ async def test_an_unknown_action_names_the_known_ones(jobs: Dibs) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("allow", [None, may("read"), may("none")])
+@pytest.mark.parametrize("allow", ["read", may("read"), may("none")])
 async def test_nobody_writes_without_permission(jobs: Dibs, action: str, allow: Any) -> None:
     async with browse(dibs_web(jobs, allow=allow)) as browser:
         answer = await send(browser, action, {"queue": "q", "id": "a"})
