@@ -219,6 +219,7 @@ async def test_forget_removes_a_damaged_job_and_the_others_run(
         counts = (await storage.counts([QUEUE], now=NOW))[QUEUE]
         assert ["good"] == [job.id for job in jobs]
         assert (0, 1, 0, 0) == (counts.waiting, counts.active, counts.blocked, counts.failed)
+        assert 0 == counts.retrying
         assert "priorities" not in {
             key.decode().rpartition(":")[2]
             async for key in client.scan_iter(f"{storage._queue_prefix(QUEUE)}*")

@@ -101,8 +101,9 @@ local function remove_damaged(id, text)
   local in_line = remove_from_key_lines(id, not text)
   if read_field(queue, 'waiting', id) and not in_set and not in_line then uncount_listed(id) end
   if read_field(queue, 'active', id) then remove_from_runs(id) end
-  for _, name in ipairs({'waiting', 'active', 'successors'}) do
-    if read_field(queue, name, id) then (name == 'waiting' and set_waiting or set_field)(queue, name, id, false) end
+  if read_field(queue, 'waiting', id) then set_waiting(queue, id, false) end
+  for _, name in ipairs({'active', 'successors'}) do
+    if read_field(queue, name, id) then set_field(queue, name, id, false) end
   end
   for _, name in ipairs({'away', 'asked'}) do plan(queue, 'set', name, id, false) end
   for _, lease in ipairs(call('HKEYS', queue.prefix .. 'leases')) do plan(queue, 'set', 'held:' .. lease, id, false) end
