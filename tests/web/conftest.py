@@ -80,4 +80,8 @@ async def writer(any_app: Dibs) -> AsyncIterator[Browser]:
 @pytest.fixture
 def unexamined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin no examination for the banner, for a test that counts the calls of a page."""
+
+    async def begin(_: Examination) -> None: ...
+
+    monkeypatch.setattr(Examination, "begin", begin)
     monkeypatch.setattr(Examination, "glance", lambda _: None)

@@ -198,6 +198,7 @@ async def test_each_page_has_a_banner_of_the_errors_that_were_found(any_url: str
 
     async with Dibs(any_url) as app, browse(dibs_web(app, allow="read")) as reader:
         await app.queue("lonely").enqueue({}, id="a")
+        # A first view waits for the examination up to a second.
         async with asyncio.timeout(60):
             while "alarms" not in await reader.text("/"):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

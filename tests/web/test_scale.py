@@ -34,6 +34,7 @@ async def waiting(browser: Browser) -> str:
     return page.partition("<h2>Waiting</h2>")[2].partition("</p>")[0].rpartition(">")[2]
 
 
+@pytest.mark.usefixtures("unexamined")
 async def test_the_first_page_waits_for_its_own_queues_only(many: tuple[Dibs, CountingStorage]) -> None:
     """The others are counted in the background, and a later page has them."""
     app, storage = many

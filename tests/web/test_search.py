@@ -40,6 +40,7 @@ async def test_ids_are_found_by_their_beginning_in_all_queues_and_states(any_url
     assert "no id that was read begins with it" in hidden
 
 
+@pytest.mark.usefixtures("unexamined")
 async def test_a_long_queue_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "SCAN_SECONDS", 60.0)
     app, storage = Dibs("memory:"), CountingStorage(open_storage("memory:"))

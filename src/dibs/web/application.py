@@ -255,6 +255,7 @@ class Routes:
             if page.name == "queue":
                 # Without a state in the address, the reading chose one. Live updates keep to that state.
                 frame = evolve(frame, params={**frame.params, "state": model.state})
+            await self.pages.source.examination.begin()
             alarms = self.pages.alarms()
             content = self.site.content(page, model, _variant(request), alarms=alarms, params=frame.params)
             return self._document(request, frame, content)

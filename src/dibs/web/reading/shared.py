@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from attrs import define, field
 
 from dibs.doctor import Report, examine_open
+from dibs.errors import StorageError
 from dibs.model.requests import Settings
 from dibs.model.results import Counts
 from dibs.model.worker_record import without_reserved
@@ -213,6 +215,13 @@ class Examination:
             if not limit.expired():
                 raise
         return self._latest
+
+    async def begin(self) -> None:
+        """Wait, up to PATIENCE seconds, for the first report, so that the first view has its banner."""
+        if self._latest is None:
+            # The reading of the page says what is wrong with a storage that does not answer.
+            with suppress(StorageError):
+                await self.report()
 
     def glance(self) -> Report | None:
         """Return the latest report at once, None without one. Begin an examination if it is MAX_AGE old."""
