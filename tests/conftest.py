@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from dibs import Dibs, Queue
 from dibs.client.sync.background_loop import LoopCall
@@ -23,6 +24,10 @@ TESTS = Path(__file__).parent
 #: Calls return at once in memory, and cross a network on Redis.
 SCHEMES = ("memory", "redis")
 ALL_SCHEMES = ("memory", "file", "redis", "postgresql")
+
+# An example of Hypothesis may take any time, because the machine may be busy.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -106,6 +106,6 @@ def test_schedule_changes_schedules_by_name(shell: Shell) -> None:
 def test_schedule_says_that_a_schedule_does_not_exist(shell: Shell, verb: str) -> None:
     shell.type("enqueue", "q", "1")
     for name in ([], ["nightly"]):
-        done = shell.run("schedule", verb, "q", *name, "--url", shell.url)
+        done = shell.type("schedule", verb, "q", *name)
 
-        assert (1, "not_found") == (done.returncode, done.stdout.split()[0])
+        assert (1, "not_found") == (done.exit_code, done.stdout.split()[0])

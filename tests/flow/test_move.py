@@ -14,12 +14,7 @@ from tests.flow.tasks import Tasks
 from tests.flow.test_stored_flow import approve, status_when
 from tests.storage_urls import new_url
 
-PAIRS = (
-    ("file", "redis"),
-    ("redis", "postgresql"),
-    ("postgresql", "cluster"),
-    ("cluster", "file"),
-)
+PAIRS = (("file", "redis"), ("redis", "cluster"), ("cluster", "file"))
 
 
 class Interrupted(Exception):

@@ -10,14 +10,11 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.errors import Refused
 from dibs.model.cron import Cron
-
-#: Hypothesis settings without a deadline, because a busy machine is slow.
-unhurried = settings(deadline=None)
 
 MINUTE = 60_000
 DAY = 86_400_000
@@ -181,7 +178,6 @@ def named(numbers: set[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
-@unhurried
 @given(
     st.sampled_from(PLACES),
     st.sets(st.integers(0, 59), min_size=1, max_size=4),
@@ -201,7 +197,6 @@ def test_cron_agrees_with_a_walk(
     assert expected == found[1:]
 
 
-@unhurried
 @given(st.sampled_from(PLACES), st.sampled_from([expression for _, expression, _, _ in TABLE.values()]))
 def test_ticks_go_on(place: tuple[str, str], expression: str) -> None:
     cron, ticks = Cron(expression, place[0]), [ms(place[1]) - DAY]
@@ -236,7 +231,6 @@ def test_a_bad_expression_names_what_is_wrong(expression: str, tz: str, field: s
     assert field == refused.value.field
 
 
-@unhurried
 @given(st.text("0123456789*/,-#LWMON ", max_size=20))
 def test_whatever_is_no_expression_is_refused(text: str) -> None:
     try:

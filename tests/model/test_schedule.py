@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -42,9 +42,6 @@ from dibs.model.schedule import (
     with_next_tick,
 )
 
-#: Hypothesis settings without a deadline, because a busy machine is slow.
-unhurried = settings(deadline=None)
-
 MINUTE = 60_000
 DAY = 86_400_000
 
@@ -58,7 +55,6 @@ NOW = 10 * MINUTE + 1
 # -- every -------------------------------------------------------------------------------------------
 
 
-@unhurried
 @given(st.integers(1, 10**10), st.integers(0, 2**52))
 def test_an_interval_is_a_grid(length: int, instant: int) -> None:
     tick = Every(length).after(instant)

@@ -40,6 +40,10 @@ class PlantedHistory:
         return CliRunner(env={"DIBS_URL": self.url, "COLUMNS": "100"}).invoke(app, ["spark", *arguments])
 
 
+#: One process of xdist makes the history for all tests.
+pytestmark = pytest.mark.xdist_group("planted history")
+
+
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> PlantedHistory:
     """The history, read by the command line."""

@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dibs import Dibs, JobFailed, Refused, Snooze, current_job
 from dibs.telemetry.tracing import trace_app
 from dibs.testing import using
-from tests import storage_urls
 from tests.client import handlers
 
 
@@ -152,11 +151,8 @@ async def test_without_an_sdk_jobs_get_no_attributes() -> None:
         assert "completed" == (await ticket.status()).state
 
 
-@pytest.mark.parametrize("scheme", ["file", "redis", "postgresql"])
-async def test_a_trace_continues_in_worker_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.setenv("DIBS_URL", storage_urls.new_url(scheme, request))
+async def test_a_trace_continues_in_worker_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_URL", f"file:{tmp_path}/jobs")
     monkeypatch.setenv("SPANS", str(tmp_path / "spans"))
     from tests.telemetry import traced as other
 

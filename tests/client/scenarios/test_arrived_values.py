@@ -111,7 +111,7 @@ SERDES = st.sampled_from([JsonSerde(), MessagePackSerde()])
 
 
 @given(inside_containers(pairs(EXACT)), SERDES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_value_of_a_supported_hint_arrives(case: Case, serde: Any) -> None:
     hint, value = case
 
@@ -119,7 +119,7 @@ def test_a_value_of_a_supported_hint_arrives(case: Case, serde: Any) -> None:
 
 
 @given(inside_containers(pairs(LOSSY)), SERDES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_value_that_does_not_fit_exactly_arrives_or_is_refused(case: Case, serde: Any) -> None:
     hint, value = case
     try:
@@ -132,7 +132,7 @@ def test_a_value_that_does_not_fit_exactly_arrives_or_is_refused(case: Case, ser
 
 
 @given(inside_containers(pairs(EXACT) | pairs(LOSSY)), SERDES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_one_comparison_with_equality_finds_what_the_walk_finds(case: Case, serde: Any) -> None:
     hint, value = case
     try:

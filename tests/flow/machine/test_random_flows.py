@@ -24,7 +24,6 @@ from tests.storage_urls import new_url
 SHORT = settings(
     max_examples=60,
     stateful_step_count=25,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=list(HealthCheck),

@@ -44,7 +44,7 @@ def same(one: Index, other: Index) -> tuple[Any, Any]:
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sequences)
 def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> None:
     original = Index()
@@ -56,7 +56,7 @@ def test_replaying_the_commits_gives_the_same_index(sequence: list[Action]) -> N
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(sequences, sequences)
 def test_a_checkpoint_at_any_point_replaces_the_commits_before_it(
     before: list[Action], after: list[Action]
@@ -71,7 +71,7 @@ def test_a_checkpoint_at_any_point_replaces_the_commits_before_it(
     assert original.number == copy.number
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sequences)
 def test_a_checkpoint_of_a_checkpoint_is_equal(sequence: list[Action]) -> None:
     original = Index()
@@ -81,7 +81,7 @@ def test_a_checkpoint_of_a_checkpoint_is_equal(sequence: list[Action]) -> None:
     assert once == list(commits.snapshot(replayed(once)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(sequences, st.integers(0, 40))
 def test_a_process_that_starts_late_has_the_same_index(sequence: list[Action], late: int) -> None:
     """A process that read every commit and a process that started with a checkpoint agree."""

@@ -21,7 +21,7 @@ from tests.storage.indexed.contents import contents, derived, derived_by_scan
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sequences)
 def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) -> None:
     """After every step: heaps, counts, the jobs of leases, and expired outcomes."""
@@ -38,7 +38,7 @@ def test_the_derived_state_equals_a_scan_of_the_slots(sequence: list[Action]) ->
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(sequences, st.lists(sequences.map(lambda s: s[:3]), max_size=4))
 def test_an_undone_step_leaves_no_change(sequence: list[Action], undone: list[list[Action]]) -> None:
     """A step that cannot be written leaves no change, at any point."""
