@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from dibs_conformance import certify
 from dibs_conformance.certification import highest_reached, level_report
@@ -156,15 +154,6 @@ def test_the_lines_name_missing_tests() -> None:
     assert "NOT TRIED: server restart: nobody knows how" in text
     assert "NOT TRIED: unmet law: no history of this run led to a check" in text
     assert "faults: cut 3" in text
-
-
-def test_a_console_shows_levels_and_laws() -> None:
-    console = Console(width=120, record=True, file=StringIO())
-    report(level("L0", GOOD), level("L1", Findings(failures=(BROKEN,)))).print(console)
-    shown = console.export_text()
-
-    assert "kept law" in shown
-    assert "FAILED: a law" in shown
 
 
 class Page(HTMLParser):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from dibs_conformance.report.text import report_lines, verdict_sentence
 from dibs_conformance.report.values import ReportData
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 class CertificationReport(ReportData, frozen=True, kw_only=True):
-    """The result of a certification. `text`, `html`, `badge`, `json` and `print` render it.
+    """The result of a certification. `text`, `html`, `badge` and `json` render it.
 
     For example, a script that fails with the reasons, and keeps a page:
 
@@ -25,16 +21,12 @@ class CertificationReport(ReportData, frozen=True, kw_only=True):
 
     def json(self) -> str:
         """Return the report as JSON: one key for each field, and `verdict`, `failed_at` and `not_tried`."""
-        from dibs_conformance.report.text import verdict_sentence  # noqa: PLC0415 - loads rich only on request
-
         shown = msgspec.to_builtins(self)
         shown |= {"verdict": verdict_sentence(self), "failed_at": self.failed_at}
         return msgspec.json.encode(shown | {"not_tried": self.not_tried}).decode()
 
     def text(self, width: int = 80) -> str:
         """Return the report as plain lines of text, each at most `width` wide."""
-        from dibs_conformance.report.text import report_lines  # noqa: PLC0415 - loads rich only on request
-
         return "\n".join(report_lines(self, width))
 
     def html(self) -> str:
@@ -48,9 +40,3 @@ class CertificationReport(ReportData, frozen=True, kw_only=True):
         from dibs_conformance.report.page import render_badge  # noqa: PLC0415 - loads jinja2 only on request
 
         return render_badge(self)
-
-    def print(self, console: Console) -> None:
-        """Print the report as tables on a rich console."""
-        from dibs_conformance.report.text import print_tables  # noqa: PLC0415 - loads rich only on request
-
-        print_tables(self, console)

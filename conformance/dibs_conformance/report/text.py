@@ -1,13 +1,10 @@
-"""The report as plain lines, for logs and failing tests, and as tables, for a terminal."""
+"""The report as plain lines, for terminals, logs and failing tests."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Final
-
-from rich.console import Console
-from rich.table import Table
 
 from dibs_conformance.report.findings import add_counts
 from dibs_conformance.report.values import CapabilityReport, LawFailure, LawReport, LevelReport, ReportData
@@ -69,22 +66,6 @@ def wrap_line(line: str, width: int) -> Iterator[str]:
 def printable(text: str) -> str:
     """Return the text with control characters escaped, so that it cannot change a terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def print_tables(report: ReportData, console: Console) -> None:
-    """Print the report as tables on a rich console."""
-    for line in summary_lines(report):
-        console.print(printable(line), markup=False, highlight=False)
-    console.print(levels_table(report))
-    for level in report.levels:
-        for line in level_lines(level):
-            console.print(printable(f"{level.name}{line}"), markup=False, highlight=False)
-    console.print(laws_table(report))
-    for capability in report.capabilities:
-        console.print(capability_line(capability), markup=False, highlight=False)
-    for failure in report.failures:
-        for line in ("", *"\n".join(failure_lines(failure)).split("\n")):
-            console.print(printable(line), markup=False, highlight=False)
 
 
 def summary_lines(report: ReportData) -> Iterator[str]:
@@ -203,21 +184,3 @@ def failure_lines(failure: LawFailure) -> Iterator[str]:
     yield f"FAILED: {failure.law}: {failure.why}"
     for number, step in enumerate(failure.story, 1):
         yield f"  {number:>2}. {step}"
-
-
-def levels_table(report: ReportData) -> Table:
-    """Return a table with one row for each level."""
-    table = Table("level", "title", "histories", "calls", "faults", "verdict")
-    for level in report.levels:
-        figures = (level.histories, level.events, sum(level.faults.values()))
-        table.add_row(level.name, level.title, *(f"{figure:,}" for figure in figures), level.verdict)
-    return table
-
-
-def laws_table(report: ReportData) -> Table:
-    """Return a table with one row for each law of each level."""
-    table = Table("level", "law", "contract", "checked", "verdict")
-    for level in report.levels:
-        for law in level.laws:
-            table.add_row(level.name, law.name, law.section, f"{law.met:,}", law.verdict)
-    return table

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
 from dibs.model.requests import Complete, EnqueueRequest, JobPatch, SettingsPatch
+from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.bad_calls import verbs
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.target import Locations
 
@@ -80,9 +82,9 @@ async def find_steps_back(handles: list[Storage]) -> list[str]:
 async def find_accepted_times(storage: Storage) -> list[str]:
     """Pass `now` to every verb that takes it. With the system's clock, each must refuse it."""
     wrong = []
-    for verb, call in CALLS_WITH_NOW.items():
+    for verb, arguments in calls_with_now():
         try:
-            await call(getattr(storage, verb))
+            await getattr(storage, verb)(**arguments)
         except Refused:
             continue
         except Exception as error:  # noqa: BLE001 - any other exception is the finding
@@ -92,34 +94,21 @@ async def find_accepted_times(storage: Storage) -> list[str]:
     return wrong
 
 
-#: Valid calls of each verb, except for `now`.
-_NOW: Final = 1_767_225_600_000
-_LEASE: Final = "0" * 32
-CALLS_WITH_NOW: Final[dict[str, Callable[[Any], Any]]] = {
-    "enqueue": lambda verb: verb("q", [EnqueueRequest(job=NewJob(id="a"))], now=_NOW),
-    "claim": lambda verb: verb("q", _LEASE, 1, now=_NOW),
-    "settle": lambda verb: verb("q", [], now=_NOW),
-    "settle_and_claim": lambda verb: verb("q", [], _LEASE, 1, now=_NOW),
-    "finish": lambda verb: verb("q", "a", Complete(), 1, now=_NOW),
-    "grant": lambda verb: verb(["q"], 1000, "kit", now=_NOW),
-    "renew": lambda verb: verb(["q"], _LEASE, 1000, now=_NOW),
-    "drop": lambda verb: verb(["q"], _LEASE, 1, now=_NOW),
-    "reap": lambda verb: verb("q", 1, now=_NOW),
-    "report": lambda verb: verb("q", "a", 1, b"1", now=_NOW),
-    "cancel": lambda verb: verb("q", ["a"], now=_NOW),
-    "amend": lambda verb: verb("q", "a", JobPatch(priority=1), now=_NOW),
-    "retry_failed": lambda verb: verb("q", ["a"], now=_NOW),
-    "forget": lambda verb: verb("q", ["a"], now=_NOW),
-    "get": lambda verb: verb("q", ["a"], now=_NOW),
-    "list": lambda verb: verb("q", "waiting", now=_NOW),
-    "counts": lambda verb: verb(["q"], now=_NOW),
-    "configure": lambda verb: verb("q", SettingsPatch(paused=False), now=_NOW),
-    "prune": lambda verb: verb("q", 1, now=_NOW),
-    "import_": lambda verb: verb("q", [], now=_NOW),
-    "events": lambda verb: verb("q", now=_NOW),
-}
-assert CALLS_WITH_NOW.keys() == {  # noqa: S101 - a new verb with `now` needs a call here
-    name
-    for name, member in vars(Storage).items()
-    if inspect.iscoroutinefunction(member) and "now" in inspect.signature(member).parameters
-}
+#: Valid arguments of all verbs, by name.
+VALID: Final[dict[str, Any]] = {
+    "queue": "q", "queues": ["q"], "id": "a", "ids": ["a"], "lease": "0" * 32, "fence": 1, "revision": 1,
+    "limit": 1, "ttl": 1000, "holder": "kit", "progress": b"1", "state": "waiting", "end": Complete(),
+    "requests": [EnqueueRequest(job=NewJob(id="a"))], "settlements": [], "records": [],
+    "patch": JobPatch(priority=1), "now": 1_767_225_600_000,
+}  # fmt: skip
+
+
+def calls_with_now() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each verb that takes `now`, and valid arguments. A report needs progress or a memo."""
+    for verb, function in verbs(Capabilities()):
+        taken = inspect.signature(function).parameters
+        given = [name for name, one in taken.items() if one.default is one.empty and name != "self"]
+        given += [name for name in ("progress", "now") if name in taken]
+        valid = VALID | ({"patch": SettingsPatch(paused=False)} if verb == "configure" else {})
+        if "now" in taken:
+            yield verb, {name: valid[name] for name in given}

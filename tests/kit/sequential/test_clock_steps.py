@@ -102,7 +102,7 @@ def test_a_time_of_the_caller_is_found(monkeypatch: Patch) -> None:
 
     wrong = wrong_results("memory:")
 
-    assert len(clock_steps.CALLS_WITH_NOW) == len(wrong)
+    assert len([*clock_steps.calls_with_now()]) == len(wrong)
     assert "claim accepted `now` with the system's clock; expected Refused" in wrong
 
 
