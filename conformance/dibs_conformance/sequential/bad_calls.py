@@ -25,13 +25,11 @@ from dibs.model.requests import (
     EnqueueRequest,
     Fail,
     FollowUp,
-    HandOff,
     JobPatch,
     QueueStep,
     Reject,
     Release,
     RetryLater,
-    SettingsPatch,
     SettleAction,
     Settlement,
 )
@@ -40,6 +38,7 @@ from dibs.storage.abilities import ManyQueues
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.sequential.bad_input import BAD_QUEUES, LONGEST, NOW, WIDE, bad_actions, bad_input
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.sequential.wrong_types import replaced, wrong_arguments, wrong_values
 from dibs_conformance.strategies import full_overrides
 from dibs_conformance.verbs import VERBS
@@ -195,20 +194,17 @@ class BadCallWorld:
     @classmethod
     async def prepare(cls, storage: Storage) -> BadCallWorld:
         """Create the active jobs `held` and `handed`, `failed` with an outcome, and `seen`, which waits."""
-        await storage.configure("q", SettingsPatch(log_level="all"), now=NOW)
-        wide = JobData(attributes=WIDE)
-        new = [NewJob(id="held"), NewJob(id="handed"), NewJob(id="failed", data=wide)]
-        await storage.enqueue("q", [EnqueueRequest(job=job) for job in new], now=NOW)
-        lease = (await storage.grant(["q"], TTL, "kit", now=NOW)).lease
-        jobs = {job.id: job for job in (await storage.claim("q", lease, 3, now=NOW)).jobs}
-        fences = {id: job.run.fence for id, job in jobs.items() if job.run is not None}
-        ends: dict[str, SettleAction] = {"handed": HandOff(), "failed": Fail(error=Error(type="E"))}
-        settled = [Settlement(id=id, fence=fences[id], action=action) for id, action in ends.items()]
-        await storage.settle("q", settled, now=NOW)
-        seen = NewJob(id="seen", run_at=NOW + TTL, data=wide)
-        await storage.enqueue("q", [EnqueueRequest(job=seen)], now=NOW)
+        calls = HistoryCalls("q")
+        wide = f"attributes=a:{WIDE['a'].decode()}"
+        steps = (
+            f"set log_level=all; enqueue held, handed, failed {wide}; grant {TTL}; claim; hand_off handed, "
+            f"fail failed; enqueue seen delay={TTL} {wide}"
+        )
+        await play_steps(storage, calls, steps, now=NOW)
         records = {record.id: record for record in (await storage.export("q")).records}
-        good = valid_arguments(lease, fences["held"], jobs["handed"].revision, records["held"])
+        good = valid_arguments(
+            calls.lease, calls.saved["held"]["held"], calls.revisions["handed"], records["held"]
+        )
         return cls(storage, good)
 
     async def read_state(self) -> Any:

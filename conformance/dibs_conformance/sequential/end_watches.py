@@ -11,16 +11,14 @@ from typing import Final
 
 from attrs import define
 
-from dibs.model.job import Job, JobData, NewJob, Outcome, OutcomeRetention
-from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement
+from dibs.model.job import Outcome
 from dibs.storage.abilities import EndWatches, StopWatching, ability
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 
-TTL: Final = 60_000
 QUEUE: Final = "watched"
 #: Seconds until a message has surely arrived.
 WAIT_SECONDS: Final = 3.0
-KEPT: Final = OutcomeRetention(completed=TTL, failed=TTL, cancelled=TTL)
 
 #: The calls of a watch.
 Calls = asyncio.Queue[Outcome | None]
@@ -28,27 +26,18 @@ Calls = asyncio.Queue[Outcome | None]
 
 @define
 class Watched:
-    """A queue of a storage with watches, and a lease for its runs."""
+    """A queue of a storage with watches, and the calls on it."""
 
     storage: Storage
     watches: EndWatches
-    lease: str
+    calls: HistoryCalls
 
-    async def enqueue(self, id: str) -> int:
-        request = EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b"0")))
-        return (await self.storage.enqueue(QUEUE, [request]))[0].revision
+    async def play(self, steps: str) -> None:
+        await play_steps(self.storage, self.calls, steps)
 
-    async def claim(self) -> Job:
-        [job] = (await self.storage.claim(QUEUE, self.lease, 1)).jobs
-        return job
-
-    async def end(self, job: Job) -> None:
-        fence = job.run.fence if job.run else 0
-        end = Settlement(id=job.id, fence=fence, action=Complete(result=job.id.encode()))
-        await self.storage.settle(QUEUE, [end])
-
-    def watch(self, id: str, revision: int, calls: Calls) -> StopWatching | None:
-        return self.watches.watch_end(QUEUE, id, revision, calls.put_nowait)
+    def watch(self, id: str, calls: Calls) -> StopWatching | None:
+        """Watch the end of the newest enqueue, `it`."""
+        return self.watches.watch_end(QUEUE, id, self.calls.saved["it"], calls.put_nowait)
 
 
 async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
@@ -56,12 +45,11 @@ async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
     watches = ability(storage, EndWatches)
     if watches is None:
         return len(STORIES), []
-    watched = Watched(storage, watches, (await storage.grant([QUEUE], TTL, "kit")).lease)
-    await storage.configure(QUEUE, SettingsPatch(retention=KEPT))
+    watched = Watched(storage, watches, HistoryCalls(QUEUE))
+    await watched.play("grant 60000; set retention=completed:60000")
     # The storage receives messages about a queue from its first wait on. Watches begin after one message.
     since = (await storage.wait([QUEUE], for_="ids", ids=["first"], timeout=0)).since
-    await watched.enqueue("first")
-    await watched.end(await watched.claim())
+    await watched.play("enqueue first; claim 1; complete first result=1")
     await storage.wait([QUEUE], for_="ids", ids=["first"], since=since, timeout=WAIT_SECONDS)
     found = [await story(watched) for story in STORIES]
     return len(STORIES), [message for message in found if message]
@@ -69,8 +57,9 @@ async def check_end_watches(storage: Storage) -> tuple[int, list[str]]:
 
 async def _its_end_is_reported(watched: Watched) -> str:
     calls = Calls()
-    stop = watched.watch("a", await watched.enqueue("a"), calls)
-    await watched.end(await watched.claim())
+    await watched.play("it = enqueue a")
+    stop = watched.watch("a", calls)
+    await watched.play("claim 1; complete a result=1")
     if stop is None:
         return ""
     called, outcome = await _next_call(calls)
@@ -83,15 +72,14 @@ async def _its_end_is_reported(watched: Watched) -> str:
 async def _a_blocked_job_gets_no_later_outcome(watched: Watched) -> str:
     """The next end of the id is that of the run before the blocked job, which is then still waiting."""
     calls = Calls()
-    await watched.enqueue("b")
-    first = await watched.claim()
-    stop = watched.watch("b", await watched.enqueue("b"), calls)
-    await watched.end(first)
+    await watched.play("enqueue b; claim 1; it = enqueue b")
+    stop = watched.watch("b", calls)
+    await watched.play("complete b result=1")
     if stop is None:
         return ""
     called, outcome = await _next_call(calls)
     [slot] = await watched.storage.get(QUEUE, ["b"])
-    await watched.end(await watched.claim())
+    await watched.play("claim 1; complete b result=2")
     if not called:
         return NO_CALL
     good = outcome in (None, slot.outcome)
@@ -100,12 +88,12 @@ async def _a_blocked_job_gets_no_later_outcome(watched: Watched) -> str:
 
 async def _a_stopped_watch_is_not_called(watched: Watched) -> str:
     calls, other_calls = Calls(), Calls()
-    revision = await watched.enqueue("c")
-    stop = watched.watch("c", revision, calls)
-    other = watched.watch("c", revision, other_calls)
+    await watched.play("it = enqueue c")
+    stop = watched.watch("c", calls)
+    other = watched.watch("c", other_calls)
     if stop is not None:
         stop()
-    await watched.end(await watched.claim())
+    await watched.play("claim 1; complete c result=1")
     if other is not None:
         await _next_call(other_calls)
     return "" if calls.empty() else f"a stopped watch was called with {calls.get_nowait()}"
@@ -114,9 +102,8 @@ async def _a_stopped_watch_is_not_called(watched: Watched) -> str:
 async def _a_late_watch_does_not_wait(watched: Watched) -> str:
     """A watch that begins after the end returns None, or it is called nevertheless."""
     calls = Calls()
-    revision = await watched.enqueue("d")
-    await watched.end(await watched.claim())
-    if watched.watch("d", revision, calls) is None:
+    await watched.play("it = enqueue d; claim 1; complete d result=1")
+    if watched.watch("d", calls) is None:
         return ""
     called, _ = await _next_call(calls)
     return "" if called else "a watch began after the end of its run, and was not called"

@@ -9,21 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dibs.model.job import JobData, NewJob, OutcomeRetention
 from dibs.model.request_columns import RequestColumns, make_member
-from dibs.model.requests import (
-    DEFAULT_UPDATE,
-    Complete,
-    EnqueueRequest,
-    OnConflict,
-    Reject,
-    SettingsPatch,
-    Settlement,
-    Update,
-)
+from dibs.model.requests import DEFAULT_UPDATE, OnConflict, Reject, Update
 from dibs.model.results import EnqueueStatus
 from dibs.storage.abilities import KeySets, ability
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 
 NOW: Final = 1_767_225_600_000
 HOUR: Final = 3_600_000
@@ -95,22 +86,11 @@ def _columns(ids: Sequence[str], conflicts: Sequence[OnConflict], now: int) -> R
 
 async def _prepare(storage: Storage, queue: str, now: int) -> None:
     """Make a completed id, an active id and a waiting id."""
-    keeps = OutcomeRetention(completed=HOUR)
-    await storage.configure(queue, SettingsPatch(request_key_age=KEY_AGE, retention=keeps), now=now)
-    lease = (await storage.grant([queue], HOUR, "kit", now=now)).lease
-    for id in ("completed", "active"):
-        await storage.enqueue(queue, [_request(id)], now=now)
-        claim = await storage.claim(queue, lease, 1, now=now)
-        if id == "completed":
-            ends = [
-                Settlement(id=id, fence=job.run.fence, action=Complete()) for job in claim.jobs if job.run
-            ]
-            await storage.settle(queue, ends, now=now)
-    await storage.enqueue(queue, [_request("waiting")], now=now)
-
-
-def _request(id: str) -> EnqueueRequest:
-    return EnqueueRequest(job=NewJob(id=id, data=JobData(payload=b'"old"')))
+    steps = (
+        f"set request_key_age={KEY_AGE} retention=completed:hour; grant; enqueue completed payload=old; "
+        "claim 1; complete completed; enqueue active payload=old; claim 1; enqueue waiting payload=old"
+    )
+    await play_steps(storage, HistoryCalls(queue), steps, now=now)
 
 
 async def _send(

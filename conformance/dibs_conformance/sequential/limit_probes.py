@@ -12,6 +12,7 @@ from dibs.errors import Refused
 from dibs.model.job import Job, JobData, NewJob
 from dibs.model.requests import Complete, EnqueueRequest, SettingsPatch, Settlement, StartRate
 from dibs.storage.protocol import BlockingClaims, Storage
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.target import Locations
 
 NOW: Final = 1_767_225_600_000
@@ -29,7 +30,7 @@ OPENING: Final = 300
 BLOCKING_SECONDS: Final = 20.0
 
 #: Limits that allow one start of a key in the time of a test.
-ONE_START: Final[dict[str, Any]] = {"per_key": 1, "rate": StartRate(1, DAY), "key_rate": StartRate(1, DAY)}
+ONE_START: Final = {"per_key": "1", "rate": f"1/{DAY}", "key_rate": f"1/{DAY}"}
 UNLIMITED: Final = SettingsPatch(max_active=None, per_key=None, rate=None, key_rate=None)
 
 
@@ -117,17 +118,13 @@ async def obeys_limits(locations: Locations) -> bool:
         return await blocks_until_room(blocking) and await blocks_until_opening(blocking)
 
 
-async def obeys_limit(storage: Storage, name: str, value: Any) -> bool:
+async def obeys_limit(storage: Storage, name: str, value: str) -> bool:
     """Return whether a claim takes one of two jobs of a key, and the other one when the limit is lifted."""
+    calls = HistoryCalls(name)
     with contextlib.suppress(Refused):
-        await storage.configure(name, SettingsPatch(**{name: value}))
-        jobs = [NewJob(id=id, data=JobData(key="k")) for id in ("a", "b")]
-        await storage.enqueue(name, [EnqueueRequest(job=job) for job in jobs])
-        lease = (await storage.grant([name], 60_000, "kit")).lease
-        first = (await storage.claim(name, lease, 10)).jobs
-        await storage.configure(name, UNLIMITED)
-        second = (await storage.claim(name, lease, 10)).jobs
-        return [[job.id for job in jobs] for jobs in (first, second)] == [["a"], ["b"]]
+        await play_steps(storage, calls, f"set {name}={value}; enqueue a:k b:k; grant; first = claim")
+        await play_steps(storage, calls, f"set {name}=none; second = claim")
+        return [list(calls.saved[runs]) for runs in ("first", "second")] == [["a"], ["b"]]
     return False
 
 
@@ -137,16 +134,12 @@ class BlockingStorage(Storage, BlockingClaims, Protocol):
 
 async def blocks_until_room(storage: BlockingStorage) -> bool:
     """Return whether blocking claims wait while a key is full, and take its job when it has room."""
-    queue = "blocking per_key"
-    await storage.configure(queue, SettingsPatch(per_key=1))
-    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id, data=JobData(key="k"))) for id in "ab"])
-    lease = (await storage.grant([queue], 600_000, "kit")).lease
-    [job] = (await storage.claim(queue, lease, 10)).jobs
-    task = asyncio.create_task(claim_one(storage, queue, lease))
+    calls = HistoryCalls("blocking per_key")
+    await play_steps(storage, calls, "set per_key=1; enqueue a:k b:k; grant; claim")
+    task = asyncio.create_task(claim_one(storage, calls.queue, calls.lease))
     if (await asyncio.wait([task], timeout=0.1))[0]:
         return False
-    done = Settlement(id=job.id, fence=job.run.fence if job.run else 0, action=Complete())
-    await storage.settle(queue, [done])
+    await play_steps(storage, calls, "complete a")
     return [job.id for job in await task] == ["b"]
 
 

@@ -6,36 +6,43 @@ import asyncio
 import time
 from typing import Final
 
-from dibs.model.job import FAIL_SUFFIX, Error, NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Fail, FollowUp, HandOff, SettingsPatch, Settlement
+from dibs.model.job import FAIL_SUFFIX
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 
 NOW: Final = 1_767_225_600_000
 #: Seconds by which the list may lag behind.
 LAG: Final = 5.0
 PAUSE: Final = 0.05
-FAILED: Final = Fail(error=Error(type="E"))
+
+
+#: Claims the job `a` and ends it, under `fail_handler`.
+RUN: Final = "set fail_handler=yes; grant; enqueue a; claim; "
+#: The steps that give a queue its first job: the queue, the way, and the queue of the steps.
+FIRST_JOBS: Final = (
+    ("enqueued", "an enqueue", "enqueued", "enqueue a"),
+    ("settled" + FAIL_SUFFIX, "a failed settlement", "settled", RUN + "fail a"),
+    ("finished" + FAIL_SUFFIX, "a failed finish", "finished", RUN + "hand_off a; finish fail a"),
+)
+FOLLOW_UPS: Final = (
+    ("settled-follow-up", "a settlement", "ended", RUN + "complete a then=settled-follow-up>next"),
+    (
+        "finished-follow-up",
+        "a finish",
+        "away",
+        RUN + "hand_off a; finish complete a then=finished-follow-up>next",
+    ),
+)
 
 
 async def check_queue_names(storage: Storage) -> tuple[int, list[str]]:
     """Put jobs into queues by enqueue, import, fail job and follow-up. `queues` must name each queue."""
-    expected = {
-        "enqueued": "an enqueue",
-        "imported": "an import",
-        "settled" + FAIL_SUFFIX: "a failed settlement",
-        "finished" + FAIL_SUFFIX: "a failed finish",
-    }
-    await enqueue(storage, "enqueued")
+    tries = (*FIRST_JOBS, *(FOLLOW_UPS if storage.capabilities.cross_queue else ()))
+    for _, _, queue, steps in tries:
+        await play_steps(storage, HistoryCalls(queue), steps, now=NOW)
     exported = await storage.export("enqueued", limit=1)
     await storage.import_("imported", exported.records, now=NOW)
-    for queue in ("settled", "finished"):
-        await storage.configure(queue, SettingsPatch(fail_handler=True), now=NOW)
-    await end_run(storage, "settled", FAILED)
-    await finish_run(storage, "finished", FAILED)
-    if storage.capabilities.cross_queue:
-        expected |= {"settled follow-up": "a settlement", "finished follow-up": "a finish"}
-        await end_run(storage, "ended", follow_up("settled follow-up"))
-        await finish_run(storage, "handed-off", follow_up("finished follow-up"))
+    expected = {"imported": "an import", **{name: way for name, way, _, _ in tries}}
     missing = await wait_for_names(storage, set(expected))
     return len(expected), [
         f"queues() does not name the queue {name!r}, which got a job by {expected[name]}"
@@ -51,26 +58,3 @@ async def wait_for_names(storage: Storage, names: set[str]) -> set[str]:
             return missing
         await asyncio.sleep(PAUSE)
     return set()
-
-
-def follow_up(queue: str) -> Complete:
-    return Complete(then=(FollowUp(queue=queue, job=NewJob(id="next")),))
-
-
-async def enqueue(storage: Storage, queue: str) -> None:
-    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id="a"))], now=NOW)
-
-
-async def end_run(storage: Storage, queue: str, action: Complete | Fail | HandOff) -> int:
-    """Enqueue a job, claim it, and settle its run. Return its revision."""
-    await enqueue(storage, queue)
-    lease = (await storage.grant([queue], 60_000, "kit", now=NOW)).lease
-    [job] = (await storage.claim(queue, lease, 1, now=NOW)).jobs
-    fence = job.run.fence if job.run is not None else 0
-    await storage.settle(queue, [Settlement(id="a", fence=fence, action=action)], now=NOW)
-    return job.revision
-
-
-async def finish_run(storage: Storage, queue: str, end: Complete | Fail) -> None:
-    revision = await end_run(storage, queue, HandOff())
-    await storage.finish(queue, "a", end, revision, now=NOW)

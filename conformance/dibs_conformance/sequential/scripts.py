@@ -203,10 +203,11 @@ def select(options: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
 
 
 def read_follow_ups(text: str) -> tuple[FollowUp, ...]:
-    """Return follow-ups from `a:k@5+b`, or update-only ones from `update+a+b`."""
+    """Return follow-ups from `a:k@5+other>b`, with a queue for `b`, or update-only ones from `update+a`."""
     names = text.removeprefix("update+").split("+")
     rule = Update(create=not text.startswith("update+"))
-    return tuple(FollowUp(queue=QUEUE, job=read_job(name, {}), on_conflict=rule) for name in names)
+    queued = [(queue or QUEUE, read_job(job, {})) for queue, _, job in (one.rpartition(">") for one in names)]
+    return tuple(FollowUp(queue=queue, job=job, on_conflict=rule) for queue, job in queued)
 
 
 #: The fields that are not written as plain values.

@@ -79,7 +79,7 @@ class SingleCalls:
             return repr(slot.outcome and slot.outcome.result)
         fence = slot.current.run.fence if slot.current and slot.current.run else 0
         named = [name for name, runs in self.calls.saved.items() if runs == {id: fence}]
-        return named[0] if named else "nobody"
+        return next((name for name in named if name not in (id, "last")), "nobody")
 
     def describe(self, verb: str, answer: Any) -> str:
         if verb == "enqueue":
