@@ -55,12 +55,6 @@ LINES: dict[str, tuple[str, str, str, str]] = {
         "            NULL, CASE WHEN d.kept THEN g.progress END",
         "            NULL, NULL",
     ),
-    "sql_a_lease_lives_at_its_end": (
-        "leases end exactly at their expiry",
-        "claim",
-        "WHERE s.most > 0 AND l.expires_at > looked AND",
-        "WHERE s.most > 0 AND l.expires_at >= looked AND",
-    ),
     "sql_a_dropped_lease_stays_alive": (
         "leases end exactly at their expiry",
         "leases",
@@ -191,3 +185,17 @@ for name, (sentence, *line) in LINES.items():
     add(Mutant(name, "postgres", sentence, planted(line[0], line[1], line[2]), by_contract=True))
 for name, (sentence, *line) in IN_SERIES.items():
     add(Mutant(name, "postgres", sentence, planted_lines(ALL_SERIES, (line[0], line[1], line[2]))))
+# A claim looks at the lease before it looks for jobs, and once more before it starts runs.
+a_lease_lives_at_its_end = planted_lines(
+    ("claim", "l.expires_at > looked AND NOT", "l.expires_at >= looked AND NOT"),
+    ("claim", "IF at >= ends THEN", "IF at > ends THEN"),
+)
+add(
+    Mutant(
+        "sql_a_lease_lives_at_its_end",
+        "postgres",
+        "leases end exactly at their expiry",
+        a_lease_lives_at_its_end,
+        by_contract=True,
+    )
+)
