@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +24,6 @@ class HandlerRecord:
 
     #: Ids of the jobs, in the order of their runs.
     ran: list[str] = Factory(list)
-    jobs: list[CurrentJob] = Factory(list)
     active: int = 0
     max_active: int = 0
     #: Ids of the jobs whose handlers hold.
@@ -42,7 +39,6 @@ class HandlerRecord:
 
     def enter(self, job: CurrentJob) -> None:
         self.ran.append(job.id)
-        self.jobs.append(job)
         self.active += 1
         self.max_active = max(self.max_active, self.active)
 
@@ -61,9 +57,6 @@ async def scripted(data: Any, job: CurrentJob) -> Any:
     RECORD.enter(job)
     try:
         await _play(data if isinstance(data, dict) else {}, job)
-    except asyncio.CancelledError:
-        RECORD.notes.append(f"{job.id} stopped")
-        raise
     finally:
         RECORD.active -= 1
     return data["return"] if isinstance(data, dict) and "return" in data else data
@@ -78,8 +71,6 @@ async def _play(script: dict[str, Any], job: CurrentJob) -> None:
     if script.get("hold"):
         RECORD.holding.put_nowait(job.id)
         await RECORD.release.wait()
-    if job.attempt <= script.get("fail", 0):
-        raise ValueError(f"no {job.attempt}")
 
 
 def scripted_blocking(data: Any, job: CurrentJob) -> Any:
@@ -91,10 +82,6 @@ def scripted_blocking(data: Any, job: CurrentJob) -> Any:
         RECORD.release_threads.wait(TIMEOUT)
     RECORD.active -= 1
     return data
-
-
-async def no_result() -> None:
-    """Return None."""
 
 
 def set_handler(queue: Queue, function: Any = scripted, **settings: Any) -> None:
@@ -118,15 +105,6 @@ async def running_worker(app: Dibs, **options: Any) -> AsyncIterator[asyncio.Tas
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def send_sigterm() -> None:
-    """Send SIGTERM, which stops workers, and return when the event loop has called its handler."""
-    os.kill(os.getpid(), signal.SIGTERM)
-    # A thread wakes the loop through the same pipe as a signal, so the loop handles the signal first.
-    await asyncio.to_thread(int)
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def wait_for_event(queue: Queue, kind: str, count: int = 1) -> Event:
@@ -153,13 +131,3 @@ async def claim_one(queue: Queue) -> Claim:
     receiver = queue.receive(max_jobs=1, wait=0)
     await receiver.__aenter__()
     return await anext(receiver)
-
-
-async def claim_and_die(app: Dibs, ttl: int = 20) -> None:
-    """Claim a job of the queue `q` and never renew its lease, as a process that dies.
-
-    The lease has `ttl` ms, and twice as long after each claim that came too late.
-    """
-    lease = (await app.storage.grant(["q"], ttl, "died")).lease
-    if not (await app.storage.claim("q", lease, 1)).jobs:
-        await claim_and_die(app, 2 * ttl)
