@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from dibs.errors import Refused
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, FollowUp, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Settlement
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import BlockingClaims, Clock, Storage
 from dibs_conformance.answer_types import missing_verb
@@ -28,6 +27,7 @@ from dibs_conformance.report.exceptions import error_text
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.sequential.limit_probes import obeys_limits
 from dibs_conformance.sequential.many_queues import serves_many_queues
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 
@@ -106,21 +106,11 @@ async def holds_the_job(locations: Locations, location: str) -> bool:
 
 async def crosses_queues(locations: Locations) -> bool:
     """Return whether a settlement can enqueue a follow-up in another queue."""
-    async with claimed_job(locations) as (storage, fence):
-        then = (FollowUp(queue="other", job=NewJob(id="a")),)
-        [answer] = await storage.settle("q", [Settlement(id="a", fence=fence, action=Complete(then=then))])
-        there = (await storage.get("other", ["a"]))[0].current is not None
-        return answer.status == "done" and there
-
-
-@asynccontextmanager
-async def claimed_job(locations: Locations) -> AsyncIterator[tuple[Storage, int]]:
-    """Yield a storage with an active job `a`, and the fence of its run."""
     async with locations.open(locations.new(), "system") as storage:
-        await storage.enqueue("q", [JOB])
-        granted = await storage.grant(["q"], 60_000, "kit")
-        [job] = (await storage.claim("q", granted.lease, 1)).jobs
-        yield storage, job.run.fence if job.run else 0
+        steps = "enqueue a; grant 60000; claim 1; complete a then=other>a"
+        await play_steps(storage, HistoryCalls("q"), steps)
+        [ended], [there] = await storage.get("q", ["a"]), await storage.get("other", ["a"])
+        return ended.outcome is not None and there.current is not None
 
 
 class MissingWakeUps(Exception):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from dibs.model.job import JobData, NewJob
-from dibs.model.requests import EnqueueRequest, JobPatch, SettingsPatch
 from dibs.storage.protocol import Storage
+from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 
 NOW: Final = 1_767_225_600_000
-#: Number of single changes before and after a call that logs several events.
-CHANGES: Final = 3
+#: Single changes of one job, a call that logs three events, and single changes of another job.
+CHANGES: Final = (
+    "enqueue a; amend a attributes=n:0; amend a attributes=n:1; amend a attributes=n:2; "
+    "enqueue b c d payload=1; forget c; "
+    "enqueue e; amend e attributes=n:0; amend e attributes=n:1; amend e attributes=n:2"
+)
+#: The ids of their events, in order.
+LOGGED: Final = "aaaabcdceeee"
 #: The sizes of the pages, in events.
 PAGES: Final = (1, 2, 3)
 
@@ -21,9 +26,11 @@ async def check_log_pages(storage: Storage) -> tuple[int, list[str]]:
     A reader with pages of each size, and one that begins at each offset, must get the events in their order.
     Most events come from an amend, which draws no seq, revision or fence from which an offset could be made.
     """
-    await storage.configure("q", SettingsPatch(log_level="all"), now=NOW)
+    calls = HistoryCalls("q")
+    await play_steps(storage, calls, "set log_level=all", now=NOW)
     begin = (await storage.events("q", limit=1, now=NOW)).offset
-    ids = [*await log_changes(storage, "a"), *await log_batch(storage), *await log_changes(storage, "e")]
+    await play_steps(storage, calls, CHANGES, now=NOW)
+    ids = list(LOGGED)
     wrong = [
         f"pages of {size} events have the events of {found}; expected {ids}"
         for size in PAGES
@@ -36,23 +43,6 @@ async def check_log_pages(storage: Storage) -> tuple[int, list[str]]:
         if found != expected:
             wrong.append(f"after event {position} a read has the events of {found}; expected {expected}")
     return len(PAGES) + len(page.events), wrong
-
-
-async def log_changes(storage: Storage, first: str) -> list[str]:
-    """Enqueue one job and amend it in single calls. Return the ids of their events, in order."""
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=first))], now=NOW)
-    for change in range(CHANGES):
-        await storage.amend("q", first, JobPatch(attributes={"change": b"%d" % change}), now=NOW)
-    return [first] * (1 + CHANGES)
-
-
-async def log_batch(storage: Storage) -> list[str]:
-    """Enqueue three jobs in one call, and forget one of them. Return the ids of their events, in order."""
-    ids = ["b", "c", "d"]
-    data = JobData(payload=b"1")
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id=id, data=data)) for id in ids], now=NOW)
-    await storage.forget("q", ["c"], now=NOW)
-    return [*ids, "c"]
 
 
 async def read_pages(storage: Storage, offset: str, size: int, most: int) -> list[str]:
