@@ -31,15 +31,17 @@ settings.load_profile("unhurried")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Also run the long tests of the paths of a command; plain `pytest` has none.
-
-    The workers of xdist get the expression of the process that started them.
-    """
-    if (
-        config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-        and os.environ.get("PYTEST_XDIST_WORKER") is None
-    ):
+    """Also run the long tests of the paths of a command; plain `pytest` has none."""
+    if hasattr(config, "workerinput"):
+        config.option.markexpr = config.workerinput["markexpr"]
+    elif config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         config.option.markexpr = config.option.markexpr.removeprefix("not long and ")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker of xdist this expression, because the worker reads that of pyproject.toml again."""
+    node.workerinput["markexpr"] = node.config.option.markexpr
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import sys
@@ -81,11 +80,9 @@ def runs(test: str, collected: dict[str, set[str]]) -> bool:
 def collected() -> dict[str, set[str]]:
     """The storages on which each test of this folder is collected, by test."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    # A worker of xdist runs no long tests of its own accord, see tests/conftest.py.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     pytest_run = subprocess.run(
         [*command, str(Path(__file__).parent), f"--ignore={__file__}"],
-        env=environment, capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     found: dict[str, set[str]] = {}
     for item in filter(None, map(ITEM.search, pytest_run.stdout.splitlines())):
