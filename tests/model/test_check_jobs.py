@@ -1,6 +1,6 @@
 """Checks of jobs: JSON that breaks parsers, limits of other storages, and the short check of plain requests.
 
-The kit tries each limit at its value and beyond: `check_invalid_input` and `check_values_at_limits`.
+The kit tries each limit at its value and beyond: bad_input.py and bad_calls.py.
 """
 
 from __future__ import annotations
