@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from msgspec.structs import replace
 
 from dibs.cli.demo.file_tree import find_files, standard_library
 from dibs.cli.demo.result import (
@@ -15,9 +14,6 @@ from dibs.cli.demo.result import (
     Idea,
     Percentiles,
     compute_figures,
-    format_size,
-    percentile,
-    percentiles,
     summary_line,
 )
 from dibs.cli.demo.tasks import compute_digest, verify_digest
@@ -46,12 +42,6 @@ def test_the_demo_does_not_walk_into_its_own_queue(tmp_path: Path, monkeypatch: 
     found = find_files(tmp_path, exclude=Path("elsewhere"))
 
     assert [str(tmp_path / "a")] == [file.path for file in found.files]
-
-
-def test_a_single_file_is_found(tmp_path: Path) -> None:
-    plant(tmp_path, "a", "b")
-
-    assert [str(tmp_path / "a")] == [file.path for file in find_files(tmp_path / "a").files]
 
 
 def test_a_path_that_cannot_be_an_id_is_skipped_with_a_reason(tmp_path: Path) -> None:
@@ -87,14 +77,6 @@ def test_a_file_is_read_whole(tmp_path: Path, content: bytes, lines: int) -> Non
     assert "" == verify_digest(str(path), found)
 
 
-def test_a_wrong_digest_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x")
-    wrong = replace(compute_digest(str(path)), sha256="0" * 64)
-
-    assert "000000000000..." in verify_digest(str(path), wrong)
-
-
 def test_a_changed_or_removed_file_is_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
@@ -104,15 +86,6 @@ def test_a_changed_or_removed_file_is_not_compared(tmp_path: Path) -> None:
     path.unlink()
 
     assert ("", "") == (changed, verify_digest(str(path), found))
-
-
-@pytest.mark.parametrize(("rank", "value"), [(0, 1), (50, 2), (75, 3), (95, 4), (100, 4)])
-def test_a_percentile_is_a_value_that_occurred(rank: int, value: int) -> None:
-    assert value == percentile([4, 1, 3, 2], rank)
-
-
-def test_without_values_the_percentiles_are_0() -> None:
-    assert Percentiles(0, 0) == percentiles([])
 
 
 def outcome(run_at: int, claimed_at: int | None, ended_at: int) -> Outcome:
@@ -135,13 +108,6 @@ def test_waiting_time_is_counted_from_the_start_of_this_run() -> None:
 
     assert (2, 1.0, 2, 4) == (found.jobs, found.jobs_per_second, found.retries, found.stalls)
     assert (Percentiles(10, 50), Percentiles(10, 80)) == (found.wait_ms, found.run_ms)
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(999, "999 bytes"), (1000, "1.0 kB"), (10**12, "1.0 TB"), (10**15, "1.0 PB")]
-)
-def test_sizes_have_a_decimal_unit(number: int, said: str) -> None:
-    assert said == format_size(number)
 
 
 def test_a_run_is_good_if_every_part_of_it_is() -> None:
