@@ -15,7 +15,7 @@ from typing import Final
 from dibs.storage.registry import parse_scheme
 from dibs_conformance.servers import PostgresServer, RedisServer, find_postgres, start_redis
 from dibs_conformance.servers.postgres import FAST
-from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, wait_until
+from dibs_conformance.servers.processes import STARTUP_SECONDS, Server, make, wait_until
 
 #: Limit of a file's size in bytes. A WAL segment of Postgres (16 MiB) must fit.
 LARGEST_FILE: Final = 18 * 1024 * 1024
@@ -143,13 +143,7 @@ def start_breakable_redis() -> BreakableServer:
 
 def start_breakable_postgres() -> BreakableServer:
     server = FileLimitedPostgres(find_postgres(), FAST)
-    try:
-        server.initialise()
-        server.start()
-    except BaseException:
-        server.remove()
-        raise
-    return BreakablePostgres(server)
+    return BreakablePostgres(make(server, server.initialise, server.start))
 
 
 STARTERS: Final[dict[str, Callable[[], BreakableServer]]] = {

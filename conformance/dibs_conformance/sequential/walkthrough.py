@@ -10,9 +10,16 @@ from collections.abc import Callable
 from typing import Final
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, QueueStep, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, Fail, QueueStep, SettingsPatch, Settlement
 from dibs_conformance.sequential.close_values import CLOSE_VALUES, UNCOMPARED
-from dibs_conformance.sequential.scripts import QUEUE, FixedHistory, Player, play_history, read_histories
+from dibs_conformance.sequential.scripts import (
+    OOPS,
+    QUEUE,
+    FixedHistory,
+    Player,
+    play_history,
+    read_histories,
+)
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.strategies import DATA, EVERYWHERE, HOUR
 from dibs_conformance.verbs import Lockstep
@@ -237,14 +244,21 @@ def amend_the_lease(lockstep: Lockstep) -> None:
 
 
 def serve_two_queues(lockstep: Lockstep) -> None:
-    """Claim in two queues with one call, then end the runs of both and claim the rest."""
+    """Claim in two queues with one call, then fail and end the runs of both and claim the rest."""
     queues = sorted((QUEUE, EVERYWHERE[1]))
     lease = lockstep.grant(queues, HOUR, "kit")
     for queue in queues:
+        lockstep.configure(queue, SettingsPatch(fail_handler=True))
         lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ("a", "b", "c")])
     claims = lockstep.serve([QueueStep(queue, limit=2) for queue in queues], lease)
     ends = [
-        [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in claim.jobs if job.run]
+        [
+            Settlement(
+                id=job.id, fence=job.run.fence, action=Fail(error=OOPS) if job.id == "a" else Complete()
+            )
+            for job in claim.jobs
+            if job.run
+        ]
         for claim in claims
     ]
     lockstep.serve([QueueStep(queue, done, 2) for queue, done in zip(queues, ends, strict=True)], lease)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_redis
-from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, wait_until
+from dibs_conformance.servers.processes import LOOPBACK, PORT_TRIES, Removable, make, wait_until
 from dibs_conformance.servers.redis import IN_MEMORY, RedisServer
 
 SLOTS = 16384
@@ -42,7 +40,7 @@ class ClusterNode(RedisServer):
         return str(self.execute("CLUSTER", "MYID"))
 
 
-class RedisCluster:
+class RedisCluster(Removable):
     """Three primaries, each with a third of the hash slots, and then the replicas of the first ones."""
 
     def __init__(self, found: ServerBinary, replicas: int, options: Mapping[str, str]) -> None:
@@ -139,14 +137,6 @@ class RedisCluster:
         for node in self.nodes:
             node.remove()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
 
 def start_redis_cluster(
     replicas: int = 0, *, found: ServerBinary | None = None, **options: str
@@ -158,12 +148,7 @@ def start_redis_cluster(
     """
     named = {name.replace("_", "-"): text for name, text in options.items()}
     cluster = RedisCluster(found or find_redis(), replicas, named)
-    try:
-        cluster.start()
-    except BaseException:
-        cluster.remove()
-        raise
-    return cluster
+    return make(cluster, cluster.start)
 
 
 def find_free_port_pair() -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dibs_conformance.servers.binaries import ServerBinary, ServerUnavailable, find_postgres
-from dibs_conformance.servers.processes import LOOPBACK, Server
+from dibs_conformance.servers.processes import LOOPBACK, Server, make
 
 USER = "dibs"
 #: Settings for speed. Without fsync, data still survives a kill of the server; tests make no other crash.
@@ -110,26 +110,14 @@ class PostgresServer(Server):
 def start_postgres(**options: str) -> PostgresServer:
     """Create and start a Postgres. `options` are settings, such as `wal_level="logical"`."""
     server = PostgresServer(find_postgres(), {**FAST, **options})
-    try:
-        server.initialise()
-        server.start()
-    except BaseException:
-        server.remove()
-        raise
-    return server
+    return make(server, server.initialise, server.start)
 
 
 def start_standby(primary: PostgresServer, environ: Mapping[str, str] | None = None) -> PostgresServer:
     """Start a hot standby that streams from a primary. It has the user and the password of the primary."""
     server = PostgresServer(primary.found, primary.options)
     server.environ.update(environ or {})
-    try:
-        server.copy_primary(primary)
-        server.start()
-    except BaseException:
-        server.remove()
-        raise
-    return server
+    return make(server, lambda: server.copy_primary(primary), server.start)
 
 
 def _startup_message() -> bytes:

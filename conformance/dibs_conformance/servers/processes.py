@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dibs_conformance.servers.binaries import ServerUnavailable
 
@@ -23,7 +23,37 @@ STARTUP_SECONDS = 20.0
 PORT_TRIES = 5
 
 
-class Server(ABC):
+class Removable(ABC):
+    """A server, or several, that a `with` block removes at its end."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Stop the server and remove its folder."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+Made = TypeVar("Made", bound=Removable)
+
+
+def make(server: Made, *steps: Callable[[], None]) -> Made:
+    """Make the steps that prepare and start a server, and return it. Remove it if a step fails."""
+    try:
+        for step in steps:
+            step()
+    except BaseException:
+        server.remove()
+        raise
+    return server
+
+
+class Server(Removable):
     """A private server. `start` after `kill` or `stop` uses the same port and the same data."""
 
     #: The signal for an orderly shutdown.
@@ -135,14 +165,6 @@ class Server(ABC):
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.remove)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
 
 
 def start_watchdog(pid: int, folder: Path) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dibs_conformance.servers.binaries import ServerBinary, find_redis, find_valkey
-from dibs_conformance.servers.processes import LOOPBACK, Server
+from dibs_conformance.servers.processes import LOOPBACK, Server, make
 
 #: Options without persistence. Tests that need persistence pass other options.
 IN_MEMORY = {"save": "", "appendonly": "no"}
@@ -99,12 +99,7 @@ def start_valkey(**options: str) -> RedisServer:
 def _start(found: ServerBinary, options: Mapping[str, str]) -> RedisServer:
     named = {name.replace("_", "-"): value for name, value in options.items()}
     server = RedisServer(found, {**IN_MEMORY, **named})
-    try:
-        server.start()
-    except BaseException:
-        server.remove()
-        raise
-    return server
+    return make(server, server.start)
 
 
 def _quote(value: str) -> str:
