@@ -58,6 +58,9 @@ PLANS = {
     "FROM leases WHERE q + 0 = 1 AND expires_at <= 1": "leases_expiry",
     "FROM live WHERE q = 1 AND id = 'a'": "live_pkey",
     f"FROM live WHERE q = 1 AND cancel_requested AND {LEASE}": "live_asked",
+    "FROM live WHERE q = 1 AND state <> 'h' AND (state = 'h' OR greatest(retries, stalls, timeouts) > 0)": (
+        "live_returned"
+    ),
     "FROM live WHERE q + 0 = 1 AND busy_key = 'k'": "live_keyed",
     f"FROM claims WHERE q = 1 AND {LEASE}": "claims_pkey",
     "FROM marks WHERE q = 1 AND priority < 9 ORDER BY q, priority DESC, n DESC LIMIT 1": "marks_newest",

@@ -174,7 +174,7 @@ $$;
 CREATE OR REPLACE FUNCTION active_runs(wanted integer, held uuid) RETURNS TABLE (id text, returned boolean) LANGUAGE sql STABLE AS $$
     SELECT DISTINCT j.id, j.returned
     FROM claims c, LATERAL (
-        SELECT l.id, l.retries + l.stalls + l.timeouts > 0 AS returned FROM live l
+        SELECT l.id, greatest(l.retries, l.stalls, l.timeouts) > 0 AS returned FROM live l
         WHERE l.q = c.q AND l.state = 'w' AND l.priority = c.priority
           AND (l.run_at, l.seq) >= (c.first_run_at, c.first_seq) AND (l.run_at, l.seq) <= (c.last_run_at, c.last_seq)
           AND l.fence IS NOT NULL AND l.lease = c.lease OFFSET 0) j

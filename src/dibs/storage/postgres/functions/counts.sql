@@ -26,7 +26,7 @@ BEGIN
                 'SELECT 1 FROM live WHERE q = %s AND state = ''w'' AND run_at > %s', q, now_ms))));
         END IF;
         IF retrying = beyond THEN
-            -- The planner knows the share of jobs with an error. It knows nothing of a sum.
+            -- The planner knows the share of jobs with an error. It knows nothing of an expression.
             retrying := least(waiting, greatest(beyond, guess(format(
                 'SELECT 1 FROM live WHERE q = %s AND state IN (''w'', ''k'') AND error IS NOT NULL', q))));
         END IF;
@@ -62,10 +62,11 @@ BEGIN
                 SELECT 1 FROM live l WHERE l.q + 0 = qu.q AND l.state = 'k' LIMIT most) x));
         END IF;
         scheduled := count_scheduled(qu, now_ms, most);
-        -- The condition of the index live_returned as it is there: only then does the count read no rows.
+        -- The condition of the index live_returned as it is there: only then does the count read no rows. Why not state IN
+        -- ('w', 'k'): a plan for an empty table would take the index live_line, and then read all waiting jobs.
         retrying := (SELECT count(*) FROM (
-            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state IN ('w', 'k')
-              AND (l.state = 'h' OR l.retries + l.stalls + l.timeouts > 0) LIMIT most + returned) x) - returned;
+            SELECT 1 FROM live l WHERE l.q = qu.q AND l.state <> 'h'
+              AND (l.state = 'h' OR greatest(l.retries, l.stalls, l.timeouts) > 0) LIMIT most + returned) x) - returned;
         handed_off := (SELECT count(*) FROM (
             SELECT 1 FROM live l WHERE l.q = qu.q AND l.state = 'h' LIMIT most) x);
         active := handed_off + in_line;

@@ -158,7 +158,7 @@ CREATE TABLE live (
 CREATE INDEX live_line ON live (q, state, priority DESC, run_at, seq) WHERE state IN ('w', 'k');
 -- The handed-off jobs, and the retrying ones with their later runs. One index for both, because each index costs every
 -- enqueue.
-CREATE INDEX live_returned ON live (q, state, id) WHERE state = 'h' OR retries + stalls + timeouts > 0;
+CREATE INDEX live_returned ON live (q, state, id) WHERE state = 'h' OR greatest(retries, stalls, timeouts) > 0;
 CREATE INDEX live_asked ON live (q, id) WHERE cancel_requested;
 CREATE INDEX live_blocked ON live (q, id) WHERE (next).seq IS NOT NULL;
 -- The jobs that each key holds back in the order of claims. Why (q + 0) in two of these indexes: see ended_expiry.
