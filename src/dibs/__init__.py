@@ -61,7 +61,7 @@ from dibs.model.results import Counts, PruneResult
 from dibs.model.retry import Exponential, Fixed, Immediate
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
-from dibs.version import VERSION as __version__  # noqa: N811 - the name that tools look for
+from dibs.version import VERSION as __version__  # noqa: F401, N811 - the name that tools look for
 
 if TYPE_CHECKING:
     from dibs.client.sync.app import BlockingDibs
@@ -186,7 +186,6 @@ __all__ = [
     "WorkReport",
     "WorkerInfo",
     "WorkerRun",
-    "__version__",
     "content_id",
     "current_job",
     "open_storage",
