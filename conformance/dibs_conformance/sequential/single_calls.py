@@ -64,6 +64,9 @@ class SingleCalls:
         name, verb, parts = self.calls.read(step, 0)
         if verb in ("holder", "result"):
             return await self.read(verb, parts[0].words[0])
+        if verb == "sleep":
+            await asyncio.sleep(parts[0].number(0) / 1000)
+            return ""
         [(args, named)] = self.calls.arguments(verb, parts)
         if verb == "enqueue":
             answer: Any = [await self.send(self.queue, one) for one in args[1]]
@@ -91,7 +94,10 @@ class SingleCalls:
                 f"{job.id}={job.data.payload.decode()} {self.range_of(job.first, job.revision)}"
                 for job in answer.jobs
             ]
-            return ", ".join(jobs) or "no job"
+            return "lost" if answer.lost else ", ".join(jobs) or "no job"
+        if verb == "exchange":
+            ended = ", ".join(one.status for one in answer.settled)
+            return f"{ended}, then {self.describe('claim', answer.claim)}"
         return ", ".join(one.status for one in answer) if verb == "settle" else ""
 
     def range_of(self, *revisions: int) -> str:
@@ -188,6 +194,12 @@ A claim obeys a pause, a full queue, and a cancel of the first job.
     each $id = a b c: enqueue $id
     set paused=yes; claim 1 -> no job; set paused=no max_active=1; cancel a; claim 5 -> b= 2-2
     claim 1 -> no job; complete b -> done; set max_active=none; claim 1 -> c= 3-3; complete c -> done
+A lease that has ended takes no job, alone and behind an end.
+    enqueue a; short = grant 20; sleep 40; claim 1 lease=short -> lost; claim 1 -> a= 1-1
+    grant 20; sleep 40; exchange complete a -> done, then lost
+A claim behind an end takes the job that waits, and no other.
+    enqueue a; claim 1; enqueue b; exchange complete a -> done, then b= 2-2
+    exchange complete b -> done, then no job
 """)
 #: This story reads outcomes. Those of the other queues are not kept, which has a fast path of its own.
 RESULTS: Final = read_histories("""
@@ -207,6 +219,26 @@ async def tokens_report_ends(calls: SingleCalls) -> None:
         await check_report(calls, id, since, result)
 
 
+async def results_reach_the_log(calls: SingleCalls) -> None:
+    """The log keeps the results of a queue that asks for them."""
+    await calls.play("set log_results=100")
+    for result in "12":
+        await calls.play("enqueue a", "claim 1", f"complete a result={result} -> done")
+    page = await calls.storage.events(calls.queue, limit=100)
+    calls.expect(
+        [b"1", b"2"], [event.result for _, event in page.events if event.id == "a"], "the results in the log"
+    )
+
+
+async def ends_make_room(calls: SingleCalls) -> None:
+    """The end of a run in a full queue ends a wait for work."""
+    await calls.play("set max_active=1", "enqueue a", "enqueue b", "claim 5 -> a= 1-1", "claim 5 -> no job")
+    since = (await calls.storage.wait([calls.queue], timeout=0)).since
+    await calls.play("complete a -> done")
+    wake = await calls.storage.wait([calls.queue], since=since, timeout=WAIT_SECONDS)
+    calls.expect(expected=True, found=wake.woken, what="a wait for the room of an ended run")
+
+
 async def check_report(calls: SingleCalls, id: str, since: Mapping[str, str], result: bytes) -> None:
     wake = await calls.storage.wait([calls.queue], for_="ids", ids=[id], since=since, timeout=WAIT_SECONDS)
     reported = wake.ended is None or id in wake.ended
@@ -220,31 +252,32 @@ async def check_report(calls: SingleCalls, id: str, since: Mapping[str, str], re
     calls.expect(expected=True, found=differs, what=f"a new token after the end of {id!r}")
 
 
+#: A story, as steps or as a function.
+Story = FixedHistory | Callable[[SingleCalls], Awaitable[None]]
+
+
 async def check_enqueues(storage: Storage) -> tuple[int, list[str]]:
-    return await _check(storage, ENQUEUES)
+    return await _check(storage, "enqueues", ENQUEUES)
 
 
 async def check_runs(storage: Storage) -> tuple[int, list[str]]:
-    checks, wrong = await _check(storage, RUNS)
-    more, also_wrong = await _check(storage, RESULTS, retention=KEPT)
+    checks, wrong = await _check(storage, "runs", (*RUNS, results_reach_the_log, ends_make_room))
+    more, also_wrong = await _check(storage, "results", RESULTS, retention=KEPT)
     return checks + more, wrong + also_wrong
 
 
 async def check_tokens(storage: Storage) -> tuple[int, list[str]]:
-    return await _check(storage, (tokens_report_ends,), retention=KEPT)
+    return await _check(storage, "tokens", (tokens_report_ends,), retention=KEPT)
 
 
 async def _check(
-    storage: Storage,
-    stories: Sequence[FixedHistory | Callable[[SingleCalls], Awaitable[None]]],
-    retention: OutcomeRetention = NOT_KEPT,
+    storage: Storage, name: str, stories: Sequence[Story], retention: OutcomeRetention = NOT_KEPT
 ) -> tuple[int, list[str]]:
-    """Run each story for each way to enqueue, in a queue of its own."""
+    """Run each story for each way to enqueue, in a queue of its own: an earlier outcome ends fast paths."""
     checks, wrong = 0, list[str]()
-    kept = "kept" if retention is KEPT else "ended"
     for way, send in ways_to_enqueue(storage).items():
         for number, story in enumerate(stories):
-            calls = SingleCalls(storage, way, send, HistoryCalls(f"{way}-{kept}-{len(stories)}-{number}"))
+            calls = SingleCalls(storage, way, send, HistoryCalls(f"{way}-{name}-{number}"))
             await storage.configure(calls.queue, SettingsPatch(retention=retention))
             try:
                 # Fast paths begin with the second job of a queue.

@@ -92,6 +92,31 @@ LUA_BUGS = {
         "local entries = call('LRANGE', due, 0, limit - 1)",
         "local entries = call('LRANGE', due, -limit, -1)",
     ),
+    "an ended lease takes a job": (
+        "include/single_claim",
+        "dropped ~= 0 or now >= expires_at",
+        "dropped ~= 0",
+    ),
+    "a claim behind an end takes nothing": (
+        "include/single_settle",
+        " or redis.call('EXISTS', prefix .. 'priorities') == 1 then",
+        " then",
+    ),
+    "an ended lease claims behind an end": (
+        "include/single_settle",
+        "return dropped == 0 and now < expires_at",
+        "return dropped == 0",
+    ),
+    "an end in a full queue wakes nobody": (
+        "include/single_settle",
+        " or max_active and max_active ~= '' or rate",
+        " or rate",
+    ),
+    "an end keeps its result from the log": (
+        "include/single_settle",
+        "    or log_results and log_results ~= '0' then",
+        "    then",
+    ),
     "two priorities are one": ("include/single_claim", "#priorities ~= 1", "#priorities == 0"),
     "any holder ends a run": ("include/single_settle", " or sub(text, 2, 9) ~= fence then", " then"),
     "an end loses the blocked job": (
