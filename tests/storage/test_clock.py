@@ -152,7 +152,7 @@ async def test_the_lead_is_reported_once(any_url: str, queue: str, caplog: pytes
 
     [message] = [record.getMessage() for record in caplog.records if record.name == "dibs.storage.clock"]
     assert "9 days, 23:59:" in message or "10 days, 0:00:" in message
-    assert "correct_the_clock" in message
+    assert "Correct the clock" in message
 
 
 async def test_a_right_clock_is_not_reported(any_url: str, queue: str) -> None:
