@@ -182,6 +182,6 @@ async def test_redis_serves_many_queues(redis_server: RedisServer) -> None:
     try:
         assert await serves_many_queues(locations) is True
         async with locations.open(locations.new(), "manual") as storage:
-            assert await check_serve(storage) == (5, [])
+            assert await check_serve(storage) == (4, [])
     finally:
         await locations.remove()

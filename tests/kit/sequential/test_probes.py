@@ -229,7 +229,9 @@ class Connection:
 class FalseTransactions(Wrapped):
     """A storage that claims transactions and writes outside of them."""
 
-    capabilities = Capabilities(cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True)
+    capabilities = Capabilities(
+        cross_queue=True, push_wakeups=True, manual_clock=True, transactions=True, limits=True
+    )
 
     def in_transaction(self, _: Connection) -> Storage:
         return self._storage
