@@ -169,12 +169,12 @@ def _unserved(facts: Facts) -> Iterator[Finding]:
             )
 
 
-#: Queues of which the errors are read.
+#: The check reads the errors of at most this many queues.
 MOST_FAILING: Final = 20
 
 
 async def check_runs(storage: Storage, facts: Facts) -> AsyncIterator[Finding]:
-    """Yield a finding for each queue of which a large part of the jobs is retried.
+    """Yield a finding for each queue whose retrying jobs are a large part of its jobs.
 
     It names the type of the error. The message is left out, because it may quote what the dashboard hides.
     """

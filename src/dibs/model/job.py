@@ -181,7 +181,7 @@ class Job(Struct, frozen=True, gc=False, kw_only=True, array_like=True):
 
     @property
     def is_retrying(self) -> bool:
-        """Whether the job waits after a run that failed: an error, a timeout or a stall brought it back."""
+        """True if the job waits and an earlier run ended in an error, a timeout or a stall."""
         return self.run is None and bool(self.retries or self.stalls or self.timeouts)
 
 

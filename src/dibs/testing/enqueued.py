@@ -125,9 +125,8 @@ def _search(
     if not isinstance(target, BlockingTask | BlockingQueue):
         return search(_build_criteria(target, **wanted))
     source, handle = target._source, target._storage_handle  # noqa: SLF001 - the async form, and its storage
-    return background_loop.run(
-        handle, "await assert_enqueued(...)", search(_build_criteria(source, **wanted))
-    )
+    name = "refute_enqueued" if search is _find_none_or_fail else "assert_enqueued"
+    return background_loop.run(handle, f"await {name}(...)", search(_build_criteria(source, **wanted)))
 
 
 @frozen

@@ -21,7 +21,7 @@ _OPTIONS: Final = ("sentinel_username", "sentinel_password")
 
 
 class SentinelAddress:
-    """The Sentinels of a URL, and the settings of connections, each of which asks them for the primary.
+    """The Sentinels of a URL. Each connection that `settings` makes asks them for the primary.
 
     Raise UnknownOption for a URL without a service, and redis-py's TypeError or ValueError for a bad option.
     """
