@@ -110,8 +110,10 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     id: str = ""
     #: The answer. A claim has "taken" for each job, then "short" if it took fewer than its limit, or "lost".
     status: str = UNKNOWN
-    #: The storage's time in the answer, in ms.
+    #: The storage's time in the answer, in ms. Of a claim: the time by which a job is due.
     now: int = 0
+    #: Of a claimed job: the time at which its run began, if that is later than `now`; else 0.
+    claimed_at: int = 0
 
     # -- the request
     how: str = ""
@@ -166,6 +168,11 @@ class RecordedStep(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     def __post_init__(self) -> None:
         if self.ended is None and self.status != UNKNOWN:
             raise ValueError(f"{self.op} has the status {self.status!r} but no `ended` time")
+
+    @property
+    def run_began(self) -> int:
+        """The storage's time at which the run of a claimed job began, in ms."""
+        return self.claimed_at or self.now
 
     @property
     def unknown(self) -> bool:

@@ -111,7 +111,10 @@ def activate_claimed_jobs(
         check_skipped(world, part, queue, claim_order(job, job.seq))
         if not part.settings_change and not is_admitted(queue, current, now):
             raise Mismatch(f"claimed {job.id!r}, which the limits of the queue did not admit")
-        actual = activate(queue, current, lease, holder, now)
+        began = now if job.run is None else job.run.claimed_at
+        if began < now or began not in (now, *part.times):
+            raise Mismatch(f"the run of {job.id!r} began at {began}; the claim answered now={now}")
+        actual = activate(queue, current, lease, holder, began)
         match(world.numbering, (queue.name, job.id), actual, job, f"claimed {job.id!r}")
     if not full:
         check_skipped(world, part, queue, None)
@@ -229,6 +232,7 @@ def job_fields(claim: Fields, job: Job, now: int) -> Fields:
         "id": job.id,
         "status": "taken",
         "now": now,
+        "claimed_at": run.claimed_at if run and run.claimed_at != now else 0,
         "fence": run.fence if run else 0,
         "first": job.first,
         "revision": job.revision,

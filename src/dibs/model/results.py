@@ -54,7 +54,7 @@ class ClaimResult(Struct, frozen=True, gc=False, kw_only=True):
 
     #: The claimed jobs, each with its `run`, in the order of claims.
     jobs: tuple[Job, ...] = ()
-    #: The time of the storage, in ms since the epoch.
+    #: The time of the storage by which a job was due, in ms since the epoch. No run begins before it.
     now: int
     #: The earliest time later than `now` at which a claim may take more jobs, because a scheduled job
     #: falls due or a rate allows a start; None if time alone changes nothing, or the queue is paused.

@@ -107,7 +107,7 @@ class RateRule(HistoryRule):
     ) -> Iterator[Violation]:
         """Yield claims that a rate forbids. Starts before the rate certainly had its value do not count."""
         stretch = Stretch()
-        for claim in sorted(claims, key=lambda claim: (claim.now, ended(claim))):
+        for claim in sorted(claims, key=lambda claim: (claim.run_began, ended(claim))):
             text = timeline.certain(setting, *stretch.interval_with(claim))
             if text in (None, "null"):
                 stretch = Stretch()
@@ -135,10 +135,10 @@ class Stretch:
         return min(step.began for step in steps), max(ended(step) for step in steps)
 
     def allows(self, rate: StartRate, claim: RecordedStep) -> bool:
-        return self.clock <= claim.now * 1000 + (rate.burst - 1) * interval_of(rate)
+        return self.clock <= claim.run_began * 1000 + (rate.burst - 1) * interval_of(rate)
 
     def add(self, rate: StartRate, claim: RecordedStep) -> None:
-        self.clock = max(self.clock, claim.now * 1000) + interval_of(rate)
+        self.clock = max(self.clock, claim.run_began * 1000) + interval_of(rate)
         self.claims.append(claim)
 
 

@@ -24,10 +24,10 @@ class FencesRule(HistoryRule):
             yield from self._check_distinct(id_steps)
             yield from self._check_growth(id_steps)
             for claim in id_steps.claims:
-                if claim.fence < claim.now * 1000:
+                if claim.fence < claim.run_began * 1000:
                     yield self.violation(
                         id_steps.key,
-                        f"fence {claim.fence} is below the storage's time, {claim.now} ms",
+                        f"fence {claim.fence} is below the storage's time, {claim.run_began} ms",
                         claim,
                     )
 
@@ -63,8 +63,8 @@ class OneActiveRule(HistoryRule):
     def _check_times(self, id_steps: IdSteps, a: RecordedRun, b: RecordedRun) -> Iterator[Violation]:
         """Compare the storage's own times, where an answer contains them."""
         dated = [step for _, step in a.closing_steps if step.now and closed_as(step)]
-        if b.claim.now and dated and b.claim.now < min(step.now for step in dated):
-            why = f"fence {b.fence} was given at {b.claim.now}; {a.fence} was closed at {dated[0].now}"
+        if b.claim.now and dated and b.claim.run_began < min(step.now for step in dated):
+            why = f"fence {b.fence} was given at {b.claim.run_began}; {a.fence} was closed at {dated[0].now}"
             yield self.violation(id_steps.key, why, a.claim, dated[0], b.claim)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Job
-from dibs.model.requests import QueueStep, Release, SettingsPatch, Settlement
+from dibs.model.job import Job, JobData
+from dibs.model.requests import EnqueueRequest, NewJob, QueueStep, Release, SettingsPatch, Settlement
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, leased
 
@@ -109,3 +109,24 @@ async def test_a_claim_whose_lease_expires_while_it_looks_is_lost(
         assert () == tuple(answer.jobs)
         (counts,) = (await storage.counts(["q"], now=1020)).values()
         assert 1 == counts.waiting
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_active": 2}, {"per_key": 1}])
+async def test_a_claim_leaves_no_job_that_was_due_at_its_now(
+    opening: Callable[..., PostgresStorage], connect: Connect, settings: dict[str, int]
+) -> None:
+    """A job of a higher priority falls due while the claim looks."""
+    async with opening(clock="manual") as storage:
+        lease = (await storage.grant(["q"], 1000, "test", now=1000)).lease
+        later = EnqueueRequest(job=NewJob(id="b", data=JobData(payload=b"1", priority=1), delay=10))
+        await storage.enqueue("q", [asked("a"), later], now=1000)
+        await storage.configure("q", SettingsPatch(**settings, log_level="all"), now=1000)
+        connection = await connect()
+        await connection.execute(LATER_STEP)
+        await connection.commit()
+
+        answer = await storage.claim("q", lease, 10, now=1000)
+
+        assert ["a"] == [job.id for job in answer.jobs]
+        assert [1020] == [job.run.claimed_at for job in answer.jobs if job.run is not None]
+        assert (1000, 1010) == (answer.now, answer.next_due)

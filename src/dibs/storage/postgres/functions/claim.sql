@@ -6,11 +6,11 @@
 -- expired or dropped; then no job is claimed. A queue with the limit 0 gets the time only. One statement starts the
 -- jobs of all queues without limits. Queues with limits and paused queues are left to
 -- claim_limited(). The row of the lease is locked FOR KEY SHARE, so that reap() and drop_lease(), which lock it FOR
--- UPDATE, run before or after this claim. `looked` is the time by which a job is due. The time of the runs is read
--- again while their rows are locked: a claim that read it before could give a job whose run ended since a `claimed_at`
--- before that end. Each row of jobs has its claimed_at as `now_ms`. drop_lease() and reap() read the time again in the
--- same way. The bounds in `claims` are a little too wide: a row that another transaction moved may come back out of
--- order.
+-- UPDATE, run before or after this claim. `looked` is the time by which a job is due, and the answer has it as now: a
+-- job that falls due during the claim may have been passed. The time of the runs is read again while their rows are
+-- locked: a claim that read it before could give a job whose run ended since a `claimed_at` before that end. Each row of
+-- jobs has its claimed_at as `now_ms`. drop_lease() and reap() read the time again in the same way. The bounds in
+-- `claims` are a little too wide: a row that another transaction moved may come back out of order.
 CREATE OR REPLACE FUNCTION claim(names text[], limits integer[], under uuid, manual bigint) RETURNS TABLE (
     step integer, lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint,
     fences bigint[], spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[],
@@ -117,7 +117,7 @@ BEGIN
         ELSE
             step := i;
             lost := false;
-            now_ms := at;
+            now_ms := looked;
             next_due := dues[i];
             holder := CASE WHEN qs[i] IS NOT NULL THEN named END;
             RETURN NEXT;

@@ -18,7 +18,8 @@
 -- claim_limited(queue, lease, most, now) -> the rows of claim() for a queue that is paused, has max_active, limits by
 -- key or rate, or jobs that such limits hold back. One such claim runs at a time. A concurrent settle can only lower
 -- the counts of runs. The time is read again under the lock, so that the starts of two claims have the order of their
--- times. The last row has the number of jobs that the claim held back, at most 10,000 a call.
+-- times. `looked` is the time by which jobs are due, and `moment` the time of runs, as in claim(). The last row has the
+-- number of jobs that the claim held back, at most 10,000 a call.
 CREATE OR REPLACE FUNCTION claim_limited(queue text, under uuid, most integer, manual bigint) RETURNS TABLE (
     lost boolean, now_ms bigint, next_due bigint, holder text, held_back bigint, priority smallint, fences bigint[],
     spots text[], ids text[], payloads bytea[], starts bigint[], enqueues bigint[], seqs bigint[], tries integer[],
@@ -31,6 +32,7 @@ DECLARE
     room bigint;
     started integer := 0;
     ends bigint;
+    looked bigint;
     moment bigint;
     put_away bigint := 0;
     i integer;
@@ -46,7 +48,8 @@ DECLARE
     names text[];
 BEGIN
     SELECT * INTO qu FROM queues WHERE name = queue FOR NO KEY UPDATE;
-    now_ms := tick(manual);
+    looked := tick(manual);
+    now_ms := looked;
     SELECT l.holder, l.expires_at INTO holder, ends FROM leases l
     WHERE lease = under AND q = qu.q AND expires_at > now_ms AND NOT dropped FOR KEY SHARE;
     lost := NOT FOUND;
@@ -60,10 +63,10 @@ BEGIN
     IF qu.max_active IS NOT NULL THEN
         PERFORM prune_claims(qu.q, NULL);
     END IF;
-    room := least(most, claim_room(qu, now_ms));
+    room := least(most, claim_room(qu, looked));
     keyed := qu.per_key IS NOT NULL OR (qu.key_rate).starts IS NOT NULL;
     IF keyed THEN
-        PERFORM reopen_freed(qu, now_ms);
+        PERFORM reopen_freed(qu, looked);
     ELSIF qu.has_held_back THEN
         PERFORM bring_all(qu, most + 1000);
     END IF;
@@ -71,12 +74,12 @@ BEGIN
     w := next_line(qu.q, 32767);
     WHILE w.priority IS NOT NULL AND room > 0 LOOP
         IF keyed THEN
-            step := pick_admitted(qu, now_ms, w.priority, room, size, shut, coalesce(at, w.run_at), coalesce(after, w.seq - 1));
+            step := pick_admitted(qu, looked, w.priority, room, size, shut, coalesce(at, w.run_at), coalesce(after, w.seq - 1));
             SELECT l.picked, l.keys INTO picked, keys FROM lock_unchanged(step.picked, step.keys) l;
         ELSE
             picked := ARRAY(
                 SELECT ctid FROM live
-                WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at <= now_ms
+                WHERE q = qu.q AND state = 'w' AND priority = w.priority AND run_at <= looked
                   AND (run_at, seq) >= (w.run_at, w.seq) AND fence IS NULL
                 ORDER BY run_at, seq LIMIT room FOR UPDATE SKIP LOCKED);
         END IF;
@@ -92,7 +95,6 @@ BEGIN
                 RETURN NEXT;
                 RETURN;
             END IF;
-            now_ms := moment;
             INSERT INTO claims
             SELECT qu.q, under, nextval('numbers'), w.priority, min(run_at), min(seq), max(run_at), max(seq)
             FROM live WHERE ctid = ANY (picked);
@@ -107,22 +109,22 @@ BEGIN
                 WITH taken AS (
                     UPDATE live l SET
                         state = 'w', lease = under, fence = nextval('numbers'), holder = claim_limited.holder,
-                        claimed_at = claim_limited.now_ms, attempts = attempts + 1, busy_key = key
+                        claimed_at = moment, attempts = attempts + 1, busy_key = key
                     WHERE ctid = ANY (picked[i:i + 99])
                     RETURNING {started}
                 )
-                SELECT NULL::boolean, claim_limited.now_ms, NULL::bigint, NULL::text, NULL::bigint, {arrays}
+                SELECT NULL::boolean, moment, NULL::bigint, NULL::text, NULL::bigint, {arrays}
                 FROM (SELECT * FROM taken ORDER BY taken.run_at, taken.seq) t GROUP BY t.priority;
             END LOOP;
             IF qu.log_level = 'all' THEN
-                PERFORM append_log(qu, now_ms, notes_of(qu, 'claimed', names, now_ms));
+                PERFORM append_log(qu, moment, notes_of(qu, 'claimed', names, moment));
             END IF;
             room := room - cardinality(picked);
             started := started + cardinality(picked);
         END IF;
         IF keyed THEN
             IF (qu.key_rate).starts IS NOT NULL THEN
-                PERFORM charge(qu.q, qu.key_rate, now_ms, keys);
+                PERFORM charge(qu.q, qu.key_rate, moment, keys);
             END IF;
             -- If an admitted job was locked, its key is not closed, so none is held back.
             IF put_away < 10000 AND cardinality(picked) = cardinality(step.picked) THEN
@@ -130,7 +132,7 @@ BEGIN
             ELSE
                 shut := (shut || step.passed_keys)[:100];
             END IF;
-            PERFORM reopen(qu, now_ms, array_remove(keys || step.passed_keys, NULL));
+            PERFORM reopen(qu, looked, array_remove(keys || step.passed_keys, NULL));
             at := step.at;
             after := step.after;
             IF step.seen = size THEN
@@ -144,9 +146,9 @@ BEGIN
         w := next_line(qu.q, w.priority);
     END LOOP;
     IF started > 0 AND (qu.rate).starts IS NOT NULL THEN
-        PERFORM charge(qu.q, qu.rate, now_ms, array_fill(''::text, ARRAY[started]));
+        PERFORM charge(qu.q, qu.rate, moment, array_fill(''::text, ARRAY[started]));
     END IF;
-    next_due := (limited_ahead(qu, now_ms, false)).next_due;
+    next_due := (limited_ahead(qu, looked, false)).next_due;
     held_back := put_away;
     RETURN NEXT;
 END $$;
