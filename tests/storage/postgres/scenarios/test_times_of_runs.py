@@ -111,16 +111,17 @@ async def test_a_claim_whose_lease_expires_while_it_looks_is_lost(
         assert 1 == counts.waiting
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_active": 2}, {"per_key": 1}])
+@pytest.mark.parametrize("limits", [SettingsPatch(), SettingsPatch(max_active=2), SettingsPatch(per_key=1)])
 async def test_a_claim_leaves_no_job_that_was_due_at_its_now(
-    opening: Callable[..., PostgresStorage], connect: Connect, settings: dict[str, int]
+    opening: Callable[..., PostgresStorage], connect: Connect, limits: SettingsPatch
 ) -> None:
     """A job of a higher priority falls due while the claim looks."""
     async with opening(clock="manual") as storage:
         lease = (await storage.grant(["q"], 1000, "test", now=1000)).lease
         later = EnqueueRequest(job=NewJob(id="b", data=JobData(payload=b"1", priority=1), delay=10))
         await storage.enqueue("q", [asked("a"), later], now=1000)
-        await storage.configure("q", SettingsPatch(**settings, log_level="all"), now=1000)
+        await storage.configure("q", SettingsPatch(log_level="all"), now=1000)
+        await storage.configure("q", limits, now=1000)
         connection = await connect()
         await connection.execute(LATER_STEP)
         await connection.commit()
