@@ -10,6 +10,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from attrs import define
@@ -96,8 +97,15 @@ class LoopRunner:
             self._loop.close()
 
 
+class Interrupted(KeyboardInterrupt):
+    """Raised in the main thread by the watchdog. An event loop ends on a KeyboardInterrupt only."""
+
+
 class Watchdog:
     """A thread that interrupts the main thread when a call blocks it for too long, as `time.sleep` does."""
+
+    #: Not SIGINT: a job in the background of a shell ignores it, and asyncio.Runner replaces its handler.
+    SIGNAL: Final = signal.SIGURG
 
     def __init__(self) -> None:
         self._deadline, self._limit = inf, 0.0
@@ -110,20 +118,19 @@ class Watchdog:
 
         Outside the main thread, which signals cannot interrupt, do nothing.
         """
-        if threading.current_thread() is not threading.main_thread() or not can_interrupt():
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
         if self._thread is None:
+            signal.signal(self.SIGNAL, self._interrupt)
             self._thread = threading.Thread(target=self._watch, name="kit-watchdog", daemon=True)
             self._thread.start()
         self._limit, self._deadline = limit, time.monotonic() + limit + 1.0
         try:
             yield
-        except KeyboardInterrupt:
-            found, self._found = self._found, None
-            if found is None:
-                raise
-            raise found from None
+        except Interrupted:
+            assert self._found is not None  # noqa: S101
+            raise self._found from None
         finally:
             self._deadline = inf
 
@@ -135,12 +142,10 @@ class Watchdog:
                 main = threading.main_thread().ident
                 self._found = StorageFailed(hang_failure(thread_frames(main), self._limit))
                 with suppress(ProcessLookupError):
-                    signal.pthread_kill(main or 0, signal.SIGINT)
+                    signal.pthread_kill(main or 0, self.SIGNAL)
 
-
-def can_interrupt() -> bool:
-    """Return whether SIGINT raises KeyboardInterrupt, as Python sets it."""
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        raise Interrupted
 
 
 WATCHDOG: Final = Watchdog()

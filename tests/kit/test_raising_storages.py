@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Final
 
 import pytest
@@ -55,6 +56,15 @@ def test_l0_reports_a_verb_with_its_history(misdeed: str) -> None:
 
     assert_reported(level, "claim(", misdeed)
     assert any(line.startswith("enqueue(") for line in level.failures[0].story)
+
+
+def test_a_background_job_of_a_shell_ends_a_call_that_blocks() -> None:
+    """Such a job ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert_reported(run("L0", OpenRaising("claim", "hangs in a block")), "claim(", "hangs in a block")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("verb", ["open", "close", "get"])

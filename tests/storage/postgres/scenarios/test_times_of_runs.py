@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dibs.model.job import Job, JobData
-from dibs.model.requests import EnqueueRequest, NewJob, QueueStep, Release, SettingsPatch, Settlement
+from dibs.model.job import Job, JobData, NewJob
+from dibs.model.requests import EnqueueRequest, QueueStep, Release, SettingsPatch, Settlement
 from dibs.storage.postgres import PostgresStorage
 from tests.storage.postgres.jobs import asked, claimed, leased
 
