@@ -25,7 +25,10 @@ def database(postgres_server: PostgresServer) -> str:
     return f"{postgres_server.url.rpartition('/')[0]}/{name}"
 
 
-@pytest.mark.parametrize("title", [block.title for block in PAGE.files])
+PROGRAMS = ["orders.py", "plain.py", "busy.py", "retry.py"]
+
+
+@pytest.mark.parametrize("title", PROGRAMS)
 def test_a_program_prints_its_output(title: str, database: str, tmp_path: Path) -> None:
     PAGE.save(tmp_path)
     (program,) = (block for block in PAGE.files if block.title == title)
@@ -46,5 +49,17 @@ def test_a_program_prints_its_output(title: str, database: str, tmp_path: Path) 
     assert shown == done.stdout.splitlines()
 
 
-def test_the_page_has_four_programs() -> None:
-    assert ["orders.py", "plain.py", "busy.py", "retry.py"] == [block.title for block in PAGE.files]
+def test_the_tests_on_the_page_pass(database: str, tmp_path: Path) -> None:
+    assert [*PROGRAMS, "shipping.py", "tests/test_shipping.py"] == PAGE.save(tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\npythonpath = .\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        env={**os.environ, "DIBS_URL": database},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3000,
+    )
+
+    assert 0 == done.returncode, done.stdout
