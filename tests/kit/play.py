@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from dibs.storage.capabilities import Capabilities
@@ -10,9 +13,12 @@ from dibs_conformance.levels import LEVELS
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.call_text import CallRecorder
-from dibs_conformance.sequential.examples import run_examples, run_walkthrough
+from dibs_conformance.sequential.examples import run_examples, run_until_failure, run_walkthrough
+from dibs_conformance.sequential.scripts import play_history
 from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.sequential.walkthrough import is_compared
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
+from dibs_conformance.verbs import Lockstep
 
 
 def play(
@@ -28,6 +34,26 @@ def play(
 
     `session.examples` is their number.
     """
+    with open_session(target, durable=durable) as session:
+        failure = run_walkthrough(session) if walkthrough else None
+        failure = failure or run_examples(
+            session, first_seed=seed, examples=examples, budget=60, steps=50, shrink=shrink
+        )
+        return failure, session
+
+
+def play_fixed(
+    history: Callable[[Lockstep], None], target: str | OpenStorage = "memory:"
+) -> LawFailure | None:
+    """Run one fixed history of the walkthrough."""
+    with open_session(target) as session:
+        return run_until_failure(
+            session, lambda: play_history(session, history, compare_each=is_compared(history))
+        )
+
+
+@contextmanager
+def open_session(target: str | OpenStorage, *, durable: bool = False) -> Iterator[ExampleSession]:
     runner = LoopRunner()
     locations = Locations(target)
     session = ExampleSession(
@@ -41,11 +67,7 @@ def play(
         handles=True,
     )
     try:
-        failure = run_walkthrough(session) if walkthrough else None
-        failure = failure or run_examples(
-            session, first_seed=seed, examples=examples, budget=60, steps=50, shrink=shrink
-        )
-        return failure, session
+        yield session
     finally:
         session.locations.remove_all()
         runner.close()

@@ -22,10 +22,11 @@ from dibs_conformance.sequential.bad_calls import verbs
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.target import Locations
 
-NAME: Final = "time goes on and never steps back"
-SECTION: Final = "1, Time"
-SENTENCE: Final = (
-    "The time of a storage follows one clock and never steps back, on any handle; a client cannot set it."
+#: The name, the section and the sentence of the law.
+LAW: Final = (
+    "time goes on and never steps back",
+    "1, Time",
+    "The time of a storage follows one clock and never steps back, on any handle; a client cannot set it.",
 )
 #: Steps of the clock of this process, in ms from its right time.
 SHIFTS: Final = (0, 0, SHIFT, 0, -500, -SHIFT, 0)

@@ -170,6 +170,7 @@ def count_further(lockstep: Lockstep) -> None:
     for at, count in enumerate(HIGH_COUNTS):
         import_job(lockstep, str(at), count)
     player = Player(lockstep)
+    player.play("queues")
     causes = [f"retry last cause={cause}" for cause in ("error", "timeout", "stall")]
     player.play("grant")
     for step in (*causes, *causes, "release last"):

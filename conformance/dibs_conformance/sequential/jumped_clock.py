@@ -18,9 +18,12 @@ from dibs.model.requests import EnqueueRequest
 from dibs.storage.protocol import Storage
 from dibs_conformance.target import Locations
 
-NAME: Final = "time goes on after a clock was ahead"
-SECTION: Final = "1, Time"
-SENTENCE: Final = "If the clock is set back, time goes on from the highest time that was seen."
+#: The name, the section and the sentence of the law.
+LAW: Final = (
+    "time goes on after a clock was ahead",
+    "1, Time",
+    "If the clock is set back, time goes on from the highest time that was seen.",
+)
 #: The number of ms by which the clock was ahead.
 AHEAD: Final = 3_600_000
 #: Time to live in ms of the lease that the test watches. It expires unless the time stands still.

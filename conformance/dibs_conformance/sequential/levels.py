@@ -17,7 +17,7 @@ from dibs_conformance.report.findings import law_report
 from dibs_conformance.sequential import clock_steps, jumped_clock
 from dibs_conformance.sequential.examples import run_examples, run_walkthrough
 from dibs_conformance.sequential.handles import find_reason_to_skip
-from dibs_conformance.sequential.probes import PROBES, Probe
+from dibs_conformance.sequential.probes import PROBES, Probe, ProbeResult
 from dibs_conformance.sequential.restarts import offers_compaction
 from dibs_conformance.sequential.session import ExampleSession
 from dibs_conformance.target import LevelPlan, Locations
@@ -125,28 +125,27 @@ class SequentialRun:
         )
 
     def _run_probe(self, probe: Probe) -> LawReport:
-        met, wrong = self._runner.run(run_probe(self._plan.locations, probe), LIMITS.test)
-        self._failures += [LawFailure(law=probe.name, why=text) for text in wrong]
-        return law_report(probe.name, probe.section, probe.sentence, met, broken=bool(wrong))
+        checked = self._runner.run(run_probe(self._plan.locations, probe), LIMITS.test)
+        return self._report((probe.name, probe.section, probe.sentence), checked)
 
     def _check_clock_steps(self, handles: int) -> LawReport:
         checking = clock_steps.check_clock_steps(self._plan.locations, handles=handles)
-        met, wrong = self._runner.run(checking, LIMITS.test)
-        self._failures += [LawFailure(law=clock_steps.NAME, why=text) for text in wrong]
-        law = (clock_steps.NAME, clock_steps.SECTION, clock_steps.SENTENCE)
-        return law_report(*law, met, broken=bool(wrong))
+        return self._report(clock_steps.LAW, self._runner.run(checking, LIMITS.test))
 
     def _check_jumped_clock(self) -> list[LawReport]:
         checking = jumped_clock.check_jumped_clock(self._plan.locations, durable=self._plan.claims.durable)
         checked = self._runner.run(checking, LIMITS.test)
         if checked is None:
             why = "a second opening of a location has a time of its own"
-            self._spared.append(SkippedTest(name=jumped_clock.NAME, why=why))
+            self._spared.append(SkippedTest(name=jumped_clock.LAW[0], why=why))
             return []
+        return [self._report(jumped_clock.LAW, checked)]
+
+    def _report(self, law: tuple[str, str, str], checked: ProbeResult) -> LawReport:
+        """Return the row of a law, its name, section and sentence, and keep its wrong results."""
         met, wrong = checked
-        self._failures += [LawFailure(law=jumped_clock.NAME, why=text) for text in wrong]
-        law = (jumped_clock.NAME, jumped_clock.SECTION, jumped_clock.SENTENCE)
-        return [law_report(*law, met, broken=bool(wrong))]
+        self._failures += [LawFailure(law=law[0], why=text) for text in wrong]
+        return law_report(*law, met, broken=bool(wrong))
 
     def _verb_reports(self) -> Iterator[LawReport]:
         """Yield a row for each verb: how often its result and the state after it were compared."""

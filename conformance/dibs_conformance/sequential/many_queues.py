@@ -1,4 +1,4 @@
-"""Probes of the capability `many_queues`: requests for several queues."""
+"""The probe of the capability `many_queues`: requests for several queues."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, QueueStep, SettingsPatch, Settlement
+from dibs.model.requests import Complete, EnqueueRequest, QueueStep, Settlement
 from dibs.model.results import ClaimResult
 from dibs.storage.abilities import ManyQueues
 from dibs.storage.protocol import BlockingClaims, Storage
 from dibs_conformance.target import Locations
 
-NOW: Final = 1_767_225_600_000
 TTL: Final = 60_000
-#: The most steps of a `serve`, and the number of jobs of one step that is more than one script should claim.
-MOST_STEPS: Final = 1000
-WIDE: Final = 1_500
 #: Seconds that a blocking claim waits in a probe, and seconds for which it must wait without a change.
 BLOCKING_SECONDS: Final = 20.0
 QUIET_SECONDS: Final = 0.2
@@ -29,84 +25,6 @@ QUEUES: Final = ("q", "r", "s", "t:{u}")
 
 class ServingStorage(Storage, ManyQueues, BlockingClaims, Protocol):
     """A storage with the capabilities `many_queues` and `blocking_claim`."""
-
-
-async def check_serve(storage: Storage) -> tuple[int, list[str]]:
-    """Serve several queues: a step without a claim, and steps that must not touch each other."""
-    serving = cast("ServingStorage", storage)
-    checks = (claims_by_limit, separates_queues, serves_many, serves_wide_steps)
-    wrong = [text for check in checks for text in await check(serving)]
-    return len(checks), wrong
-
-
-async def claims_by_limit(storage: ServingStorage) -> list[str]:
-    """Serve with the limit 0, also under an unknown lease, and then with the limit 1."""
-    lease = await grant(storage, "limit")
-    await enqueue(storage, "limit", "a", "b")
-    claims = [
-        (await storage.serve([QueueStep("limit", limit=limit)], named, now=NOW))[0].claim
-        for limit, named in ((0, lease), (0, "unknown"), (1, lease))
-    ]
-    expected = [ClaimResult(now=NOW), ClaimResult(now=NOW)]
-    wrong = [] if claims[:2] == expected else [f"serve with the limit 0 returned the claims {claims[:2]}"]
-    return wrong if ids_of(claims[2]) == ["a"] else [*wrong, "serve with the limit 1 did not claim 1 job"]
-
-
-async def separates_queues(storage: ServingStorage) -> list[str]:
-    """Serve a paused queue, a queue with a dropped lease, one with a full `max_active`, and a free one."""
-    queues = ("paused", "dropped", "full", "free")
-    lease = await grant(storage, *queues)
-    for queue in queues:
-        await enqueue(storage, queue, "a", "b")
-    await storage.configure("paused", SettingsPatch(paused=True), now=NOW)
-    await storage.configure("full", SettingsPatch(max_active=1), now=NOW)
-    await storage.drop(["dropped"], lease, 1, now=NOW)
-    found = await storage.serve([QueueStep(queue, limit=5) for queue in queues], lease, now=NOW)
-    answers = {
-        queue: (ids_of(step.claim), step.claim.lost) for queue, step in zip(queues, found, strict=True)
-    }
-    expected = {
-        "paused": ([], False),
-        "dropped": ([], True),
-        "full": (["a"], False),
-        "free": (["a", "b"], False),
-    }
-    return [] if answers == expected else [f"serve returned {answers}; expected {expected}"]
-
-
-async def serves_many(storage: ServingStorage) -> list[str]:
-    """Serve 1,000 queues: a few have a job, a few have a run to settle, and most are empty."""
-    queues = [f"many {number}" for number in range(MOST_STEPS)]
-    lease = await grant(storage, *queues)
-    runs = {queue: await enqueue_and_claim(storage, queue, lease) for queue in queues[::250]}
-    for queue in queues[100::300]:
-        await enqueue(storage, queue, "b")
-    steps = [QueueStep(queue, runs.get(queue, ()), 2) for queue in queues]
-    found = dict(zip(queues, await storage.serve(steps, lease, now=NOW), strict=True))
-    claimed = [queue for queue in queues if ids_of(found[queue].claim) == ["b"]]
-    settled = [queue for queue in queues if [one.status for one in found[queue].settled] == ["done"]]
-    wrong = [] if claimed == queues[100::300] else [f"serve of 1,000 queues claimed in {claimed}"]
-    return wrong if settled == list(runs) else [*wrong, f"serve of 1,000 queues settled in {settled}"]
-
-
-async def serves_wide_steps(storage: ServingStorage) -> list[str]:
-    """Claim and settle more jobs than one script of a storage should, in each of two queues."""
-    queues = ("wide", "wider")
-    lease = await grant(storage, *queues)
-    for queue in queues:
-        for first in range(0, WIDE, MOST_STEPS):
-            await enqueue(storage, queue, *map(str, range(first, min(first + MOST_STEPS, WIDE))))
-    found = await storage.serve([QueueStep(queue, limit=WIDE) for queue in queues], lease, now=NOW)
-    ends = [QueueStep(queue, ends_of(step.claim)) for queue, step in zip(queues, found, strict=True)]
-    done = await storage.serve(ends, lease, now=NOW)
-    claimed = [len(step.claim.jobs) for step in found]
-    settled = [sum(one.status == "done" for one in step.settled) for step in done]
-    if claimed == settled == [WIDE, WIDE]:
-        return []
-    return [f"serve claimed {claimed} and settled {settled} jobs; expected {WIDE} in each of two queues"]
-
-
-# -- the probe of the capability ---------------------------------------------------------------------
 
 
 async def serves_many_queues(locations: Locations) -> bool:
@@ -213,23 +131,6 @@ def start_claim(
     storage: ServingStorage, lease: str, claim_id: str, limit: int = 1
 ) -> asyncio.Task[Mapping[str, ClaimResult]]:
     return asyncio.create_task(claim_any(storage, lease, claim_id, limit))
-
-
-# -- helpers -----------------------------------------------------------------------------------------
-
-
-async def grant(storage: Storage, *queues: str) -> str:
-    return (await storage.grant(queues, TTL, "kit", now=NOW)).lease
-
-
-async def enqueue(storage: Storage, queue: str, *ids: str) -> None:
-    await storage.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ids], now=NOW)
-
-
-async def enqueue_and_claim(storage: Storage, queue: str, lease: str) -> list[Settlement]:
-    """Start a run of the job `a`, and return the settlement that completes it."""
-    await enqueue(storage, queue, "a")
-    return ends_of(await storage.claim(queue, lease, 1, now=NOW))
 
 
 def ids_of(claim: ClaimResult) -> list[str]:

@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from attrs import frozen
 
-from dibs.model.job import Error, JobData, NewJob, OutcomeRetention, Slot
+from dibs.model.job import Error, NewJob, Slot
 from dibs.model.requests import (
     Cancelled,
     Complete,
     EnqueueRequest,
     Fail,
-    JobPatch,
     Release,
     SettingsPatch,
     SettleAction,
@@ -33,14 +32,9 @@ from dibs_conformance.sequential.limit_probes import (
     check_many_jobs_of_full_keys,
     check_waits_under_limits,
 )
-from dibs_conformance.sequential.log_pages import check_log_pages
-from dibs_conformance.sequential.many_entries import check_default_limits, check_long_log
-from dibs_conformance.sequential.many_queues import check_serve
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.progress_waits import check_progress_waits
-from dibs_conformance.sequential.queue_names import check_queue_names
 from dibs_conformance.sequential.state_machine import START
-from dibs_conformance.sequential.subclasses import check_subclasses
 from dibs_conformance.sequential.waits import check_idle_waits
 
 #: The number of checks that a probe made, and a description of each wrong result.
@@ -102,21 +96,6 @@ async def bounded_log(storage: Storage) -> ProbeResult:
     return 1, wrong
 
 
-async def replaced_retention(storage: Storage) -> ProbeResult:
-    """Set one field of the retention of a job and of a queue: the other fields must not be merged in."""
-    kept, patch = OutcomeRetention(completed=5_000, failed=77), OutcomeRetention(failed=10)
-    await storage.enqueue("q", [EnqueueRequest(job=NewJob(id="a", data=JobData(retention=kept)))], now=START)
-    await storage.amend("q", "a", JobPatch(retention=patch), now=START)
-    [slot] = await storage.get("q", ["a"], now=START)
-    amended = slot.current.data.retention if slot.current else None
-    await storage.configure("q", SettingsPatch(retention=kept), now=START)
-    configured = (await storage.configure("q", SettingsPatch(retention=patch), now=START)).retention
-    results = {"amend": amended, "configure": configured}
-    return len(results), [
-        f"{verb} left {found}, not {patch}" for verb, found in results.items() if found != patch
-    ]
-
-
 async def wake_up_outcomes(storage: Storage) -> ProbeResult:
     """End ids in every way while a waiter listens; compare its outcomes and ids with the stored ones."""
     actions: dict[str, SettleAction] = {
@@ -160,29 +139,11 @@ def _missing_ends(wake: WaitResult, slots: Mapping[str, Slot]) -> list[str]:
 
 PROBES = (
     Probe(
-        "a page has at most 100 entries by default",
-        "3, Queues as a whole",
-        "Without a limit, a page of list, export and events has at most 100 entries.",
-        check_default_limits,
-    ),
-    Probe(
-        "prune removes what has expired and ends",
-        "3, prune",
-        "When the answer of prune has no `more`, no expired outcome and no event beyond the limits is left.",
-        check_long_log,
-    ),
-    Probe(
         "every verb refuses bad arguments",
         "4.8",
         "An argument of a wrong type or outside its range gets the same error from every storage, before "
         "anything is written.",
         check_bad_calls,
-    ),
-    Probe(
-        "a subclass counts as its plain value",
-        "4.8",
-        "A value of a subclass of str, bytes or int has the effect of its plain value.",
-        check_subclasses,
     ),
     Probe(
         "values at a limit are accepted",
@@ -201,25 +162,6 @@ PROBES = (
         "3, Events",
         "Beyond log_bytes the oldest events are removed, and a reader that missed events gets fell_off.",
         bounded_log,
-    ),
-    Probe(
-        "every queue with a job is listed",
-        "3, Queues as a whole",
-        "queues() names each queue that got a job, at the latest some seconds later.",
-        check_queue_names,
-    ),
-    Probe(
-        "a reader of the log gets each event once",
-        "3, Events",
-        "After an offset, a reader gets all later events once and in their order, whatever the limits of its "
-        "reads are.",
-        check_log_pages,
-    ),
-    Probe(
-        "a retention is replaced completely",
-        "3, amend",
-        "A patched retention replaces the old one, also in the fields that the patch does not set.",
-        replaced_retention,
     ),
     Probe(
         "the parts of a read are complete",
@@ -259,14 +201,6 @@ PROBES = (
         "Jobs that no claim may take are no reason to end a wait for work early.",
         check_waits_under_limits,
         needs="limits",
-    ),
-    Probe(
-        "a step leaves the other queues alone",
-        "3, Many queues",
-        "A step of a serve has the results of a settle_and_claim of its queue, "
-        "whatever the state of the other queues is.",
-        check_serve,
-        needs="many_queues",
     ),
     Probe(
         "an enqueue of one job acts as one of a batch",

@@ -268,7 +268,7 @@ METHODS: Final = {
     "exchange": "settle_and_claim",
     "wait": "pass_time",
     "compare": "compare_slots",
-    "queues": "known_queues",
+    "queues": "all_queues",
 }
 
 
@@ -368,7 +368,7 @@ ARGUMENTS: Final[dict[str, Callable[[HistoryCalls, str, Sequence[ScriptPart]], t
     ),
 }
 #: The verbs whose options are arguments of the call.
-WITH_OPTIONS: Final = ("claim", "cancel", "list", "export")
+WITH_OPTIONS: Final = ("claim", "cancel", "list", "export", "prune_all")
 
 
 class Player:

@@ -1,19 +1,21 @@
-"""A probe of promise 8: a subclass of str, bytes or int counts as its plain value.
+"""Promise 8: a subclass of str, bytes or int counts as its plain value, in each argument of each verb.
 
-The texts of the probe say something else in `str()`, `repr()` and format strings, as members of an Enum do.
+The texts say something else in `str()`, `repr()` and format strings, as members of an Enum do.
 """
 
 from __future__ import annotations
 
+import inspect
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final, cast
 
-from attrs import define, field
+from attrs import frozen
+from msgspec import Struct
 
-from dibs.model.job import Error, JobData, NewJob
-from dibs.model.requests import EnqueueRequest, Fail, HandOff, JobPatch, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
-from dibs_conformance.sequential.bad_input import NOW
+from dibs_conformance.sequential.scripts import Player, read_histories
+from dibs_conformance.sequential.wrong_types import replaced
+from dibs_conformance.verbs import Lockstep
 
 
 class Text(str):
@@ -34,90 +36,52 @@ class Bytes(bytes):
     """A subclass of bytes."""
 
 
-def number(value: int) -> int:
-    """Return a member of an IntEnum with this value."""
-    return IntEnum("Number", {"MEMBER": value}).MEMBER  # type: ignore[attr-defined,no-any-return]
+def with_subclasses(value: Any) -> Any:
+    """Return a copy with each text, each bytes and each number replaced by one of a subclass."""
+    if isinstance(value, str):
+        return Text(str.__str__(value))
+    if isinstance(value, bytes):
+        return Bytes(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return IntEnum("Number", {"MEMBER": value}).MEMBER  # type: ignore[attr-defined]
+    if isinstance(value, list | tuple):
+        return type(value)(map(with_subclasses, value))
+    if isinstance(value, dict):
+        return {with_subclasses(name): with_subclasses(one) for name, one in value.items()}
+    if isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            value = replaced(value, field, with_subclasses(getattr(value, field)))
+    return value
 
 
-@define
-class Answers:
-    """The number of answers that were compared, and a description of each wrong one."""
+@frozen
+class SubclassedCalls:
+    """A storage whose verbs get values of subclasses."""
 
-    made: int = 0
-    wrong: list[str] = field(factory=list)
+    storage: Storage
 
-    def compare(self, verb: str, answer: Any, expected: Any) -> None:
-        self.made += 1
-        if answer != expected:
-            self.wrong.append(f"{verb} with values of subclasses: {answer!r}, expected {expected!r}")
-
-
-async def check_subclasses(storage: Storage) -> tuple[int, list[str]]:
-    """Make each call of a job's life with values of subclasses, and read the job with plain values."""
-    answers = Answers()
-    try:
-        await _check_life(storage, answers)
-    except Exception as error:  # noqa: BLE001 - any exception is the finding
-        answers.wrong.append(f"a verb with values of subclasses: {type(error).__name__}: {error}")
-    return max(1, answers.made), answers.wrong
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self.storage, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+        return lambda *args, **named: verb(
+            *map(with_subclasses, args), **{name: with_subclasses(one) for name, one in named.items()}
+        )
 
 
-async def _check_life(storage: Storage, answers: Answers) -> None:
-    queue, id, now = Text("q"), Text("a"), number(NOW)
-    lease = await _check_claim(storage, answers, queue, id, now)
-    [slot] = await storage.get("q", ["a"], now=NOW)
-    job = slot.current
-    if job is None or job.run is None:
-        answers.wrong.append("a job with values of subclasses is not active after its claim")
-        return
-    fence, revision = number(job.run.fence), number(job.revision)
-    answers.compare("holder of the run", job.run.holder, "kit")
-    reported = await storage.report(queue, id, fence, Bytes(b"1"), Bytes(b"m"), now=now)
-    answers.compare("report", reported, "reported")
-    [slot] = await storage.get("q", ["a"], now=NOW)
-    answers.compare("memo of the job", slot.current and slot.current.data.memo, b"m")
-    patch = JobPatch(attributes={Text("b"): Bytes(b"2")})
-    answers.compare("amend", await storage.amend(queue, id, patch, now=now), "amended")
-    answers.compare("cancel", list(await storage.cancel(queue, [id], now=now)), ["active"])
-    settled = await storage.settle(queue, [Settlement(id=id, fence=fence, action=HandOff())], now=now)
-    answers.compare("settle", [one.status for one in settled], ["handed_off"])
-    failure = Fail(error=Error(type=Text("E"), message=Text("m")))
-    answers.compare("finish", await storage.finish(queue, id, failure, revision, now=now), "done")
-    await _check_end(storage, answers, queue, id, lease)
+[EACH_VERB] = read_histories("""
+Each verb gets values of subclasses: the life of a job, from a repeated enqueue to a prune.
+    set max_active=2 log_level=all; enqueue a!1 payload=p attributes=a:1 request_key=key delay=0
+    enqueue b request_key=key; enqueue c d:k retention=completed:5+keep:completed; list waiting limit=10
+    grant; renew hour; claim 1; report a 1 memo=m; amend a attributes=b:2; cancel a; hand_off a
+    finish fail a error=E/m; retry_failed a; claim 1; complete a result=r then=e; claim 1
+    exchange complete last; counts; queues; export 10; drop 1; reap 1; forget a; wait 5; prune; events 10
+    amend e priority=1
+""")
 
 
-async def _check_claim(storage: Storage, answers: Answers, queue: str, id: str, now: int) -> str:
-    """Enqueue and claim a job with values of subclasses. Return the lease."""
-    data = JobData(payload=Bytes(b"p"), priority=number(1), attributes={Text("a"): Bytes(b"1")})
-    request = EnqueueRequest(job=NewJob(id=id, data=data, delay=number(0)), request_key=Text("key"))
-    await storage.enqueue(queue, [request], now=now)
-    plain = EnqueueRequest(job=NewJob(id="b"), request_key="key")
-    [repeat] = await storage.enqueue("q", [plain], now=NOW)
-    answers.compare("enqueue, repeated", (repeat.repeated, repeat.id), (True, "a"))
-    [slot] = await storage.get("q", ["a"], now=NOW)
-    kept = JobData(payload=b"p", priority=1, attributes={"a": b"1"})
-    answers.compare("enqueue", slot.current and slot.current.data, kept)
-    page = await storage.list(queue, Text("waiting"), limit=number(10), now=now)  # type: ignore[arg-type]
-    answers.compare("list", [item for item, _ in page.items], ["a"])
-    lease = Text((await storage.grant([queue], number(60_000), Text("kit"), now=now)).lease)
-    renewed = await storage.renew([queue], lease, number(60_000), now=now)
-    answers.compare("renew", [one.alive for one in renewed.values()], [True])
-    claimed = await storage.claim(queue, lease, number(1), now=now)
-    answers.compare("claim", [job.id for job in claimed.jobs], ["a"])
-    return lease
-
-
-async def _check_end(storage: Storage, answers: Answers, queue: str, id: str, lease: str) -> None:
-    [slot] = await storage.get("q", ["a"], now=NOW)
-    error = slot.outcome.error if slot.outcome else None
-    answers.compare("error of the outcome", error and (error.type, error.message), ("E", "m"))
-    answers.compare("retry_failed", list(await storage.retry_failed(queue, [id], now=NOW)), ["queued"])
-    answers.compare("counts", [one.waiting for one in (await storage.counts([queue], now=NOW)).values()], [1])
-    settings = await storage.configure(queue, SettingsPatch(max_active=number(2)), now=NOW)
-    answers.compare("configure", settings.max_active, 2)
-    answers.compare("queues", [info.name for info in await storage.queues()], ["q"])
-    answers.compare("export", [one.id for one in (await storage.export(queue)).records], ["a"])
-    answers.compare("drop", [*(await storage.drop([queue], lease, number(1), now=NOW)).values()], [0])
-    answers.compare("forget", list(await storage.forget(queue, [id], now=NOW)), [True])
-    pruned = await storage.prune(queue, number(1), now=NOW)
-    answers.compare("prune", pruned.outcomes, 0)
+def use_subclasses(lockstep: Lockstep) -> None:
+    """Play a history whose calls have values of subclasses, and compare its results as always."""
+    handles: Final = lockstep.opened.handles
+    handles[:] = [cast("Storage", SubclassedCalls(handle)) for handle in handles]
+    Player(lockstep).play(*EACH_VERB.steps)

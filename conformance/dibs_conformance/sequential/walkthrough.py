@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from dibs.model.job import NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Fail, QueueStep, SettingsPatch, Settlement
-from dibs_conformance.sequential.close_values import CLOSE_VALUES, UNCOMPARED
+from dibs.model.requests import Complete, End, EnqueueRequest, Fail, QueueStep, SettingsPatch, Settlement
+from dibs.model.results import ClaimResult
+from dibs_conformance.sequential import close_values
+from dibs_conformance.sequential.close_values import CLOSE_VALUES
 from dibs_conformance.sequential.scripts import (
     OOPS,
     QUEUE,
@@ -19,10 +21,13 @@ from dibs_conformance.sequential.scripts import (
     Player,
     play_history,
     read_histories,
+    unroll,
 )
 from dibs_conformance.sequential.session import ExampleSession
+from dibs_conformance.sequential.subclasses import use_subclasses
 from dibs_conformance.strategies import DATA, EVERYWHERE, HOUR
 from dibs_conformance.verbs import Lockstep
+from dibs_conformance.verbs.events import Reader
 
 FIRST: Final = read_histories("""
 An id is updated during its run, and the next run has the update. Repeated ends change no job. [restarts]
@@ -233,6 +238,47 @@ Runs with progress end in each way, by each verb, after a return, and beside an 
 """)
 
 
+#: More entries than fit on a page or into one step of a storage, and reads without a limit.
+LARGE: Final = read_histories("""
+A listing, an export and a log of 101 entries are read without a limit: in pages of at most 100. [uncompared]
+    set log_level=all; enqueue j{0-100}
+    list waiting limit=100; export 100; wait 1; export 100; wait 1; list waiting limit=100; events 100
+1,100 events expire and are pruned, 100 at a time. [uncompared]
+    set log_level=all
+    times 550: set paused=yes; set paused=no
+    wait 2day; prune_all 100 patience=0; events 100
+A retention of a job and of a queue is replaced completely by one with a single field.
+    enqueue a retention=completed:5000+failed:77; amend a retention=failed:10
+    set retention=completed:5000+failed:77; set retention=failed:10
+queues() names each queue that got a job: by an enqueue, by a failed settlement, and by a failed finish.
+    grant hour q r; set fail_handler=yes; set fail_handler=yes in=r; enqueue a; enqueue a in=r; claim; fail a
+    claim in=r; hand_off a in=r; finish fail a in=r; queues
+""")
+#: Those of storages with the capability `cross_queue`.
+CROSS_QUEUE: Final = read_histories("""
+A follow-up of a settlement, and one of a finish, is the first job of another queue.
+    grant; enqueue a b; claim; complete a then=c>a+c>b; hand_off b; finish complete b then=d>a; compare q c d
+    queues
+""")
+#: Single changes of one job, a call that logs three events, and single changes of another job. An amend draws
+#: no seq, revision or fence, from which an offset could be made.
+CHANGES: Final = """
+enqueue a; amend a attributes=n:0; amend a attributes=n:1; amend a attributes=n:2
+enqueue b c d payload=1; forget c; enqueue e; amend e attributes=n:0; amend e attributes=n:1
+"""
+
+
+def read_log_in_pages(lockstep: Lockstep) -> None:
+    """Log events with equal times. Readers with pages of 1, 2, 3 and 100 events get each of them once."""
+    player, readers = Player(lockstep), {limit: Reader() for limit in (1, 2, 3, 100)}
+    player.play("set log_level=all")
+    for reader in readers.values():
+        lockstep.skip_to_latest(QUEUE, reader)
+    player.play(*unroll(CHANGES.splitlines()))
+    for limit, reader in readers.items():
+        lockstep.events(QUEUE, reader, limit)
+
+
 def amend_the_lease(lockstep: Lockstep) -> None:
     """Amend the lease of jobs with and without other overrides: twice while they wait, and during the run."""
     player = Player(lockstep)
@@ -251,17 +297,53 @@ def serve_two_queues(lockstep: Lockstep) -> None:
         lockstep.configure(queue, SettingsPatch(fail_handler=True))
         lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id=id)) for id in ("a", "b", "c")])
     claims = lockstep.serve([QueueStep(queue, limit=2) for queue in queues], lease)
-    ends = [
-        [
-            Settlement(
-                id=job.id, fence=job.run.fence, action=Fail(error=OOPS) if job.id == "a" else Complete()
-            )
-            for job in claim.jobs
-            if job.run
-        ]
-        for claim in claims
-    ]
-    lockstep.serve([QueueStep(queue, done, 2) for queue, done in zip(queues, ends, strict=True)], lease)
+    lockstep.serve(
+        [QueueStep(queue, ends_of(one), 2) for queue, one in zip(queues, claims, strict=True)], lease
+    )
+
+
+def ends_of(claim: ClaimResult) -> list[Settlement]:
+    """Return settlements of the claimed runs. The run of `a` fails."""
+    ends: dict[str, End] = {"a": Fail(error=OOPS)}
+    runs = [(job.id, job.run.fence) for job in claim.jobs if job.run is not None]
+    return [Settlement(id=id, fence=fence, action=ends.get(id, Complete())) for id, fence in runs]
+
+
+def serve_each_state(lockstep: Lockstep) -> None:
+    """Serve a free, a full and a paused queue, and one with a dropped lease, with the limits 0, 1 and 5."""
+    player, queues = Player(lockstep), ("dropped", "free", "full", "paused")
+    player.play(f"grant hour {' '.join(queues)}", *(f"enqueue a b in={queue}" for queue in queues))
+    player.play("set max_active=1 in=full", "set paused=yes in=paused", "drop 1 in=dropped")
+    for limit, lease in (
+        (0, player.calls.lease),
+        (0, "unknown"),
+        (1, player.calls.lease),
+        (5, player.calls.lease),
+    ):
+        lockstep.serve([QueueStep(queue, limit=limit) for queue in queues], lease)
+
+
+def serve_wide(lockstep: Lockstep) -> None:
+    """Serve 1,000 queues, of which few have a job or a run, and then 1,500 jobs in each of two queues."""
+    if not lockstep.storage.capabilities.many_queues:
+        return
+    player, queues, wide = (
+        Player(lockstep),
+        [f"many{number:03}" for number in range(1_000)],
+        ("wide", "wider"),
+    )
+    player.play(f"grant hour {' '.join((*queues, *wide))}")
+    lease, ends = player.calls.lease, dict[str, list[Settlement]]()
+    for queue in queues[::250]:
+        lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id="b"))])
+        ends[queue] = ends_of(lockstep.claim(queue, lease, 1))
+    for queue in queues[100::300]:
+        lockstep.enqueue(queue, [EnqueueRequest(job=NewJob(id="b"))])
+    lockstep.serve([QueueStep(queue, ends.get(queue, ()), 2) for queue in queues], lease)
+    for queue in wide:
+        player.play(f"enqueue {{0-999}} in={queue}", f"enqueue {{1000-1499}} in={queue}")
+    claims = lockstep.serve([QueueStep(queue, limit=1_500) for queue in wide], lease)
+    lockstep.serve([QueueStep(queue, ends_of(one)) for queue, one in zip(wide, claims, strict=True)], lease)
 
 
 def use_two_handles(lockstep: Lockstep) -> None:
@@ -276,11 +358,18 @@ def use_two_handles(lockstep: Lockstep) -> None:
         player.play(*("wait 1", "enqueue c", "claim 1 now=now-10") * 4, "cancel a b", "wait 1", "counts")
 
 
+#: The histories that compare the state only where they say so.
+UNCOMPARED: Final = (*close_values.UNCOMPARED, serve_wide)
 LAST: Final[tuple[Callable[[Lockstep], None], ...]] = (
     *(*UPDATES, *MEMOS, *ENDS),
     amend_the_lease,
     *MORE_ENDS,
+    *LARGE,
+    use_subclasses,
+    read_log_in_pages,
     serve_two_queues,
+    serve_each_state,
+    serve_wide,
 )
 #: The fixed histories that a durable storage runs again with restarts and compactions.
 INTERRUPTED: Final[tuple[FixedHistory, ...]] = tuple(
@@ -293,7 +382,11 @@ def walk_through(session: ExampleSession) -> None:
     for first in FIRST:
         play_history(session, first)
     play_history(session, use_two_handles, handles=2)
-    for close in CLOSE_VALUES:
-        play_history(session, close, compare_each=close not in UNCOMPARED)
-    for play in LAST:
-        play_history(session, play)
+    crossing: tuple[Callable[[Lockstep], None], ...] = CROSS_QUEUE if session.cross_queue else ()
+    for play in CLOSE_VALUES + LAST + crossing:
+        play_history(session, play, compare_each=is_compared(play))
+
+
+def is_compared(play: Callable[[Lockstep], None]) -> bool:
+    """Return whether the state is compared after each call of a history."""
+    return play not in UNCOMPARED and "uncompared" not in getattr(play, "tags", ())

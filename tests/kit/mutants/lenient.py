@@ -156,6 +156,4 @@ LENIENT: Final[dict[type[Lenient], str]] = {
     RenewsHalf: "renew: a refused call with a second, bad queue renewed",
     ImportsHalf: "import_: all bad input was refused, but the storage changed",
     AnySettlement: "settle, settlements[1].fence: None: accepted",
-    ConvertsText: "cancel with values of subclasses",
-    RefusesSubclasses: "with values of subclasses: Refused",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,34 +14,40 @@ from dibs.storage.protocol import Clock, Storage
 from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.bad_calls import check_bad_calls, verbs
-from dibs_conformance.sequential.subclasses import check_subclasses
+from dibs_conformance.sequential.subclasses import use_subclasses
 from dibs_conformance.sequential.wrong_types import wrong_arguments
-from dibs_conformance.target import Locations
-from tests.kit.mutants.lenient import LENIENT, Lenient
+from dibs_conformance.target import Locations, OpenStorage
+from tests.kit.mutants.lenient import LENIENT, ConvertsText, Lenient, RefusesSubclasses
+from tests.kit.play import play_fixed
 
 
-async def wrong_results(wrap: type[Lenient]) -> list[str]:
-    found = []
-    for check in (check_bad_calls, check_subclasses):
-        async with open_storage("memory:", "manual") as storage:
-            found += (await check(wrap(storage)))[1]
-    return found
+def opening(wrap: type[Lenient]) -> OpenStorage:
+    @asynccontextmanager
+    async def open_lenient(location: str, clock: Clock) -> AsyncIterator[Any]:
+        async with open_storage(f"memory:{location}", clock) as storage:
+            yield wrap(storage)
+
+    return open_lenient
 
 
 @pytest.mark.parametrize("wrap", LENIENT, ids=lambda wrap: wrap.__name__)
-def test_a_storage_with_wrong_checks_is_found(wrap: type[Lenient]) -> None:
-    wrong = asyncio.run(wrong_results(wrap))
+async def test_a_storage_with_wrong_checks_is_found(wrap: type[Lenient]) -> None:
+    async with open_storage("memory:", "manual") as storage:
+        _, wrong = await check_bad_calls(wrap(storage))
 
     assert LENIENT[wrap] in "\n".join(wrong), wrong
 
 
-def test_a_storage_with_wrong_checks_is_not_certified() -> None:
-    @asynccontextmanager
-    async def open_lenient(location: str, clock: Clock) -> AsyncIterator[Any]:
-        async with open_storage(f"memory:{location}", clock) as storage:
-            yield next(iter(LENIENT))(storage)
+@pytest.mark.parametrize(("wrap", "law"), [(ConvertsText, "cancel"), (RefusesSubclasses, "report")])
+def test_a_storage_that_does_not_take_subclasses_is_found(wrap: type[Lenient], law: str) -> None:
+    failure = play_fixed(use_subclasses, opening(wrap))
 
-    report = certify(open_lenient, examples=1, seed=1)
+    assert failure is not None
+    assert law in (failure.law, failure.why.partition("(")[0])
+
+
+def test_a_storage_with_wrong_checks_is_not_certified() -> None:
+    report = certify(opening(next(iter(LENIENT))), examples=1, seed=1)
 
     assert not report.certified
     assert {"every verb refuses bad arguments"} == {one.law for one in report.levels[0].failures}
@@ -51,12 +56,11 @@ def test_a_storage_with_wrong_checks_is_not_certified() -> None:
 async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
     locations = Locations(any_new_url)
     try:
-        for check in (check_bad_calls, check_subclasses):
-            async with locations.open(locations.new(), "manual") as storage:
-                made, wrong = await check(storage)
+        async with locations.open(locations.new(), "manual") as storage:
+            made, wrong = await check_bad_calls(storage)
 
-                assert [] == wrong
-                assert made >= 20
+            assert [] == wrong
+            assert made >= 20
     finally:
         await locations.remove()
 

@@ -11,8 +11,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dibs.model.job import OutcomeRetention
-from dibs.model.requests import JobPatch, SettingsPatch
+from dibs.model.requests import SettingsPatch
 from dibs.model.results import ClaimResult, Counts, EventPage, ExportPage, ListPage, State, WaitResult
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.protocol import Clock, Storage
@@ -20,7 +19,7 @@ from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential.capabilities import blocks_claims, joins_transactions
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
-from dibs_conformance.sequential.probes import bounded_log, large_counts, replaced_retention, wake_up_outcomes
+from dibs_conformance.sequential.probes import bounded_log, large_counts, wake_up_outcomes
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations
 
@@ -63,14 +62,6 @@ class NoFellOff(Wrapped):
 
     async def events(self, queue: str, **words: Any) -> EventPage:
         return replace(await self._storage.events(queue, **words), fell_off=False)
-
-
-class MergedRetention(Wrapped):
-    """A storage that keeps the fields that a patch of a retention does not set."""
-
-    async def amend(self, queue: str, id: str, patch: JobPatch, **when: Any) -> Any:
-        kept = OutcomeRetention(completed=5_000, failed=10)
-        return await self._storage.amend(queue, id, replace(patch, retention=kept), **when)
 
 
 class EndlessParts(Wrapped):
@@ -160,14 +151,6 @@ async def test_a_bounded_log_passes() -> None:
 async def test_an_unbounded_log_or_a_missing_fell_off_fails(wrap: type[Wrapped]) -> None:
     async with memory(wrap) as storage:
         assert (await bounded_log(storage))[1]
-
-
-async def test_a_merged_retention_fails() -> None:
-    async with memory(MergedRetention) as storage:
-        _, wrong = await replaced_retention(storage)
-
-    assert 1 == len(wrong)
-    assert wrong[0].startswith("amend left")
 
 
 @pytest.mark.parametrize("wrap", [Wrapped, NoParts])

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec.msgpack import Decoder, Encoder
 
 from dibs.model.job import ActiveRun, Error, Job, Origin, Outcome
+from dibs.model.plain_values import to_plain
 from dibs.storage.redis.codec.data import (
     decode_attributes,
     decode_data,
@@ -38,7 +39,7 @@ _SIZE: Final = Layout(">I")
 _RUN_SIZE: Final = 1 + _RUN.size + _SIZE.size
 _ORIGIN: Final = Layout(">QQQIIIIQ")
 
-encode_error: Final = Encoder().encode
+encode_error: Final = Encoder(enc_hook=to_plain).encode
 decode_error: Final = Decoder(Error).decode
 
 

@@ -230,7 +230,8 @@ def _encode_setting(name: str, value: Any) -> str:
         return ""
     if isinstance(value, StartRate):
         return f"{value.starts},{value.per},{value.burst}"
-    return str(int(value)) if isinstance(value, int) else str(value)
+    # A member of an Enum whose values are texts has another `str()`.
+    return str(int(value)) if isinstance(value, int) else str.__str__(value)
 
 
 def decode_settings(values: Sequence[bytes | None]) -> Settings:
