@@ -33,7 +33,7 @@ async def run_program(
     """
     calls: list[ClientCall] = []
     for action in program.actions:
-        now = program.now + action.clock_offset
+        now = program.now and program.now + action.clock_offset
         args = VERBS[action.operation].arguments(action, program.queue, program.state)
         call = ClientCall(
             client=client,
@@ -70,7 +70,7 @@ async def make_call(storage: Storage, call: ClientCall) -> None:
 
 def _start_call(storage: Storage, call: ClientCall) -> Coroutine[Any, Any, Any]:
     verb = VERBS[call.operation]
-    named = {**call.args, "now": call.now} if verb.takes_now else dict(call.args)
+    named = {**call.args, "now": call.now or None} if verb.takes_now else dict(call.args)
     if verb.call is not None:
         return verb.call(storage, call.queue, **named)
     queue = [call.queue] if verb.takes_queues else call.queue

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
@@ -16,24 +17,31 @@ from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
-from dibs.model.requests import SettingsPatch
+from dibs.model.job import FAIL_SUFFIX
+from dibs.model.requests import Complete, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
+from dibs_conformance.concurrent.client import run_program
 from dibs_conformance.concurrent.process_clients import process_context
 from dibs_conformance.history.check import CheckResult, check
-from dibs_conformance.history.queue_calls import read_whole_log
-from dibs_conformance.history.random_clients import FAILED, QUEUE, RandomClient, drain
+from dibs_conformance.history.random_calls import random_calls
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.rules import HistoryRule, limits
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.steps import RecordedStep, read_file, write_steps
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
+from dibs_conformance.verbs.actions import ClientState, Program
+from dibs_conformance.verbs.events import read_events
 
+QUEUE = "q"
+FAILED = QUEUE + FAIL_SUFFIX
 CLIENTS = 3
 #: Calls per client in one run: few enough for rule R22, and enough that every rule applies.
 CALLS = 200
 #: Runs added after the budget is over, until every rule has applied.
 EXTRA_RUNS = 5
+#: Seconds between two polls of a drain, and until the drain gives up.
+POLL_SECONDS, DRAIN_TIMEOUT = 0.05, 60.0
 #: Seconds in which a client must finish its calls.
 CLIENT_TIMEOUT = 300.0
 #: This rule needs a resource outside the storage, which the kit does not have.
@@ -143,7 +151,23 @@ async def run_client(locations: Locations, location: str, name: str, seed: str, 
     with path.open("wb") as file:
         recorder = Recorder(lambda step: file.writelines(write_steps([step])))
         async with locations.open(location, "system") as storage:
-            await RandomClient(recorder.wrap(storage, name), Random(seed), name).run(CALLS)
+            await make_calls(recorder.wrap(storage, name), name, Random(seed), ClientState())
+
+
+async def make_calls(storage: Storage, name: str, random: Random, state: ClientState) -> None:
+    """Make the random calls of a client, and drop all leases.
+
+    Clients with the same state use the runs and leases of each other.
+    """
+    for action in islice(random_calls(random, name, storage.capabilities), CALLS):
+        program = Program((action,), QUEUE, state, now=0)
+        [call] = await run_program(storage, name, program, time.monotonic)
+        if call.completion != "answered":
+            raise ClientFailed(f"{call.operation} was {call.completion}: {call.answer}")
+        # A storage that never awaits would not let other clients run.
+        await asyncio.sleep(0)
+    for lease in state.leases:
+        await storage.drop([QUEUE], lease, 1000)
 
 
 async def run_in_one_process(
@@ -151,11 +175,15 @@ async def run_in_one_process(
 ) -> None:
     recorder = Recorder(steps.append)
     async with locations.open(location, "system") as storage:
-        clients = [
-            RandomClient(recorder.wrap(storage, f"client-{n}"), Random(f"{seed}-{n}"), f"client-{n}")
-            for n in range(CLIENTS)
-        ]
-        await asyncio.gather(*(client.run(CALLS) for client in clients))
+        state = ClientState()
+        names = [f"client-{n}" for n in range(CLIENTS)]
+        randoms = [Random(f"{seed}-{name}") for name in names]
+        await asyncio.gather(
+            *(
+                make_calls(recorder.wrap(storage, name), name, random, state)
+                for name, random in zip(names, randoms, strict=True)
+            )
+        )
         await drain_and_read(storage, recorder, steps)
 
 
@@ -176,7 +204,39 @@ async def drain_and_read(storage: Storage, recorder: Recorder, steps: list[Recor
         for start in range(0, len(ids), 1000):
             await worker.get(queue, ids[start : start + 1000])
     await worker.counts([QUEUE, FAILED])
-    await read_whole_log(worker, QUEUE)
+    await read_events(worker, QUEUE, limit=1000)
+
+
+async def drain(storage: Storage) -> bool:
+    """Work until the queues are empty. Return False if jobs remain after `DRAIN_TIMEOUT` seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DRAIN_TIMEOUT
+    lease = (await storage.grant([QUEUE, FAILED], 600_000, "drain")).lease
+    if storage.capabilities.limits:
+        await storage.configure(QUEUE, SettingsPatch(per_key=None, rate=None, key_rate=None))
+    while loop.time() < deadline:
+        for queue in (QUEUE, FAILED):
+            await storage.reap(queue, 100)
+            await complete_due(storage, queue, lease)
+        await finish_handed_off(storage)
+        counts = await storage.counts([QUEUE, FAILED])
+        if not any(count.waiting or count.active or count.blocked for count in counts.values()):
+            return True
+        await storage.wait([QUEUE, FAILED], timeout=POLL_SECONDS)
+    return False
+
+
+async def complete_due(storage: Storage, queue: str, lease: str) -> None:
+    """Claim and complete the due jobs."""
+    jobs = (await storage.claim(queue, lease, 1000)).jobs
+    done = [Settlement(id=job.id, fence=job.run.fence, action=Complete()) for job in jobs if job.run]
+    await storage.settle(queue, done)
+
+
+async def finish_handed_off(storage: Storage) -> None:
+    for id, slot in (await storage.list(QUEUE, "handed_off", limit=1000)).items:
+        if slot.current is not None:
+            await storage.finish(QUEUE, id, Complete(), slot.current.revision)
 
 
 def ids_in(steps: Iterable[RecordedStep], queue: str) -> set[str]:

@@ -30,7 +30,8 @@ class ClientAction:
     ids: tuple[str, ...] = ("a",)
     #: Selects a run or revision of the client's state. 0 is the newest.
     nth_newest: int = 0
-    #: Selects a lease: 0 is the long lease, 1 the short lease, 2 a lease that was never granted.
+    #: Selects a lease: 0 is the long lease, 1 the short lease, 2 a lease that was never granted. -1 is the
+    #: newest lease.
     lease: int = 0
     #: A key of `verbs.settle.SETTLE_ACTIONS`.
     settle_as: str = "complete"
@@ -49,6 +50,8 @@ class ClientAction:
     configure_to: str = "pause"
     #: The state of a listing.
     state: State = "waiting"
+    #: Makes payloads, request keys and imported numbers differ. With 0, they are those of the tables.
+    serial: int = 0
 
 
 @frozen
@@ -75,7 +78,7 @@ class ClientState:
         self.revisions += [(job.id, job.revision) for job in claim.jobs]
 
     def lease(self, action: ClientAction) -> str:
-        """Return the lease that an action picks: the long one, the short one, or one never granted."""
+        """Return the lease that an action picks; one that was never granted, if there are too few."""
         return self.leases[action.lease] if action.lease < min(2, len(self.leases)) else UNUSED_LEASE
 
     def run(self, action: ClientAction) -> tuple[str, int]:
@@ -98,6 +101,7 @@ class Program:
     actions: tuple[ClientAction, ...]
     queue: str
     state: ClientState
+    #: In ms; 0 for the time of the storage itself.
     now: int
     #: The place in the storage's code at which the client stops during this action; None for no stop. Clients
     #: without a scheduler ignore it.

@@ -28,7 +28,7 @@ class ClientCall:
     operation: str
     queue: str
     args: Mapping[str, Any]
-    #: The storage time passed as an argument, in ms.
+    #: The storage time passed as an argument, in ms; 0 if the call has the time of the storage itself.
     now: int
     invoked: float
     #: Infinite until the answer arrives.

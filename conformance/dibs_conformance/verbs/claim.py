@@ -316,5 +316,16 @@ VERB = Verb(
     },
     encoding=ENCODING,
 )
-#: The blocking form of `claim`, which only recorded histories call.
-BLOCKING = Verb(name="claim_blocking", encoding=ENCODING)
+#: The blocking form of `claim`, which only recorded runs call.
+BLOCKING = Verb(
+    name="claim_blocking",
+    arguments=lambda action, _, state: {
+        "lease": state.lease(action),
+        "limit": action.limit,
+        "claim_id": f"{action.ids[0]}-{action.serial}",
+        "timeout": 0.02,
+    },
+    takes_now=False,
+    remember=VERB.remember,
+    encoding=ENCODING,
+)

@@ -45,12 +45,19 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
             completed=SHORT_RETENTION, failed=SHORT_RETENTION, cancelled=SHORT_RETENTION
         )
     ),
+    "long outcomes": SettingsPatch(retention=OutcomeRetention()),
     "all events": SettingsPatch(log_level="all"),
+    "some starts": SettingsPatch(rate=StartRate(1, 5, 3)),
+    "some starts of a key": SettingsPatch(key_rate=StartRate(3, 10, 2)),
+    "no limits": SettingsPatch(per_key=None, rate=None, key_rate=None),
 }
 #: Only a claim or an end must obey a `configure` that has returned before it began. A call that overlaps may
 #: take effect later and obey the former settings, so most settings change while no call overlaps.
 ONLY_IN_SETUP = frozenset(
-    {"short outcomes", "all events", "fail handler", "no fail handler", "results in the log"}
+    {
+        *("short outcomes", "long outcomes", "all events", "fail handler", "no fail handler"),
+        *("results in the log", "some starts", "some starts of a key", "no limits"),
+    }
 )
 
 

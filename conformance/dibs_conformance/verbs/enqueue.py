@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from msgspec.structs import replace
 
 from dibs.model.job import JobData, NewJob
 from dibs.model.requests import EnqueueRequest, OnConflict, Reject, Update
@@ -57,17 +58,22 @@ JOB_DATA = (
     JobData(payload=b"5", key="m"),
 )
 LARGE_DATA, LARGE_BYTES = -1, 1_000_000
+#: The number of request keys among the actions with a `serial`.
+KEYS = 50
 
 
 def build_requests(action: ClientAction) -> list[EnqueueRequest]:
     data = large_data() if action.data == LARGE_DATA else JOB_DATA[action.data]
+    key = "k" if action.flag and action.nth_newest else None
+    if action.serial:
+        data, key = replace(data, payload=b"%d" % action.serial), key and f"k{action.serial % KEYS}"
     if action.conflict == UPDATE_ONLY:
         data = JobData()
     return [
         EnqueueRequest(
             job=NewJob(id=id, data=data, delay=action.delay or None),
             on_conflict=CONFLICT_OPTIONS[action.conflict],
-            request_key="k" if action.flag and action.nth_newest else None,
+            request_key=key,
         )
         for id in action.ids
     ]

@@ -38,7 +38,7 @@ def build_arguments(action: ClientAction, _: str, __: ClientState) -> dict[str, 
 
 def imported_slot(id: str, action: ClientAction) -> Slot:
     """Return a waiting job, or with `flag` an outcome that is kept for ever."""
-    number = IMPORTED_NUMBER
+    number = IMPORTED_NUMBER + action.serial
     if action.flag:
         outcome = Outcome(
             kind="completed", fence=0, first=number, revision=number, ended_at=START, expires_at=None
@@ -46,7 +46,7 @@ def imported_slot(id: str, action: ClientAction) -> Slot:
         return Slot(outcome=outcome)
     job = Job(
         id=id,
-        data=JobData(payload=b"imported"),
+        data=JobData(payload=b"imported %d" % action.serial),
         run_at=START,
         enqueued_at=START,
         seq=number,

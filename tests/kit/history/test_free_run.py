@@ -11,7 +11,7 @@ import pytest
 
 from dibs.storage.capabilities import Capabilities
 from dibs.storage.memory import MemoryStorage
-from dibs_conformance.history import random_clients
+from dibs_conformance.history import free_run as free_run_module
 from dibs_conformance.history.free_run import free_run
 from dibs_conformance.report import Findings
 from dibs_conformance.servers import PostgresServer, RedisServer
@@ -70,7 +70,7 @@ def test_memory_breaks_no_rule_and_every_rule_applies() -> None:
 @pytest.mark.parametrize(("bug", "rule"), CAUGHT.items(), ids=CAUGHT)
 def test_a_bug_is_found_in_recorded_calls(bug: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls are only recorded, and not compared with an oracle."""
-    monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
+    monkeypatch.setattr(free_run_module, "DRAIN_TIMEOUT", 1.0)
     MUTANTS[bug].plant(monkeypatch)
 
     assert any(rule in broken(run("memory:", 1, shared=False, seed=seed)) for seed in range(30))
@@ -112,7 +112,7 @@ def test_a_storage_that_stops_between_steps_breaks_no_rule(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("race", "rule"), CAUGHT_RACES.items(), ids=CAUGHT_RACES)
 def test_a_race_is_found_in_recorded_calls(race: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_clients, "DRAIN_TIMEOUT", 1.0)
+    monkeypatch.setattr(free_run_module, "DRAIN_TIMEOUT", 1.0)
     stop_between_steps(monkeypatch)
     RACES[race].plant(monkeypatch)
 
