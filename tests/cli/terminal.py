@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -25,8 +26,13 @@ class Screen(NamedTuple):
         return self.text.splitlines()
 
 
-def run_in_terminal(shell: Shell, *words: str, typed: str = "", columns: int = 80) -> Screen:
-    """Run `dibs` in a terminal of this width, type a text, and return what it shows."""
+def run_in_terminal(
+    shell: Shell, *words: str, typed: str = "", columns: int = 80, ctrl_c_after: str = ""
+) -> Screen:
+    """Run `dibs` in a terminal of this width, type a text, and return what it shows.
+
+    `ctrl_c_after` is a text after which the command gets a Ctrl-C.
+    """
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     removed = {*PLAIN, "COLUMNS", "LINES"}
@@ -37,7 +43,12 @@ def run_in_terminal(shell: Shell, *words: str, typed: str = "", columns: int = 8
     )
     os.close(theirs)
     os.write(ours, typed.encode())
-    text = read_to_end(ours).decode()
+    found = b""
+    while ctrl_c_after.encode() not in found:
+        found += os.read(ours, 65_536)
+    if ctrl_c_after:
+        process.send_signal(signal.SIGINT)
+    text = (found + read_to_end(ours)).decode()
     return Screen(process.wait(30), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r\n", "\n"))
 
 

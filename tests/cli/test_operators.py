@@ -111,6 +111,33 @@ def test_the_table_of_counts_has_retrying_jobs_and_fits_a_terminal(shell: Shell)
     assert 80 >= max(map(len, screen.lines))
 
 
+# -- top -----------------------------------------------------------------------------------------------
+
+
+def test_top_shows_the_queue_that_nobody_serves_first(broken: Shell) -> None:
+    shown = broken.json("top", "--interval", "0.1")
+
+    assert [] == differences(SHAPES["top"], shown)
+    assert ("emails", 1, 5, True) == (
+        next(iter(shown["queues"])),
+        *(shown["queues"]["emails"][name] for name in ("waiting", "failed", "unserved")),
+    )
+    assert [("queue-not-served", "emails")] == [(each["code"], each["subject"]) for each in shown["errors"]]
+
+
+def test_top_shows_the_queues_with_a_text_in_their_names(broken: Shell) -> None:
+    assert ["reports"] == [*broken.json("top", "port", "--interval", "0.1")["queues"]]
+
+
+def test_top_fits_a_terminal_and_ends_with_ctrl_c(broken: Shell) -> None:
+    screen = run_in_terminal(broken, "top", "--interval", "0.1", ctrl_c_after="queue-not-served")
+
+    assert 130 == screen.code
+    assert ["queue", "waiting", "oldest", "due"] == screen.lines[2].split()[:4]
+    # The last line follows the end of the second screen of the terminal.
+    assert 80 >= max(map(len, screen.lines[:-1]))
+
+
 def test_failures_of_one_queue(broken: Shell) -> None:
     assert ["reports"] == [group["queue"] for group in broken.json("failures", "reports")["failures"]]
 

@@ -118,7 +118,8 @@ async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
     reader: Browser, any_queue: Queue
 ) -> None:
     for number in range(3):
-        await fail(any_queue, f"user-{number}", "smtp.Refused", f"user 'u{number}' unknown, code {number}")
+        message = f"user 'u{number}' unknown, code {number}, request 7f3a{number}c9e-b8d{number}"
+        await fail(any_queue, f"user-{number}", "smtp.Refused", message)
     await fail(any_queue, "other", "smtp.Refused", "greylisted")
 
     page = await reader.text("/failures", queue=any_queue.name)
@@ -126,7 +127,7 @@ async def test_failures_are_grouped_by_type_and_by_the_pattern_of_the_message(
 
     assert 2 == len(groups)
     assert "<b>3</b>" in groups[0]
-    assert "user … unknown, code …" in groups[0]
+    assert "user &#39;u2&#39; unknown, code 2" in groups[0]
     address = html.unescape(groups[0].partition('<h2><a href="')[2].partition('"')[0])
     group = await reader.text(address)
     assert "Traceback of user-2" in group

@@ -149,6 +149,7 @@ COMMANDS: Final = (
     CommandInfo("amend", JOBS, "Change the payload, attributes, priority or time of a job."),
     CommandInfo("flow", JOBS, "Draw a flow with the states of its nodes; list, cancel and retry flows."),
     CommandInfo("counts", QUEUES, "Count the jobs in each state; --watch repeats it."),
+    CommandInfo("top", QUEUES, "Show queues, their rates, and what is wrong, again and again."),
     CommandInfo("events", QUEUES, "Print the event log of a queue; --follow waits for new events."),
     CommandInfo("web", QUEUES, "Serve the dashboard: queues, jobs and failures in a browser."),
     CommandInfo("mcp", QUEUES, "Serve a storage to an assistant by the Model Context Protocol."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -44,12 +43,6 @@ MESSAGES: Final[Mapping[str, tuple[str, bool]]] = {
     "flow_retried": ("The flow runs again. Its completed nodes stay, and the others run again.", True),
     "forgotten": ("The id is removed with its job and its outcome.", True),
 }
-
-
-def where_raised(error: BaseException) -> str:
-    """Return the type of an error and the lines that raised it. Its message may quote a secret."""
-    lines = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__}, raised at\n{lines}"
 
 
 def visible(text: object) -> Markup:

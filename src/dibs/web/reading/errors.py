@@ -15,8 +15,9 @@ from dibs.web.reading.source import Shown, Source
 MAX_CAUSES: Final = 5
 #: Most characters of a message in a group of failures.
 MAX_MESSAGE: Final = 200
-#: Numbers, quoted texts and hexadecimal numbers, in which the messages of one failure differ.
-_VARIABLE: Final = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|0x[0-9a-fA-F]+|\d+(?:[.,:]\d+)*")
+#: Quoted texts, and words with a digit, such as numbers, times, UUIDs and ids, in which the messages of one
+#: failure differ.
+_VARIABLE: Final = re.compile(r"'[^']{0,200}'|\"[^\"]{0,200}\"|[\w-]*\d[\w-]*(?:[.,:][\w-]*\d[\w-]*)*")
 
 
 @frozen
@@ -63,7 +64,7 @@ def hidden_text(source: Source, queue: str, text: str) -> str:
 
 
 def message_pattern(message: str) -> str:
-    """Return the first line of a message with "…" for its numbers and quoted texts, to group failures."""
+    """Return the first line of a message with "…" for quoted texts and words with a digit."""
     line = message.strip().partition("\n")[0]
     return _VARIABLE.sub("…", line)[:MAX_MESSAGE]
 

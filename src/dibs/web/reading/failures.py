@@ -16,7 +16,6 @@ from dibs.web.reading.errors import (
     error_view,
     group_key,
     hidden_message,
-    message_pattern,
 )
 from dibs.web.reading.source import Budget, Source, gather, scan_failed
 
@@ -218,5 +217,4 @@ def _view(source: Source, key: str, group: _Group, *, is_open: bool) -> FailureG
 
 
 def _one_line(source: Source, group: _Group) -> str:
-    message = hidden_message(source, group.queue, group.error)
-    return message.strip().partition("\n")[0][:300] if group.count == 1 else message_pattern(message)
+    return hidden_message(source, group.queue, group.error).strip().partition("\n")[0][:300]

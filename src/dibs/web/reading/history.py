@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from dibs.errors import DibsError, Refused
 from dibs.storage.addresses import redact_url
-from dibs.web.text import where_raised
+from dibs.web.reading.source import where_raised
 
 if TYPE_CHECKING:
     from dibs.spark.report.figures.summary import HistoryReport

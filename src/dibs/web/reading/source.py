@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cached_property
 from time import monotonic
@@ -23,7 +24,6 @@ from dibs.model.job import Outcome, Slot
 from dibs.model.results import ListPage, State
 from dibs.storage.protocol import Storage
 from dibs.web.reading.shared import Census, Examination, SharedCall
-from dibs.web.text import where_raised
 
 #: Most calls of the storage that one page has pending at a time.
 MAX_CALLS: Final = 8
@@ -57,6 +57,12 @@ class Shown:
     kind: Literal["json", "bytes", "hidden"] = "json"
     #: True if the text ends before the value does.
     is_cut: bool = False
+
+
+def where_raised(error: BaseException) -> str:
+    """Return the type of an error and the lines that raised it. Its message may quote a secret."""
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__}, raised at\n{lines}"
 
 
 HIDDEN: Final = Shown("hidden, because the redaction hook failed", "hidden")
