@@ -29,6 +29,8 @@ STEP_LISTS = {
     **dict.fromkeys(("finish", "cancel", "amend", "retry_failed", "forget", "reap", "import"), "others"),
 }
 ACCEPTED = frozenset({"queued", "updated", "blocked"})
+#: Operations that look at any job of a queue, and change some.
+HOLDING = frozenset({"reap", "drop", "prune"})
 
 
 @define(eq=False)
@@ -125,6 +127,8 @@ class RecordedHistory:
     short_claims: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By lease: steps of grant, renew and drop.
     leases: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
+    #: By queue: reaps, drops and prunes, and claims that lost their lease. Each may hold any job shortly.
+    holding: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     configures: dict[str, list[RecordedStep]] = field(factory=lambda: defaultdict(list))
     #: By queue: the first reap without an answer. It may have closed any run since.
     unanswered_reaps: dict[str, RecordedStep] = field(factory=dict)
@@ -165,6 +169,8 @@ class RecordedHistory:
 
     def _add(self, step: RecordedStep) -> None:
         op = step.op
+        if op in HOLDING or (op == "claim" and step.status == "lost"):
+            self.holding[step.queue].append(step)
         if op in STEP_LISTS and (step.id or op != "reap"):
             getattr(self.steps_of(step.queue, step.id), STEP_LISTS[op]).append(step)
         elif op == "claim" and step.status == "taken":

@@ -159,8 +159,11 @@ def check_settings(part: CallPart, queue: OracleQueue, taken: int) -> bool:
 
 
 def touches(call: ClientCall) -> Iterator[str]:
-    """Yield the ids that the claim took. Without an answer, it may have taken any."""
-    if call.completion != "answered":
+    """Yield the ids that the claim took. Without an answer, it may have taken any.
+
+    A claim that lost its lease may have held any job before it knew.
+    """
+    if call.completion != "answered" or call.answer.lost:
         yield ANY_ID
     else:
         yield from (job.id for job in call.answer.jobs)

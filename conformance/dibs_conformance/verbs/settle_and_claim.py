@@ -47,7 +47,7 @@ def split(call: ClientCall) -> Iterator[CallPart]:
 
 def touches(call: ClientCall) -> Iterator[str]:
     """Yield the ids that the claim took. Without an answer, it may have taken any."""
-    if call.completion != "answered":
+    if call.completion != "answered" or call.answer.claim.lost:
         yield ANY_ID
     else:
         yield from (job.id for job in call.answer.claim.jobs)

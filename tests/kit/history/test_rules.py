@@ -30,6 +30,19 @@ def test_a_rule_accepts_a_similar_correct_history(name: str) -> None:
     assert set() == broken(name, bad=False)
 
 
+@pytest.mark.parametrize("name", ["R12", "R16"])
+def test_a_claim_beside_a_call_that_may_hold_any_job_may_pass_over_one(name: str) -> None:
+    steps = planted(name, bad=True)
+    beside = [
+        RecordedStep(op="reap", status="nothing", began=0, ended=10_000, queue="q"),
+        RecordedStep(op="claim", status="lost", began=0, ended=10_000, queue="q", lease="old"),
+    ]
+
+    assert {"R12", "R16"} >= broken(name, bad=True) > set()
+    for step in beside:
+        assert check([*steps, step], deep=False).holds
+
+
 def test_decreasing_fences_are_rejected() -> None:
     assert "R4 fences grow" in {failure.law for failure in check(history_with_decreasing_fences()).failures}
 

@@ -39,9 +39,9 @@ class ClaimOrderRule(HistoryRule):
     sentence = "A claim skips no job that was due during the whole claim and came earlier in claim order."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        for queue, ids in history.by_queue.items():
+        for queue in history.by_queue:
             settings = history.settings.get(queue)
-            for taken, job in skipped_jobs(ids, history.first_unanswered_claim(queue), None):
+            for taken, job in skipped_jobs(history, queue, None):
                 if settings is not None and not admits_every_job(settings, taken):
                     continue
                 if job is None:
@@ -60,14 +60,14 @@ class NothingLeftRule(HistoryRule):
     )
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
-        for queue, ids in history.by_queue.items():
+        for queue in history.by_queue:
             settings = history.settings.get(queue)
             short_claims = [
                 step
                 for step in history.short_claims.get(queue, ())
                 if step.status == "short" and (settings is None or is_unlimited(settings, step))
             ]
-            for step, job in skipped_jobs(ids, history.first_unanswered_claim(queue), short_claims):
+            for step, job in skipped_jobs(history, queue, short_claims):
                 if job is None:
                     self.met += 1
                 else:
@@ -104,18 +104,21 @@ def position_of(claim: RecordedStep) -> ClaimPosition:
 
 
 def skipped_jobs(
-    ids: list[IdSteps], unanswered_claim: float, short_claims: list[RecordedStep] | None
+    history: RecordedHistory, queue: str, short_claims: list[RecordedStep] | None
 ) -> Iterator[tuple[RecordedStep, RecordedStep | None]]:
     """Yield each claim (or each short claim) with None, and again with a job it skipped.
 
     One sweep over the claims in the order they were sent. A job is added once it certainly waits, and removed
-    when its own claim is sent.
+    when its own claim is sent. Claims that overlap a call that may hold any job are left out.
     """
+    ids, unanswered_claim = history.by_queue.get(queue, []), history.first_unanswered_claim(queue)
     waiting = sorted(
         (job for id_steps in ids for job in waiting_periods(id_steps, unanswered_claim)),
         key=lambda job: job.since,
     )
-    calls = short_claims if short_claims is not None else last_of_each_call(ids)
+    calls = without_overlaps(
+        short_claims if short_claims is not None else last_of_each_call(ids), history.holding.get(queue, [])
+    )
     waiting_jobs, index = WaitingJobs(), 0
     for step in sorted(calls, key=began):
         while index < len(waiting) and waiting[index].since < step.began:
@@ -125,6 +128,16 @@ def skipped_jobs(
         yield step, None
         if first is not None and (short_claims is not None or first.position < position_of(step)):
             yield step, first.claim
+
+
+def without_overlaps(claims: list[RecordedStep], others: list[RecordedStep]) -> list[RecordedStep]:
+    """Return the claims that overlap none of the other calls."""
+    spans = [(other.began, inf if other.ended is None else other.ended) for other in others]
+    return [
+        claim
+        for claim in claims
+        if not any(began <= ended(claim) and end >= claim.began for began, end in spans)
+    ]
 
 
 class WaitingJobs:
