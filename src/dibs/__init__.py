@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from dibs.app import Dibs
 from dibs.client.calls.bound_job import Bound
+from dibs.client.calls.bulk import current_jobs
 from dibs.client.calls.current_job import CurrentJob, current_job
 from dibs.client.calls.failure import Failure
 from dibs.client.calls.handler import Ending
@@ -27,6 +28,7 @@ from dibs.errors import (
     BadHandler,
     BatchClosed,
     BatchRefused,
+    BulkFailed,
     ConfigurationError,
     DibsError,
     DuplicateHandler,
@@ -109,6 +111,7 @@ __all__ = [
     "BlockingTaskEnqueuer",
     "BlockingTicket",
     "Bound",
+    "BulkFailed",
     "CallSettings",
     "Chain",
     "Claim",
@@ -188,5 +191,6 @@ __all__ = [
     "WorkerRun",
     "content_id",
     "current_job",
+    "current_jobs",
     "open_storage",
 ]

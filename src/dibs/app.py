@@ -8,7 +8,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from dibs.client.calls.handler import EnqueueMiddleware, RunMiddleware, compose_enqueue
+from dibs.client.calls.bulk import build_bulk_function
+from dibs.client.calls.handler import PROCESS_UNITS, EnqueueMiddleware, RunMiddleware, compose_enqueue
 from dibs.client.calls.handler_registry import (
     HandlerRegistry,
     TaskSettings,
@@ -29,7 +30,7 @@ from dibs.client.options.arguments import (
 )
 from dibs.client.options.serde import Serde
 from dibs.client.queue import Queue
-from dibs.client.task import AsyncTask, Task, TaskDecorator, declare_task
+from dibs.client.task import AsyncTask, BulkTaskDecorator, Task, TaskDecorator, declare_task
 from dibs.client.work_report import WorkReport
 from dibs.client.worker_info import WorkerInfo, read_workers
 from dibs.errors import BadHandler, ConfigurationError, Refused, UnknownTask
@@ -355,12 +356,62 @@ class Dibs:
         def declare(function: Callable[..., Any]) -> Task[Any, Any]:
             check_function(function)
             name = default_queue_name(function) if queue is None else queue
-            check_enqueue_queue(name)
-            client = self._clients.get(name, serde)
-            self._tasks[name] = declare_task(client, function, self.handlers, settings)
-            return self._tasks[name]
+            return self._declare(function, name, serde, settings)
 
         return TaskDecorator(declare) if function is None else declare(function)
+
+    def bulk_task(
+        self,
+        *,
+        most: int = 100,
+        wait: Seconds = 0.1,
+        queue: str | None = None,
+        serde: Serde | None = None,
+        **settings: Unpack[TaskSettings],
+    ) -> BulkTaskDecorator:
+        """Declare a function that is called with a list of jobs: `@app.bulk_task(most=100)`.
+
+            @app.bulk_task(most=50, wait=0.5)
+            async def embed(texts: list[str]) -> list[list[float]]:
+                return await model.embed(texts)
+
+            ticket = await embed.enqueue("one text")
+
+        Each call gets the arguments of up to `most` jobs that this process has claimed. It begins when it has
+        `most`, or `wait` seconds after its first job. The function returns one result for each job in the
+        same order, or None, or raises BulkFailed with the errors of some; another error is that of all. Each
+        job keeps its own id, limits, retries and outcome. After its process died, a job is called alone.
+
+        - `most`: jobs of one call, 1 to 100. Default 100.
+        - `wait`: seconds that a call waits for more jobs; 0 to 60, part of the `timeout`. Default 0.1.
+        - The other options are those of `task`.
+
+        Raises BadHandler for a function that does not take one list, and the errors of `task`.
+        """
+        if settings.get("executor", "auto") != "auto":
+            raise BadHandler("a bulk task runs in the worker process; leave out executor")
+        size = settings.get("size", 1)
+        if most * size > PROCESS_UNITS:
+            raise Refused(
+                f"most is {most}, but a process has {PROCESS_UNITS} units, and runs no more than "
+                f"{PROCESS_UNITS // size} jobs of size {size} at a time",
+                field="most",
+            )
+
+        def declare(function: Callable[..., Any]) -> Task[Any, Any]:
+            check_function(function)
+            name = default_queue_name(function) if queue is None else queue
+            return self._declare(build_bulk_function(function, name, most, wait), name, serde, settings)
+
+        return BulkTaskDecorator(declare)
+
+    def _declare(
+        self, function: Callable[..., Any], name: str, serde: Serde | None, settings: TaskSettings
+    ) -> Task[Any, Any]:
+        check_enqueue_queue(name)
+        client = self._clients.get(name, serde)
+        self._tasks[name] = declare_task(client, function, self.handlers, settings)
+        return self._tasks[name]
 
     def get_task(self, name: str) -> Task[Any, Any]:
         """Return the task whose queue has this name. Raises UnknownTask, which lists the known tasks.

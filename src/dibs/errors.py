@@ -29,13 +29,14 @@ DibsError
 │   └── OutcomeNotKept      the storage keeps no outcome of the enqueue
 └── raised by a handler
     ├── PermanentError      fail the job without a retry
+    ├── BulkFailed          fail or retry some of the jobs of a call of a bulk task
     ├── Retry               retry the job at a time that the handler chooses
     └── Snooze              run the job again at a time, without counting an attempt
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -216,6 +217,21 @@ class PermanentError(DibsError):
     Raise it in a handler when another attempt cannot succeed, for example because the arguments are wrong.
     The job fails at once, even if attempts are left.
     """
+
+
+class BulkFailed(DibsError):
+    """Some jobs of a call of a bulk task failed.
+
+        raise BulkFailed({2: ValueError("no such address")}, results)
+
+    Raise it in the function of a bulk task. `errors` has the error of each job that failed, by its index in
+    the list, from 0; each fails or is retried as if its own run had raised the error. The other jobs complete
+    with their `results`, a list with one for each job of the call, or with None.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException], results: Sequence[object] | None = None) -> None:
+        super().__init__(f"{len(errors)} jobs of the call failed")
+        self.errors, self.results = dict(errors), results
 
 
 class Retry(DibsError):

@@ -79,7 +79,7 @@ def test_a_blocking_method_has_the_text_of_its_async_method(name: str) -> None:
 
 #: Members without a blocking form: they declare something, are used by the worker, or return the twin.
 ASYNC_ONLY = {
-    *("task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
+    *("task", "bulk_task", "handler", "on_failure", "after", "lifespan", "lifespan_function", "function"),
     *("middleware", "override_storage", "using", "from_redis", "from_pool"),
     *("handlers", "storage", "lease_ms", "renewal_ms", "mark_lost", "sync"),
     *("add_next", "plan", "build_request"),

@@ -49,6 +49,22 @@ async def refresh(count: int) -> list[int]:
     return [count]
 
 
+@app.bulk_task(most=10)
+async def embed(texts: list[str]) -> list[float]:
+    return [0.0 for _ in texts]
+
+
+@app.bulk_task()
+def count_words(texts: list[str]) -> None: ...
+
+
+async def enqueue_in_bulk() -> None:
+    assert_type(await (await embed.enqueue("a")).result(), float)
+    assert_type(await embed("a"), float)
+    await count_words.enqueue("a")
+    await embed.enqueue(["a"])  # type: ignore[arg-type]
+
+
 @thumbnail.on_failure
 async def alert(failure: Failure) -> None: ...
 
@@ -211,7 +227,7 @@ async def bad() -> None:
     await nightly.enqueue(1)  # type: ignore[call-arg]
     app.task(every=5, executor="gpu")  # type: ignore[call-overload]
     app.task(serde="json")  # type: ignore[call-overload]
-    queue.events(kinds=["finished"])  # type: ignore[list-item]
+    queue.events(kinds=["finished"])  # type: ignore[arg-type]
     await queue.configure(log_level="loud")  # type: ignore[arg-type]
     await app.work(until="done")  # type: ignore[arg-type]
     Update(run_at="soon")  # type: ignore[arg-type]

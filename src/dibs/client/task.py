@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 NO_SETTINGS: CallSettings = {}
@@ -339,6 +340,29 @@ class TaskDecorator:
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any], /) -> Any:
         """Declare the function as a task. Raises BadHandler, Refused, DuplicateHandler."""
+        return self._declare(function)
+
+
+@frozen(eq=False)
+class BulkTaskDecorator:
+    """The decorator that `@app.bulk_task(...)` returns. The task takes one item of the function's list."""
+
+    _declare: Callable[[Callable[..., Any]], Any]
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Coroutine[Any, Any, Sequence[R]]], /
+    ) -> AsyncTask[[T], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Coroutine[Any, Any, None]], /
+    ) -> AsyncTask[[T], None]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], Sequence[R]], /) -> AsyncTask[[T], R]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], None], /) -> AsyncTask[[T], None]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Declare the function as a bulk task. Raises BadHandler, Refused, DuplicateHandler."""
         return self._declare(function)
 
 
