@@ -227,7 +227,7 @@ async def bad() -> None:
     await nightly.enqueue(1)  # type: ignore[call-arg]
     app.task(every=5, executor="gpu")  # type: ignore[call-overload]
     app.task(serde="json")  # type: ignore[call-overload]
-    queue.events(kinds=["finished"])  # type: ignore[arg-type]
+    queue.events(kinds=["finished"])  # type: ignore[list-item]
     await queue.configure(log_level="loud")  # type: ignore[arg-type]
     await app.work(until="done")  # type: ignore[arg-type]
     Update(run_at="soon")  # type: ignore[arg-type]
