@@ -93,6 +93,7 @@ COMMANDS = {
     "enqueue": ("enqueue", "emails", "{}"),
     "pause": ("pause", "emails"),
     "prune": ("prune",),
+    "migrate": ("migrate",),
     "failures": ("failures",),
     "workers": ("workers",),
     "configure": ("configure", "emails", "--retention", "failed=30d", "--rate", "5/s"),

@@ -162,6 +162,7 @@ COMMANDS: Final = (
     CommandInfo("prune", QUEUES, "Remove expired outcomes, request keys and events."),
     CommandInfo("purge", QUEUES, "Remove all waiting jobs and all outcomes of queues."),
     CommandInfo("doctor", QUEUES, "Examine a storage and its workers, and say what to do."),
+    CommandInfo("migrate", QUEUES, "Bring a storage to the layout of this version of dibs."),
     CommandInfo("move", QUEUES, "Move all queues to another storage."),
     CommandInfo("spark", QUEUES, "Keep the history of all runs as Parquet tables, and report on it."),
     CommandInfo("certify", STORAGES, "Test a storage against the contract.", extra="conformance"),

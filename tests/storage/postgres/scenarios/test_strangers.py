@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +13,7 @@ import psycopg
 import pytest
 
 from dibs import Dibs
-from dibs.errors import StorageUnavailable
+from dibs.errors import StorageError, StorageUnavailable
 from dibs.storage.postgres import PostgresStorage, open_url
 from dibs.storage.postgres.queries import migrations
 from dibs_conformance.servers import PostgresServer
@@ -180,6 +182,30 @@ async def test_code_of_another_role_is_not_run(
         admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO one_{schema}".encode())
         await opened(mine, schema, allow_others=True)
         await opened(f"{mine}?allow_others=1", schema)
+
+
+async def test_a_role_that_may_not_migrate_names_the_command_that_does(
+    postgres_server: PostgresServer, place: tuple[str, str, str], schema: str
+) -> None:
+    owner, user, other = place
+    owners = f"{owner}?schema={schema}"
+    await asyncio.to_thread(run_migrate, owners)
+    with psycopg.connect(postgres_server.url, autocommit=True) as admin:
+        admin.execute(f"GRANT USAGE ON SCHEMA {schema} TO {other}".encode())
+        admin.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {other}".encode())
+        admin.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {other}".encode())
+        admin.execute(f"UPDATE {schema}.migrations SET functions = 'of another version'".encode())
+    with pytest.raises(
+        StorageError, match="run `dibs migrate` with the role that owns it: permission denied"
+    ):
+        await opened(user, schema, allow_others=True)
+    await asyncio.to_thread(run_migrate, owners)
+
+    await opened(user, schema, allow_others=True)
+
+
+def run_migrate(url: str) -> None:
+    subprocess.run([sys.executable, "-m", "dibs", "migrate", "--url", url], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(
