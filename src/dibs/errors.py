@@ -231,7 +231,8 @@ class BulkFailed(DibsError):
 
     def __init__(self, errors: Mapping[int, BaseException], results: Sequence[object] | None = None) -> None:
         super().__init__(f"{len(errors)} jobs of the call failed")
-        self.errors, self.results = dict(errors), results
+        self.errors: dict[int, BaseException] = dict(errors)
+        self.results: Sequence[object] | None = results
 
 
 class Retry(DibsError):
