@@ -48,6 +48,8 @@ ARGUMENTS = rows(
     ("storage.forget(name, ['seen', None])", Refused, "id"),
     ("storage.retry_failed(name, 'failed')", Refused, "ids"),
     ("storage.retry_failed(name, ['failed', b'x'])", Refused, "id"),
+    ("storage.retry_failed(name, ['failed'], delay=-1)", Refused, "delay"),
+    ("storage.retry_failed(name, ['failed'], delay='1m')", Refused, "delay"),
     ("storage.get(name, 'seen')", Refused, "ids"),
     ("storage.get(name, [['seen']])", Refused, "id"),
     ("storage.report(name, 'held', fence, b'NaN')", Refused, "progress"),

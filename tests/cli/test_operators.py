@@ -195,6 +195,15 @@ def test_an_error_is_not_matched_by_a_part_of_its_name(broken: Shell) -> None:
     assert {"queues": {}} == broken.json("retry", "--error", "Error", "--yes")
 
 
+def test_retries_are_spread_over_a_time(shell: Shell) -> None:
+    ids = [f"{n:03}" for n in range(150)]
+    in_storage(shell, failed("emails", *ids))
+
+    assert {"emails": {"queued": 150}} == shell.json("retry", "--all", "--yes", "--over", "10m")["queues"]
+    counts = shell.json("counts")["queues"]["emails"]
+    assert (150, 50) == (counts["waiting"], counts["scheduled"])
+
+
 def test_the_failures_of_one_queue_are_retried(broken: Shell) -> None:
     assert {"queues": {"emails": {"queued": 5}}} == broken.json("retry", "emails", "--all", "--yes")
     assert 1 == broken.json("counts")["queues"]["reports"]["failed"]

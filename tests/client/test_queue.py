@@ -199,6 +199,26 @@ async def test_an_amend_changes_what_it_names(queue: Queue, app: Dibs) -> None:
     assert await queue.amend("none", priority=1) == "not_found"
 
 
+async def test_retries_are_spread_over_a_time(queue: Queue) -> None:
+    ids = [f"{n:03}" for n in range(250)]
+    await queue.enqueue_many([queue.bind({}, id=id) for id in ids])
+    async with queue.receive(wait=0) as claims:
+        async for claim in claims:
+            await claim.fail("down")
+
+    answers = await queue.retry_failed_many(ids, over="10m")
+    found = [await queue.get(id) for id in ("000", "099", "100", "249")]
+    starts = [
+        (status.run_at - status.enqueued_at).total_seconds()
+        for status in found
+        if status is not None and status.run_at is not None and status.enqueued_at is not None
+    ]
+
+    assert ["queued"] * 250 == answers
+    assert [0, 0, 200, 400] == starts
+    assert "live" == await queue.retry_failed("000", delay=60)
+
+
 async def test_a_failed_job_is_retried_by_hand(queue: Queue) -> None:
     await queue.enqueue(1, id="a")
     async with claimed(queue) as claim:

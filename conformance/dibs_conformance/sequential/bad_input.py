@@ -212,6 +212,11 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
         yield BadInput("report", "memo above 1 MiB", {"progress": progress, "memo": memo})
     yield BadInput("report", "no progress and no memo", {"progress": None, "memo": None})
     yield BadInput("cancel", "one text as ids", {"ids": "held"})
+    yield from (
+        BadInput("retry_failed", f"{id}, a delay of {delay}", {"ids": [id], "delay": delay})
+        for id in ("failed", "unknown")
+        for delay in (-1, LONGEST + 1, 0.5)
+    )
     yield BadInput("events", "a text that is no offset", {"after": "no offset"})
     if claims.many_queues:
         yield from bad_steps(steps)

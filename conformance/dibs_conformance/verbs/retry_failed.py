@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis.stateful import rule
 
@@ -13,7 +14,7 @@ from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.actions import ClientAction, ClientState
 from dibs_conformance.verbs.situations import FAILED
 from dibs_conformance.verbs.verb import (
     CallEncoding,
@@ -27,12 +28,16 @@ from dibs_conformance.verbs.verb import (
 )
 
 
-def step(oracle: Oracle, queue: str, ids: Sequence[str], now: int) -> list[RetryFailedStatus]:
-    return [retry_failed(oracle.queue(queue), id, now) for id in ids]
+def build_arguments(action: ClientAction, queue: str, state: ClientState) -> dict[str, Any]:
+    return {**by_ids(action, queue, state), "delay": action.delay}
 
 
-def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
-    """Enqueue a failed job again, with the data that its outcome kept."""
+def step(oracle: Oracle, queue: str, ids: Sequence[str], now: int, *, delay: int) -> list[RetryFailedStatus]:
+    return [retry_failed(oracle.queue(queue), id, now, delay) for id in ids]
+
+
+def retry_failed(queue: OracleQueue, id: str, now: int, delay: int) -> RetryFailedStatus:
+    """Enqueue a failed job again, with the data that its outcome kept, due after a delay."""
     record = queue.record(id)
     outcome = record.live_outcome(now)
     if record.current is not None:
@@ -44,18 +49,21 @@ def retry_failed(queue: OracleQueue, id: str, now: int) -> RetryFailedStatus:
     if outcome.data is None:
         return "not_kept"
     record.forget_old_drops(now)
-    record.current, record.outcome = revived_job(queue, id, outcome.origin, outcome.data, now), None
+    revived = revived_job(queue, id, outcome.origin, outcome.data, now, delay)
+    record.current, record.outcome = revived, None
     queue.log_event("queued", id, now, record.current)
     return "queued"
 
 
-def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobData, now: int) -> Job:
-    """Return the job of a failed outcome: due now, with counts of 0, new numbers and its stored data."""
+def revived_job(
+    queue: OracleQueue, id: str, origin: Origin | None, data: JobData, now: int, delay: int
+) -> Job:
+    """Return the job of a failed outcome: due later, with counts of 0, new numbers and its stored data."""
     seq, revision = queue.numbers.draw(), queue.numbers.draw()
     return Job(
         id=id,
         data=data,
-        run_at=now,
+        run_at=now + delay,
         enqueued_at=now,
         seq=seq,
         first=revision,
@@ -67,21 +75,21 @@ def revived_job(queue: OracleQueue, id: str, origin: Origin | None, data: JobDat
 class RetryFailedCalls(LockstepCore):
     """`retry_failed`, called in lockstep."""
 
-    def retry_failed(self, queue: str, ids: Sequence[str]) -> None:
-        self.call_with_ids("retry_failed", step, queue, ids)
+    def retry_failed(self, queue: str, ids: Sequence[str], *, delay: int = 0) -> None:
+        self.call_with_ids("retry_failed", step, queue, ids, delay=delay)
 
 
 class RetryFailedRules(MachineBase):
-    @rule(queue=some.queues, ids=some.some_ids)
-    def retry_failed(self, queue: str, ids: list[str]) -> None:
-        self.lockstep.retry_failed(queue, ids)
+    @rule(queue=some.queues, ids=some.some_ids, delay=some.offsets)
+    def retry_failed(self, queue: str, ids: list[str], *, delay: int) -> None:
+        self.lockstep.retry_failed(queue, ids, delay=delay)
 
 
 VERB = Verb(
     name="retry_failed",
     section="3, amend, report, retry_failed, forget",
     weight=2,
-    arguments=by_ids,
+    arguments=build_arguments,
     batch="ids",
     apply=apply_to_id(step),
     races=(race("retry_failed", "enqueue", setup=FAILED),),

@@ -8,6 +8,7 @@ from typing import Final
 from attrs import define, field
 
 from dibs.cli.progress import Advance
+from dibs.client.stored_queue import spread_retries
 from dibs.doctor.retrying import group_retrying
 from dibs.model.job import Error, Outcome
 from dibs.model.results import Counts
@@ -113,16 +114,18 @@ async def read_failed(storage: Storage, queue: str) -> AsyncIterator[tuple[str, 
 
 
 async def retry_all(
-    storage: Storage, ids: Mapping[str, Sequence[str]], advance: Advance
+    storage: Storage, ids: Mapping[str, Sequence[str]], over: int, advance: Advance
 ) -> dict[str, dict[str, int]]:
-    """Enqueue failed jobs again, and return for each queue how often the storage gave each answer."""
+    """Enqueue failed jobs again, and return for each queue how often the storage gave each answer.
+
+    `over` is the time in ms over which the starts of a queue are spread.
+    """
     numbers: dict[str, dict[str, int]] = {}
     done = 0
     for queue, found in ids.items():
         answers = numbers.setdefault(queue, {})
-        for start in range(0, len(found), BATCH_SIZE):
-            batch = found[start : start + BATCH_SIZE]
-            for answer in await storage.retry_failed(queue, batch):
+        for batch, delay in spread_retries(found, over):
+            for answer in await storage.retry_failed(queue, batch, delay=delay):
                 answers[answer] = answers.get(answer, 0) + 1
             done += len(batch)
             advance(done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -35,6 +35,17 @@ from dibs.storage.protocol import Storage
 
 #: Most records that one step of `StoredQueue.prune` removes, so that other calls can run between two steps.
 PRUNE_BATCH = 1000
+#: Ids of `retry_failed_many` with `over` that become due together.
+SPREAD_IDS = 100
+
+
+def spread_retries(ids: Iterable[str], over: int) -> Iterator[tuple[Sequence[str], int]]:
+    """Yield the batches of a retry that is spread over a time in ms, each with its delay in ms."""
+    if not over:
+        yield from ((batch, 0) for batch in split_ids(ids))
+        return
+    batches = list(split_ids(ids, SPREAD_IDS))
+    yield from ((batch, number * over // len(batches)) for number, batch in enumerate(batches))
 
 
 class StoredQueue:
@@ -163,24 +174,36 @@ class StoredQueue:
             await wake_flows_of(storage, self.name, [id])
         return answer
 
-    async def retry_failed(self, id: str) -> RetryFailedStatus:
+    async def retry_failed(self, id: str, *, delay: Seconds = 0) -> RetryFailedStatus:
         """Return a failed job to the queue, with its counts of attempts and retries at 0.
 
             async for failed in queue.list("failed", limit=100):
-                await queue.retry_failed(failed.id)
+                await queue.retry_failed(failed.id, delay="1m")
+
+        `delay` is the time until it may run: seconds, text such as "5m", or a timedelta.
 
         Returns "queued"; "live" if a job with this id waits or runs; "not_kept" if its data was not kept;
         "completed" or "cancelled" if it did not fail; "not_found".
         """
-        return (await self.retry_failed_many([id]))[0]
+        ms = duration_ms("delay", delay)
+        return (await (await self._client.bounded_storage()).retry_failed(self.name, [id], delay=ms))[0]
 
-    async def retry_failed_many(self, ids: Iterable[str]) -> Sequence[RetryFailedStatus]:
+    async def retry_failed_many(
+        self, ids: Iterable[str], *, over: Seconds = 0
+    ) -> Sequence[RetryFailedStatus]:
         """Retry many failed jobs; return one answer of `retry_failed` for each id, in order.
 
-        Example: `answers = await queue.retry_failed_many(["mail-1", "mail-2"])`
+            answers = await queue.retry_failed_many(["mail-1", "mail-2"], over="10m")
+
+        `over` spreads their starts evenly over a time, so that they do not all come back at once. Each 100
+        ids share a start.
         """
         storage = await self._client.bounded_storage()
-        return [answer for batch in split_ids(ids) for answer in await storage.retry_failed(self.name, batch)]
+        return [
+            answer
+            for batch, delay in spread_retries(ids, duration_ms("over", over))
+            for answer in await storage.retry_failed(self.name, batch, delay=delay)
+        ]
 
     async def forget(self, id: str) -> bool:
         """Remove the job and the outcome of an id in any state; return whether there were any.

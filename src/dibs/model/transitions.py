@@ -334,12 +334,14 @@ def _add_dropped_range(slot: Slot, successor: Successor, now: int) -> tuple[Revi
     return (*inside, (successor.first, successor.revision))[-DROPPED_KEPT:]
 
 
-def retry_failed(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int, number: int) -> Slot:
-    """Failed outcome -> waiting and due at once, with all counts 0 and a new revision."""
+def retry_failed(
+    slot: Slot, outcome: Outcome, id: str, data: JobData, now: int, number: int, *, delay: int = 0
+) -> Slot:
+    """Failed outcome -> waiting and due after `delay` ms, with all counts 0 and a new revision."""
     job = Job(
         id=id,
         data=data,
-        run_at=now,
+        run_at=now + delay,
         enqueued_at=now,
         seq=number,
         first=number,

@@ -152,6 +152,11 @@ def check_cancel(queue: str, ids: Sequence[str], running: object, within: Limits
     check_values.check_flag("running", running)
 
 
+def check_retry_failed(queue: str, ids: Sequence[str], delay: int, within: Limits = LIMITS) -> None:
+    check_queue(queue, ids=ids, within=within)
+    check_values.check_duration("delay", delay)
+
+
 def check_finish(
     queue: str, end: End, within: Limits = LIMITS, *, id: object = "", revision: object = 0
 ) -> None:

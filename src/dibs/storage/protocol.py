@@ -253,9 +253,9 @@ class Storage(Protocol):
         ...
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> Sequence[RetryFailedStatus]:
-        """Enqueue failed jobs again from their outcomes, due at once: `queued`.
+        """Enqueue failed jobs again from their outcomes, due `delay` ms from now: `queued`.
 
         All counts become 0, the revision is new, and the outcome is removed. An id with a live job is `live`;
         a failed outcome without data is `not_kept`; another outcome returns its kind; an id without a kept

@@ -164,9 +164,9 @@ def a_failed_job_comes_back_without_later_patches(patch: Patch) -> None:
         first[job.id, outcome.fence] = job.data.attributes
         return outcome
 
-    def mutant(slot: Slot, outcome: Outcome, id: str, data: JobData, now: int, number: int) -> Slot:
+    def mutant(slot: Slot, outcome: Outcome, id: str, data: JobData, *rest: Any, **named: Any) -> Slot:
         attributes = first.get((id, outcome.fence), data.attributes)
-        return original(slot, outcome, id, replace(data, attributes=attributes), now, number)
+        return original(slot, outcome, id, replace(data, attributes=attributes), *rest, **named)
 
     changed(patch, transitions, "make_outcome", note)
     patch.setattr(transitions, "retry_failed", mutant)

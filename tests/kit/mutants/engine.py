@@ -13,7 +13,7 @@ from dibs.model.job import EMPTY, JobData, Slot
 from dibs.model.overrides import Overrides
 from dibs.model.requests import JobPatch
 from dibs.model.results import ExportRecord, SettleResult
-from dibs.storage.indexed import claiming, reading, settling, whole_queue
+from dibs.storage.indexed import by_id, claiming, reading, settling, whole_queue
 from dibs.storage.indexed.index import Index
 from dibs.storage.indexed.orders import SortedIds
 from dibs.storage.indexed.queue_index import QueueIndex
@@ -334,10 +334,42 @@ def a_failed_job_comes_back_without_its_attributes(patch: Patch) -> None:
     patch.setattr(
         transitions,
         "retry_failed",
-        lambda slot, outcome, id, data, now, number: original(
-            slot, outcome, id, replace(data, attributes={}, priority=0), now, number
+        lambda slot, outcome, id, data, *rest, **more: original(
+            slot, outcome, id, replace(data, attributes={}, priority=0), *rest, **more
         ),
     )
+
+
+@breaks("retry_failed: the delay is the time until the job is due, and nothing else")
+def a_delayed_retry_begins_at_once(patch: Patch) -> None:
+    original = transitions.retry_failed
+    patch.setattr(transitions, "retry_failed", lambda *given, delay: original(*given, delay=0))
+
+
+@breaks("retry_failed: the delay is the time until the job is due, and nothing else")
+def a_delayed_retry_is_enqueued_later(patch: Patch) -> None:
+    original = transitions.retry_failed
+
+    def mutant(*given: Any, **named: Any) -> Slot:
+        after = original(*given, **named)
+        assert after.current is not None
+        return replace(after, current=replace(after.current, enqueued_at=after.current.run_at))
+
+    patch.setattr(transitions, "retry_failed", mutant)
+
+
+@breaks("retry_failed: a live job is unchanged")
+def a_repeated_retry_moves_the_job(patch: Patch) -> None:
+    original = by_id._retry_failed
+
+    def mutant(index: Any, queue: Any, id: str, delay: int) -> Any:
+        slot = queue.slots.get(id)
+        answer = original(index, queue, id, delay)
+        if answer == "live" and delay and slot.current.run is None:
+            queue.put(id, replace(slot, current=replace(slot.current, run_at=index.now + delay)))
+        return answer
+
+    patch.setattr(by_id, "_retry_failed", mutant)
 
 
 @breaks("HandOff: a handed-off run can only end")

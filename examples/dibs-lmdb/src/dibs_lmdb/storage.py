@@ -271,10 +271,12 @@ class LmdbStorage:
         return await self._write(lambda queues: verbs.amend(queues, queue, id, patch), now)
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> Sequence[RetryFailedStatus]:
-        checks.check_queue(queue, ids=ids)
-        return await self._write(lambda queues: [verbs.retry_failed(queues, queue, id) for id in ids], now)
+        checks.check_retry_failed(queue, ids, delay)
+        return await self._write(
+            lambda queues: [verbs.retry_failed(queues, queue, id, delay) for id in ids], now
+        )
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> Sequence[bool]:
         checks.check_queue(queue, ids=ids)

@@ -316,13 +316,13 @@ def amend(queues: Queues, name: str, id: str, patch: JobPatch) -> AmendStatus:
     return decided
 
 
-def retry_failed(queues: Queues, name: str, id: str) -> RetryFailedStatus:
+def retry_failed(queues: Queues, name: str, id: str, delay: int) -> RetryFailedStatus:
     queue, now = queues[name], queues.step.now
     before = queue.get(id)
     decided = rules.decide_retry_failed(before, now)
     if decided == "queued":
         outcome, data = _failed(before)
-        after = transitions.retry_failed(before, outcome, id, data, now, queue.step.draw())
+        after = transitions.retry_failed(before, outcome, id, data, now, queue.step.draw(), delay=delay)
         queue.put(id, before, after)
         queue.log(events.note_event("queued", id, now, after.current))
     return decided

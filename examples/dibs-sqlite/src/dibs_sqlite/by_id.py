@@ -70,18 +70,18 @@ def _check_attributes(slot: Slot, limits: Limits) -> None:
         check_attributes(slot.outcome.kept_attributes, limits)
 
 
-def retry_failed(tx: Transaction, name: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
+def retry_failed(tx: Transaction, name: str, ids: Sequence[str], delay: int) -> list[RetryFailedStatus]:
     """Enqueue failed jobs again, with the payload and options that their outcomes kept."""
     queue = tx.queue(name)
-    return [_retry_failed(tx, queue, id) for id in ids]
+    return [_retry_failed(tx, queue, id, delay) for id in ids]
 
 
-def _retry_failed(tx: Transaction, queue: QueueRows, id: str) -> RetryFailedStatus:
+def _retry_failed(tx: Transaction, queue: QueueRows, id: str, delay: int) -> RetryFailedStatus:
     slot = queue.get(id)
     verdict, outcome = rules.decide_retry_failed(slot, tx.now), slot.outcome
     if verdict != "queued" or outcome is None or outcome.data is None:
         return verdict
-    after = transitions.retry_failed(slot, outcome, id, outcome.data, tx.now, tx.draw())
+    after = transitions.retry_failed(slot, outcome, id, outcome.data, tx.now, tx.draw(), delay=delay)
     queue.put(id, slot, after)
     queue.log_event(events.note_event("queued", id, tx.now, after.current))
     return verdict

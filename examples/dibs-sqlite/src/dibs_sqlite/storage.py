@@ -255,10 +255,10 @@ class SqliteStorage:
         return await self._run_write(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> list[results.RetryFailedStatus]:
-        checks.check_queue(queue, ids=ids)
-        return await self._run_write(now, by_id.retry_failed, queue, ids)
+        checks.check_retry_failed(queue, ids, delay)
+        return await self._run_write(now, by_id.retry_failed, queue, ids, delay)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids)

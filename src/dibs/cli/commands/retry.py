@@ -15,6 +15,8 @@ from dibs.cli.output import ExitCode, print_answers, print_json, print_lines
 from dibs.cli.progress import check_can_confirm, confirm, progress_bar
 from dibs.cli.storage_access import connect, select_queues
 from dibs.cli.tables import print_table
+from dibs.client.options.arguments import duration_ms
+from dibs.client.stored_queue import spread_retries
 
 MEANINGS: Final = {
     "live": "a job with this id waits or runs already",
@@ -38,6 +40,13 @@ MEANINGS: Final = {
 )
 @click.option("--all", "everything", is_flag=True, help="Retry all failed jobs.")
 @click.option("--error", metavar="TYPE", help="Retry the jobs that failed with this type of error.")
+@click.option(
+    "--over",
+    type=options.Seconds(min=0),
+    metavar="DURATION",
+    default=0.0,
+    help="Spread the starts evenly over this time, in steps of 100 jobs. Default: all at once.",
+)
 @options.yes
 @options.url
 @options.json
@@ -47,6 +56,7 @@ async def command(
     *,
     everything: bool,
     error: str | None,
+    over: float,
     yes: bool,
     url: str | None,
     json: bool,
@@ -61,14 +71,18 @@ async def command(
 
     Examples:
         dibs retry emails welcome-42 --url file:./jobs
-        dibs retry --error ConnectionError --yes --url file:./jobs
+        dibs retry --error ConnectionError --over 10m --yes --url file:./jobs
     """
     if bool(ids) + everything + (error is not None) != 1:
         raise UsageError("retry needs ids, --all or --error; pass one of them")
     if ids:
         assert queue is not None, "bug in dibs: the queue is the argument before the ids"  # noqa: S101
         async with connect(url) as storage:
-            answers = await storage.retry_failed(queue, ids)
+            answers = [
+                answer
+                for batch, delay in spread_retries(ids, duration_ms("over", over))
+                for answer in await storage.retry_failed(queue, batch, delay=delay)
+            ]
         return print_answers(queue, ids, answers, meanings=MEANINGS, good=("queued",), json=json)
     check_can_confirm(yes=yes)
     async with connect(url) as storage:
@@ -85,7 +99,7 @@ async def command(
         if not confirm(f"Retry {total:,} failed jobs{kind} {where}?", yes=yes):
             return ExitCode.REFUSED
         with progress_bar("retried", total) as advance:
-            numbers = await retry_all(storage, found, advance)
+            numbers = await retry_all(storage, found, duration_ms("over", over), advance)
     _print_numbers(numbers, json=json)
     return (
         ExitCode.DONE

@@ -267,15 +267,15 @@ def _slice_requests(requests: Sequence[EnqueueRequest], begin: int, end: int) ->
     return batch
 
 
-def split_ids(ids: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Yield the ids in batches of at most MAX_BATCH_ITEMS. Raises Refused if `ids` is one text."""
+def split_ids(ids: Iterable[str], size: int = MAX_BATCH_ITEMS) -> Iterator[Sequence[str]]:
+    """Yield the ids in batches of at most `size`. Raises Refused if `ids` is one text."""
     if isinstance(ids, str):
         # A str is an iterable of characters, and each character is a valid id.
         raise Refused(f"ids is the text {ids!r}; pass an iterable of ids, as in [{ids!r}]", field="ids")
     if not isinstance(ids, Iterable):
         raise Refused(f"ids is {ids!r:.80}; pass an iterable of ids", field="ids")
     rest = iter(ids)
-    while part := tuple(islice(rest, MAX_BATCH_ITEMS)):
+    while part := tuple(islice(rest, size)):
         yield part
 
 

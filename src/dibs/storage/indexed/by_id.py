@@ -82,18 +82,19 @@ def _check_attributes(after: Slot, limits: Limits) -> None:
         check_attributes(after.outcome.kept_attributes, limits)
 
 
-def retry_failed(index: Index, queue: str, ids: Sequence[str]) -> list[RetryFailedStatus]:
+def retry_failed(index: Index, queue: str, ids: Sequence[str], delay: int) -> list[RetryFailedStatus]:
     """Enqueue failed jobs again, with the payload and options that their outcomes kept."""
     source = index.find_queue(queue)
-    return [_retry_failed(index, source, id) for id in ids]
+    return [_retry_failed(index, source, id, delay) for id in ids]
 
 
-def _retry_failed(index: Index, queue: QueueIndex, id: str) -> RetryFailedStatus:
+def _retry_failed(index: Index, queue: QueueIndex, id: str, delay: int) -> RetryFailedStatus:
     slot = queue.slots.get(id, EMPTY)
     status, outcome = rules.decide_retry_failed(slot, index.now), slot.outcome
     if status != "queued" or outcome is None or outcome.data is None:
         return status
-    after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, index.next_number())
+    number = index.next_number()
+    after = transitions.retry_failed(slot, outcome, id, outcome.data, index.now, number, delay=delay)
     queue.put(id, after)
     if queue.settings.log_level == "all":
         index.log_event(queue, events.note_event("queued", id, index.now, after.current))

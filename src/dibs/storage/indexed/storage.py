@@ -222,10 +222,10 @@ class IndexedStorage(ABC):
         return await self._run_step(now, by_id.amend, queue, id, patch, self.limits)
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        checks.check_queue(queue, ids=ids, within=self.limits)
-        return await self._run_step(now, by_id.retry_failed, queue, ids)
+        checks.check_retry_failed(queue, ids, delay, self.limits)
+        return await self._run_step(now, by_id.retry_failed, queue, ids, delay)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         checks.check_queue(queue, ids=ids, within=self.limits)

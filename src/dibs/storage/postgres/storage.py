@@ -212,9 +212,10 @@ class PostgresStorage(ManyQueuesSession, KeySetSession, PostgresDirectEnqueue):
         return answer  # type: ignore[return-value]
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        return await self._run_on_ids("retry_failed", queue, ids, now)
+        checks.check_retry_failed(queue, ids, delay, self.limits)
+        return await self._run_on_ids("retry_failed", queue, ids, now, delay=delay)
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:
         return await self._run_on_ids("forget", queue, ids, now)

@@ -483,10 +483,10 @@ class RedisStorage(RedisSession):
         return cast("AmendStatus", reply.decode())
 
     async def retry_failed(
-        self, queue: str, ids: Sequence[str], *, now: int | None = None
+        self, queue: str, ids: Sequence[str], *, delay: int = 0, now: int | None = None
     ) -> list[RetryFailedStatus]:
-        checks.check_queue(queue, ids=ids, within=self.limits)
-        replies = await self._run_in_steps("retry_failed", queue, ids, now)
+        checks.check_retry_failed(queue, ids, delay, self.limits)
+        replies = await self._run_in_steps("retry_failed", queue, ids, now, delay)
         return [cast("RetryFailedStatus", reply.decode()) for reply in replies]
 
     async def forget(self, queue: str, ids: Sequence[str], *, now: int | None = None) -> list[bool]:

@@ -167,10 +167,10 @@ CREATE OR REPLACE FUNCTION size_of(attributes json) RETURNS bigint LANGUAGE sql 
     SELECT coalesce(sum(octet_length(key) + octet_length(value::text)), 0) FROM json_each(attributes)
 $$;
 
--- retry_failed(queue, ids, now) -> statuses in the order of the ids. Removes the failed outcome and makes the job wait
--- from now on, with counts 0, a new revision, and the key and the memo of the outcome. It holds each id before it reads
--- the outcome.
-CREATE OR REPLACE FUNCTION retry_failed(queue text, ids text[], manual bigint) RETURNS text[]
+-- retry_failed(queue, ids, delay, now) -> statuses in the order of the ids. Removes the failed outcome and makes the job
+-- wait, due after the delay, with counts 0, a new revision, and the key and the memo of the outcome. It holds each id
+-- before it reads the outcome.
+CREATE OR REPLACE FUNCTION retry_failed(queue text, ids text[], delay bigint, manual bigint) RETURNS text[]
 LANGUAGE plpgsql {pinned} AS $$
 DECLARE
     qu queues;
@@ -196,7 +196,7 @@ BEGIN
             CONTINUE;
         END IF;
         PERFORM begin_live(
-            qu, (o.id, o.payload, o.priority, o.attributes, o.overrides, o.retention, now_ms, 0, o.key)::request,
+            qu, (o.id, o.payload, o.priority, o.attributes, o.overrides, o.retention, now_ms + delay, 0, o.key)::request,
             now_ms, o.origin);
         UPDATE live SET dropped = o.dropped, memo = o.memo WHERE q = o.q AND id = o.id RETURNING * INTO j;
         DELETE FROM ended WHERE q = o.q AND id = o.id;

@@ -101,7 +101,7 @@ SELECT {schema}.amend(
     %(queue)s::text, %(id)s::text, %(patch)s::json, %(payload)b::bytea, %(most)s::bigint, %(now)s::bigint)
 
 -- name: retry_failed
-SELECT {schema}.retry_failed(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)
+SELECT {schema}.retry_failed(%(queue)s::text, %(ids)b::text[], %(delay)s::bigint, %(now)s::bigint)
 
 -- name: forget
 SELECT {schema}.forget(%(queue)s::text, %(ids)b::text[], %(now)s::bigint)

@@ -2,13 +2,14 @@
 --
 -- KEYS[1]  prefix of the queue's keys
 -- ARGV[1]  now in ms, '' for the time of the server
--- ARGV[2…] ids
+-- ARGV[2]  the time in ms until the jobs are due
+-- ARGV[3…] ids
 -- Returns  a status for each id: queued, live, completed, cancelled, not_kept or not_found
 
 -- @include accept
 -- @include commit
 
-local queue = open_queue(KEYS[1], ARGV[1])
+local queue, delay = open_queue(KEYS[1], ARGV[1]), tonumber(ARGV[2])
 
 local function retry(id)
   if read_field(queue, 'waiting', id) or read_field(queue, 'active', id) then return 'live' end
@@ -17,7 +18,7 @@ local function retry(id)
   if ended.kind ~= 2 then return OUTCOME_KINDS[ended.kind] end
   if not ended.data then return 'not_kept' end
   remove_outcome(queue, id)
-  local job = new_job({id = id, priority = ended.priority, run_at = queue.now, data = ended.data}, queue.now,
+  local job = new_job({id = id, priority = ended.priority, run_at = queue.now + delay, data = ended.data}, queue.now,
     next_number(queue))
   job.origin = ended.origin
   add_to_order(queue, job, true)
@@ -26,7 +27,7 @@ local function retry(id)
 end
 
 local reply = {}
-for i = 2, #ARGV do reply[i - 1] = retry(ARGV[i]) end
+for i = 3, #ARGV do reply[i - 2] = retry(ARGV[i]) end
 -- The outcome becomes the job, so a full server accepts it.
 commit(true)
 return reply
