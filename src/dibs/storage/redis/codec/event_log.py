@@ -57,6 +57,9 @@ def decode_page(reply: list[Any], after: str | None, limit: int) -> EventPage:
     number, index = parse_offset(after)
     events: list[tuple[str, LogEvent]] = []
     for entry, raw in zip(reply[2::2], reply[3::2], strict=True):
+        if len(events) >= limit:
+            # The reply has `limit` entries, and an entry may have a thousand events.
+            break
         at = entry_number(entry)
         try:
             found = decode_events(raw)
