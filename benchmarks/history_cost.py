@@ -156,7 +156,7 @@ def measure(options: argparse.Namespace, url: str, warehouse: Path) -> dict[str,
     spark.stop()
     out = warehouse.with_name("report.html")
     drawn, _ = run_python("-m", "dibs", "spark", "report", "--warehouse", str(warehouse), "--out", str(out))
-    size = sum(file.stat().st_size for file in (warehouse / "data").rglob("*.parquet"))
+    size = sum(file.stat().st_size for file in warehouse.rglob("*.parquet"))
     if options.report:
         shutil.copy(out, options.report)
     return {

@@ -80,7 +80,7 @@ def measure(engine: str, events: int, folder: Path) -> dict[str, Any]:
         asyncio.run(add_runs(url, events + 9 * small, small))
         arguments = ("--url", url, "--warehouse", str(warehouse), "--engine", engine)
         cron, _ = run_python("-m", "dibs", "spark", "history", *arguments)
-    size = sum(file.stat().st_size for file in (warehouse / "data").rglob("*.parquet"))
+    size = sum(file.stat().st_size for file in warehouse.rglob("*.parquet"))
     return {
         "engine": engine, "events": events, "small": small,
         "start": start and asdict(start),

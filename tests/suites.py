@@ -90,7 +90,6 @@ WITHOUT_SPARK: Final = (
     "spark/test_history_live_jobs.py",
     "spark/test_history_planted.py",
     "spark/test_history_queues.py",
-    "spark/test_history_tables.py",
     "spark/test_report_activity.py",
     "spark/test_report_page.py",
     "spark/test_report_queue_ranges.py",

@@ -120,8 +120,6 @@ THIRD_PARTY = {
     "django": ("django",),
     "duckdb": ("spark",),
     "filelock": ("file", "spark"),
-    # Opens the object store of a warehouse.
-    "fsspec": ("spark",),
     # Not a dependency: imported only after the program has imported and patched.
     "gevent": ("client",),
     # Installed by redis[hiredis]: the parser of replies and the packer of commands.
@@ -144,7 +142,6 @@ THIRD_PARTY = {
     # Not a dependency: imported only for a type that dibs and msgspec do not know, or if the program has it.
     "pydantic": ("client",),
     "pydantic_core": ("client",),
-    "pyiceberg": ("spark",),
     "pyspark": ("spark",),
     "pytest": ("kit", "fixtures"),
     "redis": ("redis",),

@@ -41,9 +41,6 @@ ENVIRONMENTS: Final[dict[str, tuple[str, tuple[str, ...], uses.Use]]] = {
     "mcp": ("mcp", (), uses.try_mcp),
     "crypto": ("crypto", (), uses.try_crypto),
     "history": ("history", (), uses.try_history),
-    "history-s3": ("history-s3", (), uses.try_history_s3),
-    "delta": ("delta", (), uses.try_delta),
-    "iceberg": ("iceberg", ("sqlalchemy",), uses.try_iceberg),
     "spark": ("spark", (), uses.try_spark),
 }
 

@@ -301,26 +301,6 @@ def try_history(place: Place) -> None:
     require((place.work / "page.html").read_text("utf-8"), "mail")
 
 
-def try_history_s3(place: Place) -> None:
-    """Use the local part; a server of S3 would need packages of other extras, and tests/spark has one."""
-    place.import_modules("s3fs")
-    try_history(place)
-
-
-def try_delta(place: Place) -> None:
-    try_history(place)
-    place.run("dibs", "spark", "export", "--warehouse", "./history", "--delta", "./lake")
-
-
-def try_iceberg(place: Place) -> None:
-    try_history(place)
-    catalog = {
-        "PYICEBERG_CATALOG__DEFAULT__URI": f"sqlite:///{place.work}/catalog.db",
-        "PYICEBERG_CATALOG__DEFAULT__WAREHOUSE": f"file://{place.work}/lake",
-    }
-    place.run("dibs", "spark", "export", "--warehouse", "./history", "--iceberg", "jobs.events", **catalog)
-
-
 def try_spark(place: Place) -> None:
     place.import_modules("dibs.spark", "dibs.spark.source", "pyspark_dibs")
     output = place.run("python", place.write("mails.py", SPARK))

@@ -7,15 +7,12 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from attrs import frozen
 
-from dibs.spark.history.tables import ATTEMPT_ENDS, table_schema
-from dibs.spark.history.warehouse.manifest import LogGap, WarehouseState, folder_name
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.tables import ATTEMPT_ENDS
+from dibs.spark.history.warehouse import LogGap, State
+from tests.spark.warehouse_rows import add_rows
 
 MINUTE: Final = 60_000
 HOUR: Final = 60 * MINUTE
@@ -49,56 +46,31 @@ class Run:
 
 
 def write_history(root: Path, runs: Iterable[Run], *, gaps: Sequence[LogGap] = ()) -> Path:
-    """Write a warehouse with these runs and the metrics and ids that follow from them.
-
-    `ids` has two files, as after two increments, so an id may have two rows.
-    """
-    with Warehouse(root).open_draft() as draft:
-        ordered = sorted(runs, key=lambda run: (run.queue, run.finished))
-        for queue, group in groupby(ordered, key=lambda run: run.queue):
-            its = list(group)
-            for table, rows in (
-                ("runs", _runs(its)),
-                ("events", _events(its)),
-                ("metrics", _metrics(its)),
-                ("ids", _ids(its[::2])),
-                ("ids", _ids(its[1::2])),
-            ):
-                name = f"{table}-{uuid4().hex}"
-                _write(draft.staging(name), queue, table, rows)
-                draft.add(table, name)
-        draft.commit(WarehouseState(source="redis://jobs.internal", gaps=tuple(gaps)))
+    """Write a warehouse with the events of these runs and the metrics that follow from them."""
+    ordered = sorted(runs, key=lambda run: (run.queue, run.finished))
+    events, metrics = [], []
+    for queue, group in groupby(ordered, key=lambda run: run.queue):
+        its = list(group)
+        events += [{"queue": queue, **row} for row in _events(its)]
+        metrics += [{"queue": queue, **row} for row in _metrics(its)]
+    add_rows(root, State(source="redis://jobs.internal", gaps=tuple(gaps)), events=events, metrics=metrics)
     return root
-
-
-def _write(staged: Path, queue: str, table: str, rows: list[dict[str, Any]]) -> None:
-    folder = staged / f"queue={folder_name(queue)}" / "date=2026-11-20"
-    folder.mkdir(parents=True)
-    schema = pa.schema([field for field in table_schema(table) if field.name not in ("queue", "date")])
-    pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-0.parquet")
 
 
 def _time(at: int) -> datetime:
     return datetime.fromtimestamp(at / 1000, UTC)
 
 
-def _runs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _events(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [
         {
-            "offset": f"{number:09d}", "id": run.id, "attempt": run.attempt, "fence": number, "end": run.end,
-            "enqueued_at": _time(run.due), "due_at": _time(run.due), "claimed_at": _time(run.claimed),
-            "finished_at": _time(run.finished), "wait_ms": run.wait, "run_ms": run.run, "holder": run.holder,
+            "offset": f"{number:09d}", "kind": run.end, "id": run.id, "at": _time(run.finished),
+            "attempt": run.attempt, "fence": number, "first": number, "revision": number, "enqueues": 1,
+            "enqueued_at": _time(run.due), "run_at": _time(run.due), "claimed_at": _time(run.claimed),
+            "finished_at": _time(run.finished), "holder": run.holder,
             "error_type": run.error, "error_message": run.error and "it broke",
             "error_traceback": run.traceback,
         }
-        for number, run in enumerate(runs)
-    ]  # fmt: skip
-
-
-def _events(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    return [
-        {"offset": f"{number:09d}", "kind": run.end, "id": run.id, "at": _time(run.finished),
-         "attempt": run.attempt}
         for number, run in enumerate(runs)
     ]  # fmt: skip
 
@@ -128,18 +100,3 @@ def _minute(runs: Sequence[Run], begin: int) -> dict[str, Any]:
         **{f"wait_p{p}_ms": max((run.wait for run in ended), default=None) for p in (50, 95, 99)},
         **{f"run_p{p}_ms": max((run.run for run in ended), default=None) for p in (50, 95, 99)},
     }
-
-
-def _ids(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    by_id: dict[str, list[Run]] = {}
-    for run in runs:
-        by_id.setdefault(run.id, []).append(run)
-    return [
-        {
-            "id": id, "attempts": len(its), "merged": 0,
-            **{kind: sum(run.end == kind for run in its) for kind in ATTEMPT_ENDS},
-            "wait_ms": sum(run.wait for run in its), "longest_wait_ms": max(run.wait for run in its),
-            "run_ms": sum(run.run for run in its), "longest_run_ms": max(run.run for run in its),
-        }
-        for id, its in by_id.items()
-    ]  # fmt: skip

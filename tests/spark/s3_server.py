@@ -1,11 +1,20 @@
-"""A real server of the S3 protocol on loopback: moto's, in this process."""
+"""A real server of the S3 protocol on loopback: moto's, in a process of its own.
+
+Some calls of deltalake hold the lock of the interpreter, so a server in the same process could not
+answer them.
+"""
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 BUCKET = "history"
 
@@ -32,31 +41,31 @@ _running = threading.Event()
 
 @contextmanager
 def s3_server() -> Iterator[None]:
-    """Run the server, with one bucket, unless it runs in this process already.
+    """Run the server, with one bucket, unless this process has started it already.
 
-    The fixture of tests/spark keeps it running until the end of the process, and moto waits for ever for a
-    server whose port is taken.
+    The fixture of tests/spark keeps it running until the end of the process.
     """
     if _running.is_set():
         yield
         return
-    # Both take seconds to import, and few tests need them.
-    import boto3
-    from moto.server import ThreadedMotoServer
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(PORT)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            _create_bucket(server)
+            _running.set()
+            yield
+        finally:
+            _running.clear()
+            server.terminate()
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=PORT, verbose=False)
-    server.start()
-    _running.set()
-    try:
-        client = boto3.client(
-            "s3",
-            endpoint_url=ENVIRONMENT["AWS_ENDPOINT_URL"],
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket=BUCKET)
-        yield
-    finally:
-        _running.clear()
-        server.stop()
+
+def _create_bucket(server: subprocess.Popen[bytes]) -> None:
+    request = Request(f"{ENVIRONMENT['AWS_ENDPOINT_URL']}/{BUCKET}", method="PUT")
+    while True:
+        try:
+            urlopen(request, timeout=60).close()
+        except URLError:
+            assert server.poll() is None
+            time.sleep(0.05)
+        else:
+            return

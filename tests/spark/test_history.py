@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.figures.parquet import WarehouseReader
+from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
 from tests.spark.frames import moment
@@ -24,7 +23,7 @@ async def test_increments_and_reruns_make_the_expected_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tables do not depend on increments, compaction and reruns."""
-    monkeypatch.setattr("dibs.spark.history.warehouse.draft.MAX_SMALL_FILES", 1)
+    monkeypatch.setattr("dibs.spark.history.warehouse.MAINTAIN_EVERY", 2)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage)
@@ -35,13 +34,11 @@ async def test_increments_and_reruns_make_the_expected_tables(
         done = await to_thread(increments.update, url, warehouse, engine="spark")
         events, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in events]
-    horizon = Warehouse.existing(warehouse).state.horizon
+    horizon = Warehouse(warehouse).state.horizon
 
-    files = {table: Warehouse.existing(warehouse).files(table).values() for table in ("events", "runs")}
-
-    assert {1} == {len(paths) for partitions in files.values() for paths in partitions}
+    assert 1 == len(Warehouse(warehouse).events.rows().files)
     assert (0, ()) < (done.events, done.gaps) < (len(events), ())
-    assert set(QUEUES) == set(done.starts) == set(WarehouseReader(Warehouse.existing(warehouse)).queues())
+    assert set(QUEUES) == set(done.starts) == {queue for queue, _ in rows(warehouse, "metrics")}
     assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
     assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
     assert expected_history.runs(pairs) == runs_in(warehouse)

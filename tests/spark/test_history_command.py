@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from dibs.cli.main import app
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark.random_day import RandomDay
 
@@ -63,7 +63,7 @@ def test_sigterm_to_the_process_group_finishes_the_increment(tmp_path: Path, eng
     url = f"file:{tmp_path}/jobs"
     asyncio.run(simulate(url))
     with following(url, tmp_path / "warehouse", "--engine", engine) as child:
-        read_until(child, "generation 000000000001")
+        read_until(child, "generation 1:")
         asyncio.run(simulate(url))
         while not [*(tmp_path / "warehouse").glob("staging/*/*")]:
             assert child.poll() is None
@@ -72,7 +72,7 @@ def test_sigterm_to_the_process_group_finishes_the_increment(tmp_path: Path, eng
         output, _ = child.communicate()
 
     assert (0, False) == (child.returncode, "Traceback" in output)
-    assert "000000000002" == Warehouse.existing(tmp_path / "warehouse").generation
+    assert 2 == Warehouse(tmp_path / "warehouse").generation
 
 
 def test_follow_goes_on_when_the_storage_is_there(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_follow_goes_on_when_the_storage_is_there(tmp_path: Path) -> None:
     with following(url, tmp_path / "warehouse") as child:
         assert "the next one starts in 1 s" in read_until(child, "finds no directory")
         asyncio.run(simulate(url))
-        read_until(child, "generation 000000000001")
+        read_until(child, "generation 1:")
 
 
 def kill_java(child: subprocess.Popen[str]) -> None:
@@ -96,13 +96,13 @@ def test_follow_starts_java_again(tmp_path: Path) -> None:
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     asyncio.run(simulate(url))
     with following(url, warehouse, "--engine", "spark") as child:
-        read_until(child, "generation 000000000001")
+        read_until(child, "generation 1:")
         # Kill Java between two increments: the next increment starts a new one before it needs it.
         kill_java(child)
         asyncio.run(simulate(url))
         assert child.stdout
         lines = iter(child.stdout.readline, "")
-        between = [*takewhile(lambda line: "generation 000000000002" not in line, lines)]
+        between = [*takewhile(lambda line: "generation 2:" not in line, lines)]
         assert [] == [line for line in between if "failed" in line]
         asyncio.run(simulate(url))
         while not [*warehouse.glob("staging/*/*")]:
@@ -110,7 +110,7 @@ def test_follow_starts_java_again(tmp_path: Path) -> None:
             time.sleep(0.01)
         kill_java(child)
         assert "the next one starts in 1 s" in read_until(child, "failed")
-        read_until(child, "generation 000000000003")
+        read_until(child, "generation 3:")
 
 
 def test_a_url_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,4 +132,4 @@ def test_a_warehouse_on_s3_is_filled_and_reported(s3_bucket: str, tmp_path: Path
     report = runner.invoke(app, ["spark", "report", "--warehouse", warehouse, "--json"])
 
     assert (0, 0) == (done.exit_code, report.exit_code), done.output + report.output
-    assert "000000000001" == json.loads(report.stdout)["generation"]
+    assert 1 == json.loads(report.stdout)["generation"]

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dibs.model.job import JobData, NewJob
-from dibs.model.requests import Complete, EnqueueRequest, Settlement
+from dibs.model.requests import EnqueueRequest
 from dibs.model.wakeup import FLOW_ATTRIBUTE
 from dibs.spark.history import increments
-from dibs.spark.history.engines import EngineName
-from dibs.spark.history.reading import table_dataset
-from dibs.spark.history.warehouse.store import LocalStore
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.protocol import Storage
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
@@ -36,7 +33,7 @@ async def test_increments_of_duckdb_make_the_expected_tables(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four increments of random sizes, each compared with a count of the whole history."""
-    monkeypatch.setattr("dibs.spark.history.warehouse.draft.MAX_SMALL_FILES", 1)
+    monkeypatch.setattr("dibs.spark.history.warehouse.MAINTAIN_EVERY", 2)
     url, warehouse = f"file:{tmp_path}/jobs", tmp_path / "warehouse"
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage, seed=seed)
@@ -46,45 +43,13 @@ async def test_increments_of_duckdb_make_the_expected_tables(
             await to_thread(increments.update, url, warehouse, engine="duckdb")
             events, live = await all_events(storage), await all_slots(storage)
             pairs = [(queue, event) for queue, _, event in events]
-            horizon = Warehouse.existing(warehouse).state.horizon
+            horizon = Warehouse(warehouse).state.horizon
 
             assert expected_history.metrics(pairs, live, horizon) == rows(
                 warehouse, "metrics", "queue", "minute"
             )
             assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")
             assert expected_history.runs(pairs) == runs_in(warehouse)
-
-
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-async def test_an_increment_reads_and_replaces_no_earlier_rows_of_ids(
-    spark: SparkSession, tmp_path: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each increment has the same ids. Its cost must not grow with the ids of the history."""
-    url, warehouse, read = f"file:{tmp_path}/jobs", tmp_path / "warehouse", list[str]()
-    local_copy = LocalStore.local_copy
-
-    def record(store: LocalStore, path: str) -> Path:
-        read.append(path)
-        return local_copy(store, path)
-
-    monkeypatch.setattr(LocalStore, "local_copy", record)
-    before = set[str]()
-    async with open_storage(url, clock="manual") as storage:
-        for now in (1_795_251_600_000, 1_795_251_700_000):
-            await storage.enqueue("mail", [EnqueueRequest(job=NewJob(id="a"))], now=now)
-            lease = (await storage.grant(["mail"], 240_000, "worker", now=now)).lease
-            [job] = (await storage.claim("mail", lease, 1, now=now)).jobs
-            assert job.run
-            await storage.settle(
-                "mail", [Settlement(id="a", fence=job.run.fence, action=Complete())], now=now
-            )
-            await to_thread(increments.update, url, warehouse, engine=engine)
-            files = {file.path for file in Warehouse.existing(warehouse).manifest.tables["ids"]}
-
-            assert before < files
-            before = files
-    assert not before.intersection(read)
-    assert 2 == table_dataset(warehouse, "ids").to_table()["attempts"][0].as_py()
 
 
 async def add_job_with_a_memo(storage: Storage, now: int) -> None:

@@ -1,7 +1,8 @@
-"""A writer killed with SIGKILL before and after each change of the store: generations stay complete."""
+"""Increments killed before, during and after each change of the tables: each event is there once."""
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import to_thread
 from itertools import count
 from pathlib import Path
@@ -9,85 +10,92 @@ from pathlib import Path
 import pytest
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse import draft
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse, WarehouseBusy
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
-from tests.spark.killed_writer import write_until
+from tests.spark.frames import moment
+from tests.spark.killed_writer import MOMENTS, write_until
 from tests.spark.random_day import RandomDay
-from tests.spark.staged_tables import MAIL, NEXT, add, counts
 from tests.spark.storage_contents import all_events, all_slots
 from tests.spark.warehouse_rows import rows, runs_in
 
-
-def check_kills(location: str, changes: int) -> int:
-    """Kill a writer at each change, and return the number of kills.
-
-    Each write adds one file to two partitions and increases the horizon, so all three numbers are equal.
-    """
-    kills = 0
-    for change in range(1, changes + 1):
-        for moment in ("before", "after"):
-            before = Warehouse.existing(location).state.horizon
-            kills += write_until(change, moment, location)
-            now = Warehouse.existing(location).state.horizon
-
-            assert now - before in (0, 1)
-            assert {MAIL: now, NEXT: now} == counts(location)
-    return kills
+#: An increment commits three tables, and then merges and removes files of each.
+CHANGES = 12
 
 
-def test_a_writer_killed_at_any_change_leaves_a_complete_generation(tmp_path: Path) -> None:
-    """The changes of the writer are two files and the manifest."""
-    location = str(tmp_path / "warehouse")
-    add(location, MAIL, NEXT)
-
-    assert 6 == check_kills(location, 3)
-    add(location, MAIL, NEXT)
-    assert [] == [*(tmp_path / "warehouse").glob("staging/*")]
-
-
-def test_a_writer_killed_at_its_commit_on_s3(s3_bucket: str) -> None:
-    location = f"{s3_bucket}/killed"
-    add(location, MAIL, NEXT)
-    before = Warehouse.existing(location).state.horizon
-    assert write_until(3, "before", location)
-    between = Warehouse.existing(location).state.horizon
-    assert write_until(3, "after", location)
-
-    assert (before, before, before + 1) == (1, between, Warehouse.existing(location).state.horizon)
-    assert {MAIL: 2, NEXT: 2} == counts(location)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-async def test_increments_killed_at_every_change_add_each_event_once(
-    request: pytest.FixtureRequest,
-    location: str,
-    tmp_path: Path,
-    engine: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The long form: twenty kills, before and after each change."""
-    monkeypatch.setattr(draft, "KEEP_SECONDS", 0)
-    url = f"file:{tmp_path}/jobs"
-    env = request.getfixturevalue("quick_start") if engine == "spark" else {}
-    kills = 0
+async def check_kills(folder: Path, location: str, engine: str, kills: int, env: dict[str, str]) -> None:
+    url = f"file:{folder}/jobs"
+    killed = 0
     async with open_storage(url, clock="manual") as storage:
         day = RandomDay(storage, seed=5)
         await day.prepare(all_events_of="mail")
         for number in count():
-            # An increment has about ten changes: its files, its manifest, and the removal of old files.
-            change, moment = number % 10 + 1, ("before", "after")[number // 10 % 2]
+            # The first three changes are the commits, at which most can go wrong.
+            change = number // len(MOMENTS) % (3 if number < kills // 2 else CHANGES) + 1
+            moment = MOMENTS[number % len(MOMENTS)]
             await day.advance(20)
-            kills += await to_thread(write_until, change, moment, location, url, engine, env=env)
-            if kills >= 20:
+            killed += await to_thread(write_until, change, moment, location, url, engine, env=env)
+            if killed >= kills:
                 break
         await to_thread(increments.update, url, location)
         events, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in events]
-    horizon = Warehouse.existing(location).state.horizon
+    horizon = Warehouse(location).state.horizon
 
-    assert expected_history.metrics(pairs, live, horizon) == rows(location, "metrics", "queue", "minute")
-    assert expected_history.ids(pairs) == rows(location, "ids", "queue", "id")
+    assert expected_history.metrics(pairs, live, horizon) == rows(location, "metrics")
+    assert expected_history.ids(pairs) == rows(location, "ids")
+    assert expected_history.runs(pairs) == runs_in(location)
+
+
+async def test_killed_increments_add_each_event_once(tmp_path: Path) -> None:
+    await check_kills(tmp_path, str(tmp_path / "warehouse"), "duckdb", 9, {})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+async def test_many_killed_increments_add_each_event_once(
+    request: pytest.FixtureRequest, location: str, tmp_path: Path, engine: str
+) -> None:
+    """The long form: forty kills, at each change and moment."""
+    env = request.getfixturevalue("quick_start") if engine == "spark" else {}
+    await check_kills(tmp_path, location, engine, 40, env)
+
+
+async def test_a_rerun_after_a_kill_completes_the_metrics(tmp_path: Path) -> None:
+    """The increment was killed between `live` and `metrics`, so minutes before `since` have changed too."""
+    url, location = f"file:{tmp_path}/jobs", str(tmp_path / "warehouse")
+    async with open_storage(url, clock="manual") as storage:
+        day = RandomDay(storage, seed=6)
+        await day.prepare()
+        for change in (4, 3):
+            await day.advance(60)
+            assert await to_thread(write_until, change, "before", location, url, "duckdb")
+        events, live = await all_events(storage), await all_slots(storage)
+    pairs = [(queue, event) for queue, _, event in events]
+    await to_thread(
+        increments.rerun, location, since=moment(Warehouse(location).live.state.horizon), engine="duckdb"
+    )
+    horizon = Warehouse(location).state.horizon
+
+    assert expected_history.metrics(pairs, live, horizon) == rows(location, "metrics")
+
+
+async def test_two_collectors_at_the_same_time_add_each_event_once(tmp_path: Path) -> None:
+    """Of two increments that commit to the same version of a table, one raises WarehouseBusy."""
+    url, location = f"file:{tmp_path}/jobs", str(tmp_path / "warehouse")
+    async with open_storage(url, clock="manual") as storage:
+        day = RandomDay(storage, seed=7)
+        await day.prepare(all_events_of="mail")
+        for _ in range(6):
+            await day.advance(20)
+            both = (to_thread(increments.update, url, location, engine="duckdb") for _ in range(2))
+            for found in await asyncio.gather(*both, return_exceptions=True):
+                assert isinstance(found, (increments.Increment, WarehouseBusy)), found
+        await to_thread(increments.update, url, location)
+        events, live = await all_events(storage), await all_slots(storage)
+    pairs = [(queue, event) for queue, _, event in events]
+    horizon = Warehouse(location).state.horizon
+
+    assert expected_history.metrics(pairs, live, horizon) == rows(location, "metrics")
+    assert expected_history.ids(pairs) == rows(location, "ids")
     assert expected_history.runs(pairs) == runs_in(location)

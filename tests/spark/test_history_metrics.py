@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pytest
 from dibs.model.events import LogEvent
 from dibs.model.job import Slot
 from dibs.spark.history.duckdb_engine import add_sources, connect
-from dibs.spark.history.engines import bounds
+from dibs.spark.history.increments import bounds
 from dibs.spark.history.queries import statement
 from dibs.spark.history.spark_engine import run_statement
 from dibs.spark.history.tables import MINUTE, table_schema
@@ -77,7 +77,6 @@ def metrics_of(
     ):
         key = row.pop("queue"), ms(row.pop("minute"))
         assert key not in rows
-        del row["date"]
         rows[key] = row
     return rows
 
@@ -123,18 +122,9 @@ async def test_runs_and_ids_are_as_expected(run: Run, day: RandomDay) -> None:
     pairs = [(queue, event) for queue, _, event in events]
     columns = ("queue", "id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
     runs = {tuple(row[name] for name in columns) for row in run("runs", "runs", events=events_table(events))}
-    half = len(events) // 2
-    parts = [
-        pa.Table.from_pylist(run("ids", "ids", events=events_table(part)), schema=table_schema("ids"))
-        for part in (events[:half], events[half:])
-    ]
-    # Rows of one id and day become one; without a day, all rows of the id.
-    merged = pa.concat_tables(parts)
-    merged = merged.set_column(merged.schema.names.index("date"), "date", pa.nulls(len(merged), pa.date32()))
     found = {}
-    for row in run("ids_merged", "ids", merged=merged):
+    for row in run("ids", "ids", events=events_table(events)):
         values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
-        assert values.pop("date") == datetime.fromtimestamp(values["last_end_at"] / 1000, UTC).date()
         found[values.pop("queue"), values.pop("id")] = values
 
     assert expected_history.runs(pairs) == runs
@@ -183,7 +173,7 @@ def test_the_last_record_of_a_live_id_and_its_later_events_count(run: Run) -> No
         ("mail", "1", LogEvent(kind="completed", id="ended since", at=9, finished_at=9, first=4, fence=12)),
         ("mail", "2", LogEvent(kind="retried", id="back since", at=9, finished_at=9, first=5, fence=13)),
     ]
-    schema = pa.schema([*LIVE, ("seen", pa.int64()), ("date", pa.date32())])
+    schema = pa.schema([*LIVE, ("seen", pa.int64())])
     names = ("id", "state", "first", "fence", "seen")
     rows = [{"queue": "mail", **dict(zip(names, row, strict=True))} for row in read]
     live = run(
@@ -191,6 +181,8 @@ def test_the_last_record_of_a_live_id_and_its_later_events_count(run: Run) -> No
         "live",
         live_read=pa.Table.from_pylist(rows, schema=schema),
         events=events_table(events),
+        last_live=live_table([]),
+        read_queues=pa.table({"queue": pa.array([], pa.string())}),
     )
 
     assert {

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from dibs.cli.main import app
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse
 from dibs.spark.report.figures.summary import HistoryReport, QueueSummary, create_report
 from dibs.spark.report.page.render import render_page
 from dibs.storage.registry import open_storage
@@ -148,11 +148,11 @@ def test_a_browser_runs_it_and_shows_one_queue(history: PlantedHistory) -> None:
 def test_a_warehouse_of_another_storage_is_refused(history: PlantedHistory, tmp_path: Path) -> None:
     other = f"file:{tmp_path}/other"
     asyncio.run(make(other))
-    before = Warehouse.existing(history.warehouse).generation
+    before = Warehouse(history.warehouse).generation
 
     with pytest.raises(Refused, match="holds the history of file:"):
         update(other, history.warehouse)
-    assert before == Warehouse.existing(history.warehouse).generation
+    assert before == Warehouse(history.warehouse).generation
 
 
 async def make(url: str) -> None:

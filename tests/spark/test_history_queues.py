@@ -6,7 +6,7 @@ from asyncio import to_thread
 from pathlib import Path
 
 from dibs.spark.history import increments
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import Warehouse
 from dibs.storage.registry import open_storage
 from tests.spark import expected_history
 from tests.spark.random_day import QUEUES, RandomDay
@@ -34,14 +34,14 @@ async def test_an_increment_of_one_queue_keeps_the_live_jobs_of_the_others(tmp_p
         live = [slot for slot in live if slot[0] == QUEUES[1]] + [
             slot for slot in await all_slots(storage) if slot[0] == QUEUES[0]
         ]
-        horizon = Warehouse.existing(warehouse).state.horizon
+        horizon = Warehouse(warehouse).state.horizon
 
         assert expected_history.metrics(read, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
 
         await to_thread(increments.update, url, warehouse)
         events, live = await all_events(storage), await all_slots(storage)
     pairs = [(queue, event) for queue, _, event in events]
-    horizon = Warehouse.existing(warehouse).state.horizon
+    horizon = Warehouse(warehouse).state.horizon
 
     assert expected_history.metrics(pairs, live, horizon) == rows(warehouse, "metrics", "queue", "minute")
     assert expected_history.ids(pairs) == rows(warehouse, "ids", "queue", "id")

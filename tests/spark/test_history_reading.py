@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
-import pandas as pd
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 import dibs.spark
 from dibs.errors import Refused
 from dibs.spark.history.increments import update
-from dibs.spark.history.reading import table_dataset, table_files
+from dibs.spark.history.reading import open_history, table_dataset, table_files
 from dibs.storage.registry import open_storage
-from tests.spark.random_day import QUEUES, RandomDay
+from tests.spark.random_day import RandomDay
 from tests.spark.warehouse_rows import rows
 
 if TYPE_CHECKING:
@@ -44,78 +43,38 @@ def filled(location: str, tmp_path: Path) -> str:
 
 
 def expected(location: str) -> list[tuple[object, ...]]:
-    runs = rows(location, "runs", "queue", "offset")
-    folders = {queue: queue if queue == QUEUES[0] else "long" for queue, _ in runs}
     return sorted(
-        (row["id"], row["fence"], row["end"], row["wait_ms"], folders[queue])
-        for (queue, _), row in runs.items()
+        (row["id"], row["fence"], row["end"], row["wait_ms"], queue)
+        for (queue, _), row in rows(location, "runs").items()
     )
-
-
-def shortened(found: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Return rows with "long" for the name of the folder of the second queue."""
-    return sorted((*row[:-1], row[-1] if row[-1] == QUEUES[0] else "long") for row in found)
 
 
 def test_arrow_polars_and_pandas_read_the_dataset(filled: str) -> None:
     dataset = table_dataset(filled, "runs")
 
-    assert expected(filled) == shortened(
-        [tuple(row.values()) for row in dataset.to_table(columns=SHOWN).to_pylist()]
+    assert expected(filled) == sorted(
+        tuple(row.values()) for row in dataset.to_table(columns=SHOWN).to_pylist()
     )
-    assert expected(filled) == shortened(pl.scan_pyarrow_dataset(dataset).select(SHOWN).collect().rows())
+    assert expected(filled) == sorted(pl.scan_pyarrow_dataset(dataset).select(SHOWN).collect().rows())
     frame = dataset.to_table(columns=SHOWN).to_pandas()
-    assert expected(filled) == shortened([*frame.itertuples(index=False, name=None)])
+    assert expected(filled) == sorted(frame.itertuples(index=False, name=None))
 
 
-def test_duckdb_reads_the_dataset(filled: str) -> None:
-    runs = table_dataset(filled, "runs")
-    found = duckdb.connect().register("runs", runs).execute(f"SELECT {SHOWN!r} FROM runs").fetchall()
+def test_duckdb_has_a_view_of_each_table(filled: str) -> None:
+    with open_history(filled) as history:
+        names = ", ".join(f'"{name}"' for name in SHOWN)
+        found = history.sql(f"SELECT {names} FROM runs").fetchall()
+        counts = {name: len(history.table(name)) for name in ("events", "runs", "metrics", "ids", "live")}
 
-    assert len(expected(filled)) == len(found)
-
-
-def test_the_files_of_a_folder_are_plain_parquet(tmp_path: Path) -> None:
-    """pyarrow alone reads the files of a folder, as a program without dibs does."""
-    location = str(tmp_path / "warehouse")
-    url = f"file:{tmp_path}/jobs"
-
-    async def fill() -> None:
-        async with open_storage(url, clock="manual") as storage:
-            day = RandomDay(storage)
-            await day.prepare()
-            await day.advance(120)
-
-    asyncio.run(fill())
-    update(url, location, engine="duckdb")
-    files = table_files(location, "runs")
-    names = ", ".join(f'"{name}"' for name in SHOWN)
-    query = f"SELECT {names} FROM read_parquet({files!r}, hive_types={{'queue': VARCHAR}})"
-    by_duckdb = duckdb.connect().execute(query)
-
-    assert expected(location) == shortened(by_duckdb.fetchall())
-    assert expected(location) == shortened(
-        pl.read_parquet(files, hive_schema={"queue": pl.String, "date": pl.Date}).select(SHOWN).rows()
-    )
-    assert len(expected(location)) == len(pd.concat(map(pd.read_parquet, files)))
+    assert expected(filled) == sorted(found)
+    assert {name: len(rows(filled, name)) for name in counts} == counts
 
 
-def merged(location: str) -> list[tuple[object, ...]]:
-    return sorted((id, row["attempts"]) for (_, id), row in rows(location, "ids", "queue", "id").items())
-
-
-def test_the_dataset_of_ids_has_one_row_for_each_id(filled: str) -> None:
-    table = table_dataset(filled, "ids").to_table()
-
-    assert merged(filled) == sorted((row["id"], row["attempts"]) for row in table.to_pylist())
-    assert {at.as_py().date() for at in table["last_end_at"]} == {day.as_py() for day in table["date"]}
-
-
-def test_the_files_of_ids_are_added_up_by_id(tmp_path: Path) -> None:
-    """The query in docs/reference/warehouse.md adds up the rows."""
+def test_programs_without_dibs_read_the_tables(tmp_path: Path) -> None:
+    """Any reader of Delta Lake, and any reader of Parquet with the list of files."""
     location, url = str(tmp_path / "warehouse"), f"file:{tmp_path}/jobs"
 
-    async def go_on() -> None:
+    async def fill() -> None:
         async with open_storage(url, clock="manual") as storage:
             day = RandomDay(storage)
             await day.prepare()
@@ -123,28 +82,29 @@ def test_the_files_of_ids_are_added_up_by_id(tmp_path: Path) -> None:
                 await day.advance(70)
                 await asyncio.to_thread(update, url, location, engine="duckdb")
 
-    asyncio.run(go_on())
-    files = table_files(location, "ids")
-    table = "read_parquet(?, hive_types={'queue': VARCHAR})"
-    query = f"SELECT id, sum(attempts)::BIGINT FROM {table} GROUP BY queue, id"
-    found = duckdb.connect().execute(query, [files]).fetchall()
+    asyncio.run(fill())
+    offsets = sorted(rows(location, "events"))
+    files = table_files(location, "events")
 
-    assert merged(location) == sorted(found)
-    assert len(found) < sum(pq.read_metadata(file).num_rows for file in files)
+    assert offsets == sorted(pl.read_delta(f"{location}/events").select("queue", "offset").rows())
+    assert offsets == sorted(duckdb.read_parquet(files).select('queue, "offset"').fetchall())
+    frame = DeltaTable(f"{location}/metrics").to_pandas()
+    assert len(rows(location, "metrics")) == len(frame)
 
 
-def test_spark_reads_one_row_for_each_id(filled: str, spark: SparkSession) -> None:
-    found = dibs.spark.read(filled, "ids").select("id", "attempts").collect()
+@pytest.mark.parametrize("table", ["events", "runs", "metrics", "ids", "live"])
+def test_spark_reads_a_table(filled: str, spark: SparkSession, table: str) -> None:
+    found = dibs.spark.read(filled, table).toArrow()
+    columns = found.column_names
 
-    assert merged(filled) == sorted(tuple(row) for row in found)
+    assert table_dataset(filled, table).schema.names == columns
+    order = [(name, "ascending") for name in columns]
+    expected_rows = table_dataset(filled, table).to_table().sort_by(order).to_pylist()
+    assert expected_rows == found.cast(table_dataset(filled, table).schema).sort_by(order).to_pylist()
 
 
 def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="known tables: events, runs"):
-        table_files(tmp_path, "jobs")
-
-
-def test_spark_reads_a_table(filled: str, spark: SparkSession) -> None:
-    found = dibs.spark.read(filled, "runs").select(*SHOWN).collect()
-
-    assert expected(filled) == shortened([tuple(row) for row in found])
+        table_dataset(tmp_path, "jobs")
+    with pytest.raises(Refused, match="is no stored table"):
+        table_files(tmp_path, "runs")

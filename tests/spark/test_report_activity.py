@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dibs.spark.history.warehouse.manifest import LogGap
+from dibs.spark.history.warehouse import LogGap
 from dibs.spark.report.figures.periods import MAX_DAYS, MAX_WORKERS
 from dibs.spark.report.figures.summary import QueueSummary, TrimmedPeriod, create_report
 from dibs.spark.report.page.render import render_page

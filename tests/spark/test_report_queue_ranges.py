@@ -7,9 +7,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from dibs.spark.report.figures import ids as report_ids
 from dibs.spark.report.figures.findings import FAILURE_ENDS
 from dibs.spark.report.figures.ids import TOP_IDS, IdSummary
 from dibs.spark.report.figures.periods import RANGES
@@ -60,13 +57,7 @@ def best(rows: list[IdSummary], column: str) -> list[IdSummary]:
     return sorted(rows, key=lambda row: (-getattr(row, column), row.id))[:TOP_IDS]
 
 
-@pytest.mark.parametrize("runs_per_part", [10**6, 40])
-def test_each_range_has_the_figures_of_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_per_part: int
-) -> None:
-    monkeypatch.setattr(report_ids, "RUNS_PER_PART", runs_per_part)
-    monkeypatch.setattr(report_ids, "_MERGE_AT", 5)
-    monkeypatch.setattr("dibs.spark.report.figures.parquet.BATCH_ROWS", 9)
+def test_each_range_has_the_figures_of_its_runs(tmp_path: Path) -> None:
     runs = random_runs(7)
     report, _ = create_report(write_history(tmp_path, runs))
     ranges = {figures.name: figures for figures in report.queues[0].ranges}

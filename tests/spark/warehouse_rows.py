@@ -1,16 +1,20 @@
-"""The tables of a warehouse as dictionaries, for comparison with the expected history."""
+"""The tables of a warehouse as dictionaries, and warehouses made of given rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from dibs.spark.history.tables import merge_ids
-from dibs.spark.history.warehouse.warehouse import Warehouse
-from dibs.spark.report.figures.parquet import WarehouseReader
+from dibs.spark.history.reading import table_dataset
+from dibs.spark.history.tables import staged_rows, table_schema
+from dibs.spark.history.warehouse import State, Warehouse
 from tests.spark.frames import ms
 
 KEYS = {
@@ -23,34 +27,37 @@ KEYS = {
 
 
 def rows(warehouse: str | Path, table: str, *key: str) -> dict[Any, dict[str, Any]]:
-    """Return a table by key, with times as ms and full names of queues.
-
-    It is read without Spark, which is faster.
-    """
+    """Return a table by key, with times as ms. Without a key, by the key of the table."""
     found: dict[Any, dict[str, Any]] = {}
-    tables = WarehouseReader(Warehouse.existing(warehouse))
-    for queue in tables.queues():
-        for row in _rows_of(tables, table, queue):
-            values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
-            values["queue"] = queue
-            row_key = tuple(values.pop(name) for name in key)
-            assert row_key not in found
-            found[row_key] = values
-    return found
-
-
-def _rows_of(tables: WarehouseReader, table: str, queue: str) -> list[dict[str, Any]]:
-    batches = [*tables.batches(table, queue)]
-    if table != "ids" or not batches:
-        return [row for batch in batches for row in batch.to_pylist()]
-    # Spark writes columns without null values as such, and DuckDB does not.
-    parts = (pa.Table.from_batches([batch]) for batch in batches)
-    merged = merge_ids(pa.concat_tables(parts, promote_options="permissive"))
-    found: list[dict[str, Any]] = merged.to_pylist()
+    for row in table_dataset(warehouse, table).to_table().to_pylist():
+        values = {name: ms(v) if isinstance(v, datetime) else v for name, v in row.items()}
+        row_key = tuple(values.pop(name) for name in key or KEYS[table])
+        assert row_key not in found
+        found[row_key] = values
     return found
 
 
 def runs_in(warehouse: str | Path) -> set[tuple[Any, ...]]:
     columns = ("id", "attempt", "fence", "end", "wait_ms", "run_ms", "holder")
-    runs = rows(warehouse, "runs", "queue", "offset")
-    return {(queue, *(row[name] for name in columns)) for (queue, _), row in runs.items()}
+    return {(queue, *(row[name] for name in columns)) for (queue, _), row in rows(warehouse, "runs").items()}
+
+
+def add_rows(
+    warehouse: str | Path,
+    state: State,
+    *,
+    events: Sequence[dict[str, Any]] = (),
+    metrics: Sequence[dict[str, Any]] = (),
+) -> Warehouse:
+    """Add rows to a warehouse, as an increment does. Columns that are missing are null."""
+    tables = Warehouse(warehouse, create=True)
+    state = replace(state, increment=tables.events.state.increment + 1)
+    with TemporaryDirectory() as name:
+        for table, its in (("events-read", events), ("metrics", metrics)):
+            folder = Path(name, table)
+            folder.mkdir()
+            pq.write_table(pa.Table.from_pylist([*its], table_schema(table)), folder / "part-0.parquet")
+        new = staged_rows("events-read", Path(name, "events-read"))
+        tables.events.append(state, new, increment=state.increment)
+        tables.metrics.append(state, staged_rows("metrics", Path(name, "metrics")))
+    return tables

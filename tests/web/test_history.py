@@ -153,10 +153,10 @@ async def test_the_password_of_a_url_is_not_shown(
 ) -> None:
     warehouse = "s3://name:hunter2@bucket/history?secret=hunter2"
 
-    def fail(location: str) -> None:
+    def fail(_warehouse: object, location: str) -> None:
         raise type(error)(str(error).format(location))
 
-    monkeypatch.setattr("dibs.spark.history.warehouse.warehouse.Warehouse.existing", fail)
+    monkeypatch.setattr("dibs.spark.history.warehouse.Warehouse.__init__", fail)
     async with Dibs("memory:") as app, browse(dibs_web(app, warehouse=warehouse, allow="read")) as reader:
         page = await history_page(reader)
 
@@ -170,10 +170,10 @@ async def test_a_large_warehouse_is_refused_with_the_command_that_makes_its_repo
     reader: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_warehouse(tmp_path)
-    monkeypatch.setattr(history, "MAX_ROWS", 469)
+    monkeypatch.setattr(history, "MAX_ROWS", 459)
     page = await history_page(reader)
 
-    assert "the warehouse has 470 rows, and the dashboard makes reports of up to 469" in page
+    assert "the warehouse has 460 rows, and the dashboard makes reports of up to 459" in page
     assert "dibs spark report" in page
 
 

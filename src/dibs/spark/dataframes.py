@@ -40,7 +40,7 @@ def read(
     """Return a table as a DataFrame: jobs, outcomes, events or runs of a storage, or one of a warehouse.
 
     With a Spark session as `source`, the table is one of the storage at `url`. With the location of a
-    warehouse, a path or a URL, it is events, runs, metrics, ids or live of its current generation, read in
+    warehouse, a path or a URL, it is events, runs, metrics, ids or live, read in
     the active Spark session; the warehouse has no options.
 
     `columns` are the columns to read, by default all. Spark tells a data source in Python no columns, so a
@@ -108,7 +108,7 @@ def read_stream(
 
 
 def _read_warehouse(warehouse: str | Path, table: str, options: dict[str, str]) -> DataFrame:
-    from dibs.spark.history.reading import table_frame  # noqa: PLC0415 - needs pyarrow
+    from dibs.spark.history.spark_engine import table_frame  # noqa: PLC0415 - needs pyspark
 
     for name in options:
         raise Refused(f"a warehouse has no option {name!r}; filter the DataFrame instead", field=name)

@@ -1,4 +1,4 @@
-"""`dibs spark`: keep the history of all runs as Parquet tables, and create a report from them."""
+"""`dibs spark`: keep the history of all runs as tables of Delta Lake, and create a report from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ warehouse_option = click.option(
 
 @click.group("spark")
 def command() -> None:
-    """Keep the history of all runs as Parquet tables, and create a report from them.
+    """Keep the history of all runs as tables of Delta Lake, and create a report from them.
 
     `history` reads the events of a storage (--url) into the tables. `report` reads the tables only. Both
     print JSON with --json, and need pip install 'dibs[history]', or 'dibs[spark]' for Apache Spark.
@@ -69,9 +69,15 @@ def command() -> None:
     help="With --follow: pause between two increments.",
 )
 @click.option(
-    "--since", metavar="TIME", help="Compute the tables again from this time on; the storage is not read."
+    "--keep",
+    type=options.Seconds(min=1),
+    metavar="DURATION",
+    help="Delete events and metrics that are older, in steps of a day. Default: keep all.",
 )
-@click.option("--until", metavar="TIME", help="With --since: compute them up to this time.")
+@click.option(
+    "--since", metavar="TIME", help="Count the metrics again from this time on; the storage is not read."
+)
+@click.option("--until", metavar="TIME", help="With --since: count them up to this time.")
 @click.option(
     "--master",
     metavar="URL",
@@ -98,6 +104,7 @@ def history(
     queue: tuple[str, ...],
     follow: bool,
     every: float,
+    keep: float | None,
     since: str | None,
     until: str | None,
     master: str | None,
@@ -108,9 +115,8 @@ def history(
 ) -> None:
     """Add the new events of a storage to the tables of a warehouse.
 
-    The tables are events, runs, metrics by minute and ids, partitioned by queue and day. You may stop the
-    command at any time: the next call continues where the tables end. A time is written as
-    2030-01-31T09:00:00+01:00.
+    The tables are events, live jobs and metrics by minute. You may stop the command at any time: the next
+    call continues where the tables end. A time is written as 2030-01-31T09:00:00+01:00.
 
     Example:
         dibs spark history --url file:./jobs --warehouse ./history --follow
@@ -120,9 +126,9 @@ def history(
     require_pyarrow()
     from dibs.spark.history.engines import choose_engine  # noqa: PLC0415 - needs pyarrow
     from dibs.spark.history.increments import rerun, update  # noqa: PLC0415
-    from dibs.spark.history.warehouse.store import open_store  # noqa: PLC0415
+    from dibs.spark.history.warehouse import warehouse_location  # noqa: PLC0415
 
-    open_store(warehouse)
+    warehouse_location(warehouse)
     wants_spark = master is not None or settings or is_submitted()
     chosen = choose_engine("spark" if engine == "auto" and wants_spark else engine)
     if first is None and not follow:
@@ -136,7 +142,7 @@ def history(
             session("dibs history", master=master, config={"spark.log.level": "ERROR", **settings})
         if first is not None:
             return rerun(warehouse, first, last, engine=chosen)
-        return update(url, warehouse, queue, engine=chosen)
+        return update(url, warehouse, queue, engine=chosen, keep=keep)
 
     with _stop_event() as stop:
         if follow and first is None:
@@ -208,55 +214,6 @@ def report(
         )
 
 
-@command.command("export")
-@warehouse_option
-@click.option("--delta", metavar="LOCATION", help="Folder or URL of a table of Delta Lake.")
-@click.option("--iceberg", metavar="NAMESPACE.TABLE", help="Name of a table of Iceberg.")
-@click.option(
-    "--catalog",
-    metavar="NAME",
-    default="default",
-    help="With --iceberg: name of the catalogue in the configuration of pyiceberg.",
-)
-@click.option(
-    "--table",
-    type=click.Choice(("events", "runs", "metrics", "ids", "live")),
-    default="events",
-    help="Table of the warehouse.",
-)
-@options.json
-def export(
-    warehouse: str, *, delta: str | None, iceberg: str | None, catalog: str, table: str, json: bool
-) -> None:
-    """Bring a table of a warehouse to Delta Lake or Iceberg, for programs that read these formats.
-
-    New rows of events and runs are added; metrics, ids and live are replaced as a whole. The first call
-    creates the table. You may stop the command at any time and run it at the same time as others: each row
-    is there once.
-
-    Example:
-        dibs spark export --warehouse ./history --delta ./lake/events
-    """
-    if (delta is None) == (iceberg is None):
-        raise UsageError("export needs either --delta LOCATION or --iceberg NAMESPACE.TABLE")
-    require_pyarrow()
-    from dibs.spark.history.tables import APPENDED_TABLES  # noqa: PLC0415 - needs pyarrow
-
-    if delta is not None:
-        from dibs.spark.history.export.delta import export_delta  # noqa: PLC0415 - needs deltalake
-
-        target, done = delta, export_delta(warehouse, delta, table)
-    else:
-        from dibs.spark.history.export.iceberg import export_iceberg  # noqa: PLC0415 - needs pyiceberg
-
-        target, done = str(iceberg), export_iceberg(warehouse, str(iceberg), table, catalog=catalog)
-    if json:
-        print_json({"rows": done.rows, "generation": done.generation})
-    else:
-        kind = "new rows" if table in APPENDED_TABLES else "rows"
-        print_lines(f"{target}: {done.rows:,} {kind} of {table}, generation {done.generation}")
-
-
 def _replace_file(file: Path, text: str) -> None:
     """Write a file in one step, because a page that reloads itself must not read half of it."""
     written = file.with_name(f"{file.name}.{os.getpid()}.tmp")
@@ -295,10 +252,7 @@ def _follow(take: Callable[[], Increment], every: float, stop: Event, *, json: b
         except Exception as error:
             if _is_permanent(error):
                 raise
-            print_warning(
-                "this increment failed and changed nothing; the next one starts in "
-                f"{every:g} s: {_reason(error)}"
-            )
+            print_warning(f"this increment failed; the next one starts in {every:g} s: {_reason(error)}")
         else:
             _print_increment(done, json=json)
         stop.wait(every)
@@ -315,7 +269,7 @@ def _is_permanent(error: Exception) -> bool:
     """Return whether each later increment would raise this error too."""
     if isinstance(error, (ConfigurationError, StorageTooNew)):
         return True
-    from dibs.spark.history.warehouse.draft import WarehouseBusy  # noqa: PLC0415 - needs pyarrow
+    from dibs.spark.history.warehouse import WarehouseBusy  # noqa: PLC0415 - needs deltalake
 
     return isinstance(error, Refused) and not isinstance(error, WarehouseBusy)
 

@@ -14,6 +14,7 @@ from dibs.cli.errors import UsageError
 from dibs.cli.output import print_json, print_lines
 from dibs.cli.storage_access import find_storage, import_application
 from dibs.client.connection.storage_handle import resolve_url
+from dibs.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dibs.web.server import ServerOptions
@@ -118,8 +119,8 @@ def _check_warehouse(warehouse: str) -> None:
             raise UsageError(f"--warehouse: there is no folder {warehouse}; dibs spark history creates it")
         return
     try:
-        from dibs.spark.history.warehouse.store import open_store  # noqa: PLC0415 - the extra may be missing
-    except ImportError:
+        from dibs.spark.history.warehouse import warehouse_location  # noqa: PLC0415 - an extra may be missing
+    except (ImportError, ConfigurationError):
         # The page History names the missing package.
         return
-    open_store(warehouse)
+    warehouse_location(warehouse)

@@ -1,1 +1,1 @@
-"""The history of all runs: increments from the logs of a storage, and a warehouse of Parquet tables."""
+"""The history of all runs: increments from the logs of a storage, and a warehouse of Delta tables."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -14,21 +15,20 @@ from attrs import frozen
 from dibs.spark.connection import StorageConnection, run_in_thread
 from dibs.spark.history.queries import definition
 from dibs.spark.history.storage_reads import ReadPart, part_batches
-from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, table_schema
+from dibs.spark.history.tables import staged_rows, table_schema
 
 if TYPE_CHECKING:
-    from dibs.spark.history.tables import Sources, TableFiles
-    from dibs.spark.history.warehouse.draft import WarehouseDraft
+    from dibs.spark.history.tables import Sources, TableRows
 
-#: Memory of DuckDB. Larger sorts and sums are spilled to the folder of the attempt.
+#: Memory of DuckDB. Larger sorts and sums are spilled to the folder of the increment.
 MEMORY_LIMIT: Final = "512MB"
 
 
 @contextmanager
-def open_duckdb(draft: WarehouseDraft) -> Iterator[DuckDBEngine]:
-    """Yield the engine, with a database in memory that spills to the folder of the draft."""
-    with connect(memory_limit=MEMORY_LIMIT, temp_directory=str(draft.staging("spill"))) as database:
-        yield DuckDBEngine(database, draft)
+def open_duckdb(folder: Path) -> Iterator[DuckDBEngine]:
+    """Yield the engine, with a database in memory that spills to the folder of the increment."""
+    with connect(memory_limit=MEMORY_LIMIT, temp_directory=str(folder / "spill")) as database:
+        yield DuckDBEngine(database, folder)
 
 
 def connect(**config: str) -> duckdb.DuckDBPyConnection:
@@ -45,20 +45,15 @@ def add_sources(database: duckdb.DuckDBPyConnection, sources: Sources) -> None:
         database.execute(f"DROP VIEW IF EXISTS {name}")
         if isinstance(source, pa.Table):
             database.register(name, source)
-        elif not source.files:
-            database.register(name, table_schema(source.table).empty_table())
         else:
-            _read_files(database, source).create_view(name)
+            rows = _relation(database, source)
+            (rows.set_alias("t").filter(source.where) if source.where else rows).create_view(name)
 
 
-def _read_files(database: duckdb.DuckDBPyConnection, source: TableFiles) -> duckdb.DuckDBPyRelation:
-    files = [str(file) for file in source.files]
-    if not source.files[0].parent.name.startswith("date="):
-        return database.read_parquet(files, hive_partitioning=False)
-    types = "hive_types={'queue': VARCHAR, 'date': DATE}"
-    return database.sql(
-        f"FROM read_parquet($files, hive_partitioning=true, {types})", params={"files": files}
-    )
+def _relation(database: duckdb.DuckDBPyConnection, source: TableRows) -> duckdb.DuckDBPyRelation:
+    if source.is_remote or not source.paths:
+        return database.from_arrow(source.dataset())
+    return database.read_parquet(source.files, hive_partitioning=False)
 
 
 @frozen
@@ -66,17 +61,17 @@ class DuckDBEngine:
     """`Engine` documents the methods."""
 
     _database: duckdb.DuckDBPyConnection
-    _draft: WarehouseDraft
+    _folder: Path
 
     @property
     def tasks(self) -> int:
         """One: this process reads the logs."""
         return 1
 
-    def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> None:
+    def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> TableRows:
         """Write the rows of `parts` of a storage as one file."""
-        folder = self._draft.staging(table)
-        folder.mkdir(parents=True)
+        folder = self._folder / table
+        folder.mkdir()
 
         def read() -> None:
             with (
@@ -88,15 +83,16 @@ class DuckDBEngine:
                         writer.write_batch(batch)
 
         run_in_thread(read)
+        return staged_rows(table, folder)
 
-    def write(self, name: str, table: str, sql: str, sources: Sources) -> None:
-        """Write the rows of a statement by queue and day, sorted by the table's sort column."""
+    def write(self, table: str, sql: str, sources: Sources) -> TableRows:
+        """Write the rows of a statement as one file."""
         add_sources(self._database, sources)
-        order = ", ".join(f'"{column}"' for column in (*PARTITION_COLUMNS, SORT_COLUMN.get(table)) if column)
-        target = str(self._draft.staging(name)).replace("'", "''")
-        self._database.execute(
-            f"COPY ({sql} ORDER BY {order}) TO '{target}' (FORMAT parquet, PARTITION_BY (queue, date))"
-        )
+        folder = self._folder / table
+        folder.mkdir()
+        target = str(folder / "part-0.parquet").replace("'", "''")
+        self._database.execute(f"COPY ({sql}) TO '{target}' (FORMAT parquet)")
+        return staged_rows(table, folder)
 
     def rows(self, sql: str, sources: Sources) -> list[Any]:
         """Return the rows of a statement."""

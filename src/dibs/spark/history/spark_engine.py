@@ -9,25 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pyarrow as pa
-from attrs import frozen
+from attrs import asdict, evolve, frozen
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import datasource as ds
-from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dibs.spark.connection import StorageConnection
+from dibs.spark.history.queries import statement
 from dibs.spark.history.storage_reads import ReadPart, part_batches
-from dibs.spark.history.tables import PARTITION_COLUMNS, SORT_COLUMN, base_folder, schema, table_schema
+from dibs.spark.history.tables import VIEWS, TableRows, staged_rows, table_schema
 
 if TYPE_CHECKING:
-    from dibs.spark.history.tables import Sources, TableFiles
-    from dibs.spark.history.warehouse.draft import WarehouseDraft
+    from dibs.spark.history.tables import Sources
 
 #: Maximum bytes of Parquet for one task: some 200,000 events.
 ONE_TASK_BYTES: Final = 8 * 1024 * 1024
@@ -43,7 +42,7 @@ _SETTINGS: Final = {
     # The paths of all files are known, and listing their folders would take a Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
-#: Tasks may move their files into the staging folder themselves, as a commit takes all staged files or none.
+#: Tasks may move their files into the folder of the increment themselves: it is read when all have ended.
 _STAGING: Final = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -97,13 +96,13 @@ class _PartsReader(ds.DataSourceReader):
 
 
 @contextmanager
-def open_spark(spark: SparkSession, draft: WarehouseDraft) -> Iterator[SparkEngine]:
+def open_spark(spark: SparkSession, folder: Path) -> Iterator[SparkEngine]:
     """Yield the engine, and restore the settings of the user's Spark session afterwards."""
     before = {name: spark.conf.get(name, None) for name in (*_SETTINGS, *_sized_settings(0, 1))}
     try:
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
-        yield SparkEngine(spark, draft)
+        yield SparkEngine(spark, folder)
     finally:
         for name, set_before in before.items():
             if set_before is None:
@@ -129,50 +128,41 @@ class SparkEngine:
     """`Engine` documents the methods."""
 
     _spark: SparkSession
-    _draft: WarehouseDraft
+    _folder: Path
 
     @property
     def tasks(self) -> int:
         """Number of tasks that Spark runs at once."""
         return self._spark.sparkContext.defaultParallelism
 
-    def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> None:
+    def read(self, url: str, table: str, parts: Sequence[ReadPart]) -> TableRows:
         """Write the rows of `parts` of a storage, in a task for each long part."""
         self._spark.dataSource.register(ReadPartsSource)
         encoded = msgspec.json.encode(parts).decode()
         options = {"url": url, "table": table, "parts": encoded, "tasks": str(self.tasks)}
-        rows = self._spark.read.format(ReadPartsSource.name()).options(**options).load()
-        rows.write.options(**_STAGING).parquet(str(self._draft.staging(table)))
+        return self._save(table, self._spark.read.format(ReadPartsSource.name()).options(**options).load())
 
-    def write(self, name: str, table: str, sql: str, sources: Sources) -> None:
-        """Write the rows of a statement by queue and day.
+    def write(self, table: str, sql: str, sources: Sources) -> TableRows:
+        """Write the rows of a statement."""
+        return self._save(table, self._frame(sql, sources))
 
-        Spark shuffles large ones, and splits a partition only if it is too large for a task.
-        """
-        frame, is_small = self._frame(sql, sources)
-        rows = frame if is_small else frame.hint("rebalance", *(f.col(name) for name in PARTITION_COLUMNS))
-        order = [column for column in (*PARTITION_COLUMNS, SORT_COLUMN.get(table)) if column]
-        rows = rows.sortWithinPartitions(*order)
-        target = str(self._draft.staging(name))
-        rows.write.partitionBy(*PARTITION_COLUMNS).options(**_STAGING).parquet(target)
+    def _save(self, table: str, rows: DataFrame) -> TableRows:
+        folder = self._folder / table
+        rows.write.options(**_STAGING).parquet(str(folder))
+        return staged_rows(table, folder)
 
     def rows(self, sql: str, sources: Sources) -> list[Any]:
         """Return the rows of a statement."""
-        return self._frame(sql, sources)[0].collect()
+        return self._frame(sql, sources).collect()
 
-    def _frame(self, sql: str, sources: Sources) -> tuple[DataFrame, bool]:
-        """Return the rows of a statement, and whether one task computes them."""
-        files = [
-            file for source in sources.values() if not isinstance(source, pa.Table) for file in source.files
-        ]
-        size = sum(file.stat().st_size for file in files)
+    def _frame(self, sql: str, sources: Sources) -> DataFrame:
+        size = sum(source.bytes for source in sources.values() if isinstance(source, TableRows))
         for name, value in _sized_settings(size, self.tasks).items():
             self._spark.conf.set(name, value)
-        is_small = size <= ONE_TASK_BYTES
         frames = {name: source_frame(self._spark, source) for name, source in sources.items()}
-        if is_small:
+        if size <= ONE_TASK_BYTES:
             frames = {name: frame.coalesce(1) for name, frame in frames.items()}
-        return run_statement(self._spark, sql, frames), is_small
+        return run_statement(self._spark, sql, frames)
 
 
 def run_statement(spark: SparkSession, sql: str, sources: Mapping[str, DataFrame]) -> DataFrame:
@@ -183,18 +173,66 @@ def run_statement(spark: SparkSession, sql: str, sources: Mapping[str, DataFrame
     return spark.sql(f"WITH {parts}{separator}{sql.removeprefix('WITH ')}", None, **frames)
 
 
-def source_frame(spark: SparkSession, source: TableFiles | pa.Table) -> DataFrame:
-    """Return a source as a DataFrame."""
+def source_frame(spark: SparkSession, source: TableRows | pa.Table) -> DataFrame:
+    """Return a source as a DataFrame.
+
+    Spark reads the files of a folder itself, and those of an object store through pyarrow, so that it needs
+    no jars for the store.
+    """
     if isinstance(source, pa.Table):
         return spark.createDataFrame(source)
-    if not source.files:
+    if not source.paths:
         return spark.createDataFrame(table_schema(source.table).empty_table())
-    reader = spark.read.schema(schema(source.table))
-    frames = [
-        reader.option("basePath", str(base)).parquet(*map(str, files))
-        for base, files in groupby(sorted(source.files), base_folder)
-    ]
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.unionByName(other)
-    return frame
+    if source.is_remote:
+        spark.dataSource.register(RemoteRowsSource)
+        encoded = msgspec.json.encode(asdict(source)).decode()
+        frame = spark.read.format(RemoteRowsSource.name()).option("rows", encoded).load()
+    else:
+        schema = from_arrow_schema(table_schema(source.table))
+        frame = spark.read.schema(schema).parquet(*source.files)
+    return frame.alias("t").where(source.where) if source.where else frame
+
+
+def table_frame(spark: SparkSession, warehouse: str | Path, table: str) -> DataFrame:
+    """Return events, runs, metrics, ids or live as a DataFrame.
+
+    Raise Refused for an unknown table, and for a location without a warehouse.
+    """
+    # Executors import this module, and need no deltalake.
+    from dibs.spark.history.warehouse import table_rows  # noqa: PLC0415
+
+    if table not in VIEWS:
+        return source_frame(spark, table_rows(warehouse, table))
+    events = source_frame(spark, table_rows(warehouse, "events"))
+    return run_statement(spark, statement(table, "events", table=table), {"events": events})
+
+
+class RemoteRowsSource(ds.DataSource):
+    """The data source `dibs_files`: files of a table in an object store, one for each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "dibs_files"
+
+    def _rows(self) -> TableRows:
+        return TableRows(**msgspec.json.decode(self.options["rows"]))
+
+    def schema(self) -> StructType:
+        """Return the columns of the table. This process has no SparkContext, which could parse DDL."""
+        return from_arrow_schema(table_schema(self._rows().table))
+
+    def reader(self, schema: StructType) -> ds.DataSourceReader:
+        """Return the reader of the files."""
+        return _FileReader(self._rows())
+
+
+class _FileReader(ds.DataSourceReader):
+    def __init__(self, rows: TableRows) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[ds.InputPartition]:
+        return [ds.InputPartition(path) for path in self._rows.paths]
+
+    def read(self, partition: ds.InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from evolve(self._rows, paths=[partition.value]).dataset().to_batches()

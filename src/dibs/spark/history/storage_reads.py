@@ -34,8 +34,7 @@ from dibs.model.results import ExportRecord, State
 from dibs.model.wakeup import flow_of
 from dibs.model.worker_record import without_reserved
 from dibs.spark.connection import StorageConnection, run_in_thread
-from dibs.spark.history.tables import JOB_COLUMNS, LIVE_READ_COLUMNS, table_schema, utc_days
-from dibs.spark.history.warehouse.manifest import folder_name
+from dibs.spark.history.tables import JOB_COLUMNS, table_schema
 from dibs.spark.schemas import arrow_schema
 from dibs.spark.source.pages import PAGE, QueuePart, log_pages, offset_ranges, record_pages
 from dibs.spark.source.record_columns import to_record_batch
@@ -67,8 +66,6 @@ class ReadPlan(Struct, frozen=True, kw_only=True):
     offsets: dict[str, str]
     #: Queues with events that were trimmed before they were read.
     gaps: tuple[str, ...]
-    #: Name in the tables -> name of the queue, for queues whose names are too long for a folder.
-    names: dict[str, str]
     #: Queue -> its limit on the starts of runs, if it has one.
     rates: dict[str, StartRate]
 
@@ -139,12 +136,10 @@ def _plan_read(url: str, offsets: Mapping[str, str], queues: set[str], tasks: in
             log = ReadPart(queue=queue, after=after, until=until, is_short=is_short, has_keys=queue in keyed)
             found += _split_range(connection, log, tasks)
             new_offsets[queue] = until
-    keys = {folder_name(queue): queue for queue in names}
     return ReadPlan(
         ranges=tuple(found),
         offsets=new_offsets,
         gaps=tuple(gaps),
-        names={key: queue for key, queue in keys.items() if key != queue},
         rates={info.name: rate for info in infos if (rate := info.settings.rate) is not None},
     )
 
@@ -165,23 +160,18 @@ def part_batches(connection: StorageConnection, part: ReadPart) -> Iterator[pa.R
     if part.until is not None:
         yield from _event_batches(connection, part)
         return
-    name = folder_name(part.queue)
     for seen, records in enumerate(live_record_pages(connection, part.queue, is_logged=part.is_logged)):
-        if rows := [row for record in records for row in live_rows(name, record, seen)]:
+        if rows := [row for record in records for row in live_rows(part.queue, record, seen)]:
             yield _live_batch(rows)
 
 
 def _live_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     schema = table_schema("live-read")
-    names = ("queue", *LIVE_READ_COLUMNS)
-    columns = {
-        name: pa.array(
-            values, _MILLISECONDS if pa.types.is_timestamp(kind := schema.field(name).type) else kind
-        ).cast(kind)
-        for name, values in zip(names, zip(*rows, strict=True), strict=True)
-    }
-    columns["date"] = utc_days(columns["enqueued_at"])
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    columns = [
+        pa.array(values, _MILLISECONDS if pa.types.is_timestamp(field.type) else field.type).cast(field.type)
+        for field, values in zip(schema, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 Row = tuple[Any, ...]
@@ -255,19 +245,15 @@ KnownJobs = Mapping[tuple[str, int, int], tuple[str | None, str | None]]
 
 
 def _event_batches(connection: StorageConnection, log: ReadPart) -> Iterator[pa.RecordBatch]:
-    schema, logged = table_schema("events"), arrow_schema("events")
+    schema, logged = table_schema("events-read"), arrow_schema("events")
     part = QueuePart(log.queue, after=log.after, until=log.until)
     for page in log_pages(connection, part, gaps=False):
         if not page:
             continue
-        batch = to_record_batch("events", folder_name(log.queue), page, logged)
+        batch = to_record_batch("events", log.queue, page, logged)
         known = _read_jobs(connection, log, page)
-        columns = {
-            **{name: batch.column(name) for name in logged.names},
-            **{name: _job_column(page, known, index) for index, name in enumerate(JOB_COLUMNS)},
-            "date": utc_days(batch.column("at")),
-        }
-        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        added = [_job_column(page, known, index) for index, _ in enumerate(JOB_COLUMNS)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *added], schema=schema)
 
 
 def _job_column(page: Sequence[tuple[str, LogEvent]], known: KnownJobs, index: int) -> pa.Array:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 PATIENCE: Final = 1.0
 #: Most rows of the tables that a report reads: more would keep a CPU of the server busy for minutes.
 MAX_ROWS: Final = 20_000_000
-#: The tables that a report reads.
-READ_TABLES: Final = ("metrics", "runs", "ids")
 log = logging.getLogger("dibs.web")
 
 
@@ -111,17 +109,15 @@ class History:
 
         Raise Refused for a warehouse with more than MAX_ROWS rows.
         """
-        from dibs.spark.history.warehouse.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
+        from dibs.spark.history.warehouse import Warehouse  # noqa: PLC0415 - an extra may be missing
         from dibs.spark.report.figures.summary import create_report  # noqa: PLC0415 - the same
         from dibs.spark.report.page.render import render_page  # noqa: PLC0415 - the same
 
         made = self._made
-        warehouse = Warehouse.existing(root)
+        warehouse = Warehouse(root)
         if made is not None and made[0].generation == warehouse.generation:
             return made
-        rows = sum(
-            file.rows for name in READ_TABLES for files in warehouse.files(name).values() for file in files
-        )
+        rows = warehouse.events.count() + warehouse.metrics.count()
         if rows > MAX_ROWS:
             raise Refused(
                 f"the warehouse has {rows:,} rows, and the dashboard makes reports of up to {MAX_ROWS:,}; "

@@ -1,7 +1,6 @@
 -- Functions of Spark SQL that DuckDB lacks. With them DuckDB runs the definitions of this folder unchanged.
 CREATE MACRO unix_millis(moment) AS epoch_ms(moment);
 CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000);
-CREATE MACRO date_from_unix_date(days) AS DATE '1970-01-01' + days;
 CREATE MACRO collect_list(value) AS list(value) FILTER (WHERE value IS NOT NULL);
 CREATE MACRO sort_array(list) AS list_sort(list);
 CREATE MACRO size(list) AS len(list);

@@ -1,4 +1,4 @@
--- One row for each id that ended by these events. `merged` counts the enqueues that updated or joined a pending
+-- One row for each id that ended. `merged` counts the enqueues that updated or joined a pending
 -- job instead of adding one.
 SELECT queue, id, count(claimed) AS attempts,
     count(*) FILTER (WHERE kind = 'completed') AS completed,
@@ -11,7 +11,6 @@ SELECT queue, id, count(claimed) AS attempts,
     sum(CASE WHEN is_last THEN CAST(enqueues AS BIGINT) - 1 ELSE 0 END) AS merged,
     coalesce(sum(wait), 0) AS wait_ms, coalesce(max(wait), 0) AS longest_wait_ms,
     coalesce(sum(run), 0) AS run_ms, coalesce(max(run), 0) AS longest_run_ms,
-    min(finished_at) AS first_end_at, max(finished_at) AS last_end_at,
-    date_from_unix_date(CAST(floor(max(finished) / 86400000) AS INT)) AS date
+    min(finished_at) AS first_end_at, max(finished_at) AS last_end_at
 FROM ended
 GROUP BY queue, id

@@ -1,6 +1,6 @@
 -- The live jobs that were read, except jobs that ended by the events read later. If an id was read twice,
 -- its last page counts. An active job whose attempt ended without ending the job waits again.
-SELECT latest.id,
+SELECT latest.queue, latest.id,
     CASE WHEN back.fence IS NULL THEN latest.state ELSE 'waiting' END AS state,
     latest.first,
     CASE WHEN back.fence IS NULL THEN latest.fence END AS fence,
@@ -9,9 +9,7 @@ SELECT latest.id,
     CASE WHEN back.fence IS NULL THEN latest.claimed_at END AS claimed_at,
     latest.key,
     latest.flow,
-    latest.memo_bytes,
-    latest.queue,
-    latest.date
+    latest.memo_bytes
 FROM (
     SELECT r.*, max(r.seen) OVER (PARTITION BY r.queue, r.id) AS newest FROM live_read r
 ) AS latest
@@ -20,3 +18,8 @@ LEFT JOIN (SELECT DISTINCT queue, id, fence FROM ended WHERE fence IS NOT NULL) 
 LEFT JOIN (SELECT DISTINCT queue, id, first_revision FROM ended WHERE is_last) AS over_jobs
     ON over_jobs.queue = latest.queue AND over_jobs.id = latest.id AND over_jobs.first_revision = latest.first
 WHERE latest.seen = latest.newest AND over_jobs.id IS NULL
+UNION ALL
+-- The jobs of the queues that were not read stay.
+SELECT l.queue, l.id, l.state, l.first, l.fence, l.enqueued_at, l.due_at, l.claimed_at, l.key, l.flow, l.memo_bytes
+FROM last_live l LEFT JOIN read_queues q ON q.queue = l.queue
+WHERE q.queue IS NULL

@@ -1,5 +1,5 @@
 -- One row for each queue and minute, from the start of the queue to the minute of the horizon, and the old
--- rows outside of the counted time. A minute is the time of its start in ms.
+-- rows of other queues and times. A minute is the time of its start in ms.
 WITH
 -- Changes before the start of a queue count as made at its start, without the counters. Events before it are not
 -- counted at all.
@@ -107,7 +107,7 @@ accepted AS (
     ) AS late
     GROUP BY queue, minute
 )
-SELECT timestamp_millis(g.minute) AS minute, g.arrivals, a.enqueues, g.claims,
+SELECT g.queue, timestamp_millis(g.minute) AS minute, g.arrivals, a.enqueues, g.claims,
     coalesce(r.completed, 0) AS completed, coalesce(r.failed, 0) AS failed,
     coalesce(r.cancelled, 0) AS cancelled, coalesce(r.retried, 0) AS retried,
     coalesce(r.stalled, 0) AS stalled, coalesce(r.timed_out, 0) AS timed_out,
@@ -119,17 +119,16 @@ SELECT timestamp_millis(g.minute) AS minute, g.arrivals, a.enqueues, g.claims,
     r.wait_p50 AS wait_p50_ms, r.wait_p95 AS wait_p95_ms, r.wait_p99 AS wait_p99_ms,
     r.run_p50 AS run_p50_ms, r.run_p95 AS run_p95_ms, r.run_p99 AS run_p99_ms,
     coalesce(r.holders, 0) AS holders, g.backlog, g.backlog_due, g.waiting, g.due, g.active, g.active_peak,
-    g.active / nullif(g.active_peak, 0) AS utilisation,
-    g.queue, date_from_unix_date(CAST(floor(g.minute / 86400000) AS INT)) AS date
+    g.active / nullif(g.active_peak, 0) AS utilisation
 FROM gauges g
 LEFT JOIN ranked r ON r.queue = g.queue AND r.minute = g.minute
 LEFT JOIN accepted a ON a.queue = g.queue AND a.minute = g.minute
 CROSS JOIN bounds b
 WHERE g.minute < coalesce(b.until, g.minute + 1)
 UNION ALL
-SELECT m.minute, m.arrivals, m.enqueues, m.claims, m.completed, m.failed, m.cancelled, m.retried, m.stalled, m.timed_out,
+SELECT m.queue, m.minute, m.arrivals, m.enqueues, m.claims, m.completed, m.failed, m.cancelled, m.retried, m.stalled, m.timed_out,
     m.released, m.attempts, m.retry_rate, m.stall_rate, m.timeout_rate, m.wait_ms, m.run_ms,
     m.wait_p50_ms, m.wait_p95_ms, m.wait_p99_ms, m.run_p50_ms, m.run_p95_ms, m.run_p99_ms, m.holders, m.backlog,
-    m.backlog_due, m.waiting, m.due, m.active, m.active_peak, m.utilisation, m.queue, m.date
-FROM old_metrics m JOIN starts s ON s.queue = m.queue CROSS JOIN bounds b
-WHERE unix_millis(m.minute) < s.start OR unix_millis(m.minute) >= b.until
+    m.backlog_due, m.waiting, m.due, m.active, m.active_peak, m.utilisation
+FROM old_metrics m LEFT JOIN starts s ON s.queue = m.queue CROSS JOIN bounds b
+WHERE s.queue IS NULL OR unix_millis(m.minute) < s.start OR unix_millis(m.minute) >= b.until

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from attrs import asdict, define, field, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.spark.history.tables import ATTEMPT_ENDS
 from dibs.spark.report.figures.findings import FAILURE_ENDS, MINUTE
-from dibs.spark.report.figures.ids import TopIds, top_ids, top_ids_since
-from dibs.spark.report.figures.parquet import WarehouseReader, datetime_to_ms, ms_to_timestamp, nearest_rank
+from dibs.spark.report.figures.ids import TopIds, top_ids
+from dibs.spark.report.figures.reader import HistoryReader
 
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
@@ -64,46 +61,6 @@ def count_starts(minutes: Iterable[Mapping[str, Any]], begin: int, end: int) -> 
         DayStarts(day=day * DAY, hours=tuple(starts[day * 24 + hour] for hour in range(24)))
         for day in range(first, last + 1)
     )
-
-
-@define
-class _WorkerCounts:
-    """The sums of one holder while the runs are read."""
-
-    attempts: int = 0
-    failures: int = 0
-    stalled: int = 0
-    run_ms: int = 0
-    longest_run_ms: int = 0
-    last_end: int = 0
-
-
-@define
-class WorkerSums:
-    """The sums of each holder while runs are read."""
-
-    _found: defaultdict[str, _WorkerCounts] = field(factory=lambda: defaultdict(_WorkerCounts))
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count the runs of a batch."""
-        sums = [("run_ms", "count"), ("run_ms", "sum"), ("run_ms", "max"), ("finished_at", "max")]
-        groups = pa.Table.from_batches([batch]).group_by(["holder", "end"]).aggregate(sums)
-        for row in groups.filter(pc.field("holder").is_valid()).to_pylist():
-            _add(self._found[row["holder"]], row)
-
-    def summaries(self) -> tuple[WorkerSummary, ...]:
-        """Return the workers, those with most attempts first."""
-        found = (WorkerSummary(holder=holder, **asdict(counts)) for holder, counts in self._found.items())
-        return tuple(sorted(found, key=lambda worker: (-worker.attempts, worker.holder)))
-
-
-def _add(counts: _WorkerCounts, row: Mapping[str, Any]) -> None:
-    counts.attempts += row["run_ms_count"]
-    counts.failures += row["run_ms_count"] if row["end"] in FAILURE_ENDS else 0
-    counts.stalled += row["run_ms_count"] if row["end"] == "stalled" else 0
-    counts.run_ms += row["run_ms_sum"]
-    counts.longest_run_ms = max(counts.longest_run_ms, row["run_ms_max"])
-    counts.last_end = max(counts.last_end, datetime_to_ms(row["finished_at_max"]))
 
 
 #: Name of a range -> its length in ms. The range `all` is the whole history.
@@ -159,129 +116,104 @@ class RangeFigures(Struct, frozen=True, kw_only=True):
     starts: tuple[DayStarts, ...]
 
 
-@frozen
-class _Period:
-    """A period of time, and the number of its attempts with each wait and each run time."""
-
-    begin: int
-    end: int
-    waits: Counter[int | None] = field(factory=Counter)
-    runs: Counter[int | None] = field(factory=Counter)
-
-    @property
-    def count(self) -> int:
-        """The number of attempts that were counted."""
-        return sum(self.runs.values())
-
-    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the attempts of a batch that ended in the period."""
-        ended = pc.field("finished_at")
-        return batch.filter((ended >= ms_to_timestamp(self.begin)) & (ended < ms_to_timestamp(self.end)))
-
-    def add(self, its: pa.RecordBatch) -> None:
-        """Count attempts of the period."""
-        for name, counts in (("wait_ms", self.waits), ("run_ms", self.runs)):
-            counts.update(_value_counts(its.column(name)))
-
-    def summarize(self, minutes: Iterable[Mapping[str, Any]]) -> PeriodFigures:
-        """Return the figures of the period."""
-        its = [row for row in minutes if self.begin <= row["minute"] < self.end]
-        has_last = bool(its) and its[-1]["minute"] == self.end - MINUTE
-        return PeriodFigures(
-            begin=self.begin,
-            end=self.end,
-            attempts=sum(row["attempts"] for row in its),
-            failures=sum(row[end] for row in its for end in FAILURE_ENDS),
-            wait=to_percentiles(self.waits),
-            run=to_percentiles(self.runs),
-            backlog=its[-1]["backlog_due"] if has_last else 0,
-        )
+def summarize_ranges(
+    reader: HistoryReader, minutes: Sequence[Mapping[str, Any]], span: tuple[int, int]
+) -> tuple[RangeFigures, ...]:
+    """Return the figures of the selected queue in each range. `span` is the whole history, in ms."""
+    begin, end = span
+    found = {
+        name: _summarize_range(reader, minutes, name, (end - length, end), begin)
+        for name, length in RANGES.items()
+        if end - length > begin
+    }
+    # The last one, as `poison_ids` reads the sums of its ids.
+    whole = found["all"] = _summarize_range(reader, minutes, "all", span, begin)
+    return tuple(found.get(name) or _as_range(whole, name, minutes) for name in (*RANGES, "all"))
 
 
-def _value_counts(column: pa.Array) -> dict[Any, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}
-
-
-@define
-class _RangeSums:
-    """The sums of a range and of the period before it while the runs of a queue are read."""
-
-    name: str
-    last: _Period
-    before: _Period
-    workers: WorkerSums = field(factory=WorkerSums)
-    errors: Counter[str | None] = field(factory=Counter)
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Count the attempts of a batch that ended in the range or before it."""
-        its = self.last.select(batch)
-        if its.num_rows:
-            self.last.add(its)
-            self.workers.add(its)
-            self.errors.update(_value_counts(its.column("error_type")))
-        self.before.add(self.before.select(batch))
-
-    def summarize(self, minutes: Sequence[Mapping[str, Any]], begin: int, ids: TopIds) -> RangeFigures:
-        """Return the figures of the range. `begin` is that of the whole history."""
-        its = [row for row in minutes if row["minute"] >= self.last.begin]
-        workers = self.workers.summaries()
-        return RangeFigures(
-            name=self.name,
-            last=self.last.summarize(minutes),
-            before=(self.before.summarize(minutes) if begin <= self.before.begin < self.before.end else None),
-            claims=_sparkline(minutes, self.last.begin, self.last.end),
-            ends={end: sum(row[end] for row in its) for end in ATTEMPT_ENDS},
-            backlog_peak=max((row["backlog_due"] for row in its), default=0),
-            errors={name: count for name, count in self.errors.most_common() if name is not None},
-            ids=ids,
-            workers=workers[:MAX_WORKERS],
-            worker_count=len(workers),
-            starts=count_starts(minutes, self.last.begin, self.last.end),
-        )
-
-
-def to_percentiles(counts: Mapping[int | None, int]) -> DurationPercentiles:
-    """Return the percentiles of the values, given with the number of their occurrences."""
-    return DurationPercentiles(
-        p50=nearest_rank(counts, 50),
-        p95=nearest_rank(counts, 95),
-        p99=nearest_rank(counts, 99),
-        longest=max((value for value in counts if value is not None), default=None),
+def _summarize_range(
+    reader: HistoryReader,
+    minutes: Sequence[Mapping[str, Any]],
+    name: str,
+    span: tuple[int, int],
+    history_begin: int,
+) -> RangeFigures:
+    begin, end = span
+    its = [row for row in minutes if row["minute"] >= begin]
+    earlier = 2 * begin - end
+    workers = _workers(reader, span)
+    return RangeFigures(
+        name=name,
+        last=_period(reader, minutes, span),
+        before=_period(reader, minutes, (earlier, begin)) if earlier >= history_begin else None,
+        claims=_sparkline(minutes, begin, end),
+        ends={kind: sum(row[kind] for row in its) for kind in ATTEMPT_ENDS},
+        backlog_peak=max((row["backlog_due"] for row in its), default=0),
+        errors={
+            row["error_type"]: row["number"]
+            for row in reader.rows(
+                f"SELECT error_type, count(*) AS number FROM {_in(span)} "  # noqa: S608 - numbers
+                "AND error_type IS NOT NULL GROUP BY error_type ORDER BY number DESC, error_type"
+            )
+        },
+        ids=top_ids(reader, begin),
+        workers=workers[:MAX_WORKERS],
+        worker_count=len(workers),
+        starts=count_starts(minutes, begin, end),
     )
 
 
-_COLUMNS: Final = ("finished_at", "wait_ms", "run_ms", "holder", "end", "error_type")
-
-
-def summarize_ranges(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], span: tuple[int, int]
-) -> tuple[tuple[RangeFigures, ...], Counter[int | None]]:
-    """Return the figures of a queue in each range, and the number of its attempts with each run time.
-
-    `span` is begin and end (ms) of the whole history.
-    """
+def _in(span: tuple[int, int]) -> str:
+    """Return the attempts of the selected queue that ended in a span of ms."""
     begin, end = span
-    whole = _RangeSums("all", _Period(begin, end), _Period(begin, begin))
-    shorter = [
-        _RangeSums(name, _Period(end - length, end), _Period(end - 2 * length, end - length))
-        for name, length in RANGES.items()
-        if end - length > begin
-    ]
-    for batch in reader.batches("runs", queue, _COLUMNS):
-        for sums in (whole, *shorter):
-            sums.add(batch)
-    ids = top_ids(reader, queue)
-    found = {"all": whole.summarize(minutes, begin, ids)}
-    counted = whole.last.count
-    for sums in reversed(shorter):
-        # A range with as many runs as the longer one has the same runs.
-        if sums.last.count != counted:
-            counted = sums.last.count
-            ids = top_ids_since(reader, queue, sums.last.begin, counted) if counted else TopIds()
-        found[sums.name] = sums.summarize(minutes, begin, ids)
-    return tuple(
-        found.get(name) or _as_range(found["all"], name, minutes) for name in (*RANGES, "all")
-    ), whole.last.runs
+    return (
+        f"its_runs WHERE finished_at >= make_timestamptz({begin * 1000}) "
+        f"AND finished_at < make_timestamptz({end * 1000})"
+    )
+
+
+def _period(
+    reader: HistoryReader, minutes: Iterable[Mapping[str, Any]], span: tuple[int, int]
+) -> PeriodFigures:
+    begin, end = span
+    its = [row for row in minutes if begin <= row["minute"] < end]
+    has_last = bool(its) and its[-1]["minute"] == end - MINUTE
+    # quantile_disc is the nearest rank, and exact for these decimals.
+    measures = ", ".join(
+        f"quantile_disc({name}, [0.50, 0.95, 0.99]) AS {name}, max({name}) AS {name}_max"
+        for name in ("wait_ms", "run_ms")
+    )
+    [row] = reader.rows(f"SELECT {measures} FROM {_in(span)}")  # noqa: S608 - our names and numbers
+    wait, run = (
+        DurationPercentiles(
+            **dict(zip(("p50", "p95", "p99"), row[name] or [None] * 3, strict=True)),
+            longest=row[f"{name}_max"],
+        )
+        for name in ("wait_ms", "run_ms")
+    )
+    return PeriodFigures(
+        begin=begin,
+        end=end,
+        attempts=sum(row["attempts"] for row in its),
+        failures=sum(row[kind] for row in its for kind in FAILURE_ENDS),
+        wait=wait,
+        run=run,
+        backlog=its[-1]["backlog_due"] if has_last else 0,
+    )
+
+
+def _workers(reader: HistoryReader, span: tuple[int, int]) -> tuple[WorkerSummary, ...]:
+    """Return the workers of a span, those with most attempts first."""
+    failures = ", ".join(f"'{kind}'" for kind in FAILURE_ENDS)
+    rows = reader.rows(
+        "SELECT holder, count(*) AS attempts, "  # noqa: S608 - our names and numbers
+        f'count(*) FILTER ("end" IN ({failures})) AS failures, '
+        "count(*) FILTER (\"end\" = 'stalled') AS stalled, "
+        "sum(run_ms)::BIGINT AS run_ms, max(run_ms) AS longest_run_ms, "
+        f"epoch_ms(max(finished_at)) AS last_end FROM {_in(span)} AND holder IS NOT NULL "
+        "GROUP BY holder ORDER BY attempts DESC, holder"
+    )
+    return tuple(WorkerSummary(**row) for row in rows)
 
 
 def _as_range(whole: RangeFigures, name: str, minutes: Iterable[Mapping[str, Any]]) -> RangeFigures:

@@ -8,18 +8,16 @@ read to the first event after it. The number is estimated by the attempts of the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.model.requests import StartRate
-from dibs.spark.history.warehouse.manifest import LogGap
-from dibs.spark.history.warehouse.warehouse import Warehouse
+from dibs.spark.history.warehouse import LogGap, Warehouse
 from dibs.spark.report.figures.capacity import CapacityAdvice, advise, busiest_hour
 from dibs.spark.report.figures.findings import (
     FAILURE_ENDS,
@@ -30,7 +28,6 @@ from dibs.spark.report.figures.findings import (
     merge_outages,
 )
 from dibs.spark.report.figures.ids import IdSummary, RunSummary, latest_runs, poison_ids
-from dibs.spark.report.figures.parquet import WarehouseReader, datetime_to_ms, ms_to_timestamp
 from dibs.spark.report.figures.periods import (
     HOUR,
     DayStarts,
@@ -41,6 +38,7 @@ from dibs.spark.report.figures.periods import (
     chart_series,
     summarize_ranges,
 )
+from dibs.spark.report.figures.reader import HistoryReader
 
 
 class TrimmedPeriod(Struct, frozen=True, kw_only=True):
@@ -58,19 +56,21 @@ class TrimmedPeriod(Struct, frozen=True, kw_only=True):
     estimated_attempts: int | None = None
 
 
-def find_trimmed_periods(reader: WarehouseReader, gaps: Iterable[LogGap]) -> Iterator[TrimmedPeriod]:
+def find_trimmed_periods(reader: HistoryReader, gaps: Iterable[LogGap]) -> Iterator[TrimmedPeriod]:
     """Yield the period of each gap, from the times of the events around it."""
     for gap in gaps:
-        at, moment = pc.field("at"), ms_to_timestamp(gap.at)
-        earlier = reader.batches("events", gap.queue, ["at"], at <= moment)
-        later = reader.batches("events", gap.queue, ["at"], at > moment)
-        begin = max((datetime_to_ms(pc.max(batch.column(0)).as_py()) for batch in earlier), default=None)
-        end = min((datetime_to_ms(pc.min(batch.column(0)).as_py()) for batch in later), default=None)
+        [row] = reader.rows(
+            "SELECT epoch_ms(max(e.at) FILTER (epoch_ms(e.at) <= $at)) AS last, "
+            "epoch_ms(min(e.at) FILTER (epoch_ms(e.at) > $at)) AS first FROM events e WHERE queue = $queue",
+            at=gap.at,
+            queue=gap.queue,
+        )
+        begin, end = row["last"], row["first"]
         estimate = None if begin is None or end is None else _estimate(reader, gap.queue, begin, end)
         yield TrimmedPeriod(queue=gap.queue, at=gap.at, begin=begin, end=end, estimated_attempts=estimate)
 
 
-def _estimate(reader: WarehouseReader, queue: str, begin: int, end: int) -> int:
+def _estimate(reader: HistoryReader, queue: str, begin: int, end: int) -> int:
     """Return the attempts that a period would have at the mean rate of the hours around it.
 
     An hour counts as far as the history has it.
@@ -151,7 +151,7 @@ class HistoryReport(Struct, frozen=True, kw_only=True):
     """The figures of a report. Times are ms since the epoch, UTC."""
 
     source: str
-    generation: str
+    generation: int
     begin: int
     end: int
     queues: tuple[QueueSummary, ...]
@@ -179,17 +179,27 @@ def create_report(
     Raise Refused if the folder has no warehouse, and StorageTooNew for a warehouse that a newer dibs has
     written.
     """
-    warehouse = Warehouse.existing(root)
-    reader = WarehouseReader(warehouse)
-    names = reader.queues()
-    end = max(map(reader.last_minute, names), default=-MINUTE) + MINUTE
+    warehouse = Warehouse(root)
+    with closing(HistoryReader(warehouse)) as reader:
+        return _create_report(reader, warehouse, target_wait_p95_ms, sizes or {}, with_error_texts)
+
+
+def _create_report(
+    reader: HistoryReader,
+    warehouse: Warehouse,
+    target_wait_p95_ms: int,
+    sizes: Mapping[str, int],
+    with_error_texts: bool,  # noqa: FBT001 - that of create_report
+) -> tuple[HistoryReport, dict[str, dict[str, Series]]]:
+    last = reader.last_minute()
+    end = 0 if last is None else last + MINUTE
     queues, outages, poisons, series = [], [], [], {}
-    for name in names:
+    for name in reader.queues():
         minutes = reader.minutes(name)
+        reader.select(name)
         summary = _summarize_queue(reader, name, minutes, end)
         rate = warehouse.state.rates.get(name)
-        size = (sizes or {}).get(name)
-        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (size, rate))
+        capacity = _advise_capacity(reader, summary, minutes, target_wait_p95_ms, (sizes.get(name), rate))
         queues.append(replace(summary, capacity=capacity))
         outages += find_outages(name, minutes, summary.run.p95 or 0, rate)
         poisons += poison_ids(reader, name, summary.failures)
@@ -208,7 +218,7 @@ def create_report(
 
 
 def _with_latest_runs(
-    reader: WarehouseReader, queues: Iterable[QueueSummary], *, with_error_texts: bool
+    reader: HistoryReader, queues: Iterable[QueueSummary], *, with_error_texts: bool
 ) -> Iterator[QueueSummary]:
     """Yield the queues, those with most attempts first; the first MAX_CHARTED_QUEUES with runs."""
     ordered = sorted(queues, key=lambda queue: (-queue.attempts, queue.queue))
@@ -219,10 +229,10 @@ def _with_latest_runs(
 
 
 def _summarize_queue(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], last: int
+    reader: HistoryReader, queue: str, minutes: Sequence[Mapping[str, Any]], last: int
 ) -> QueueSummary:
     begin, end = minutes[0]["minute"], minutes[-1]["minute"] + MINUTE
-    ranges, runs = summarize_ranges(reader, queue, minutes, (begin, last))
+    ranges = summarize_ranges(reader, minutes, (begin, last))
     whole = ranges[-1]
     return QueueSummary(
         queue=queue,
@@ -238,7 +248,7 @@ def _summarize_queue(
         backlog_now=minutes[-1]["backlog"],
         active=sum(row["active"] for row in minutes) * MINUTE / (end - begin),
         active_peak=max(row["active_peak"] for row in minutes),
-        little=_check_littles_law(reader, queue, minutes, runs),
+        little=_check_littles_law(reader, queue, minutes),
         errors=whole.errors,
         slowest=whole.ids.slowest,
         hottest=whole.ids.hottest,
@@ -250,21 +260,23 @@ def _summarize_queue(
     )
 
 
-def _check_littles_law(
-    reader: WarehouseReader, queue: str, minutes: Sequence[Mapping[str, Any]], runs: Counter[int | None]
-) -> LittlesLaw:
+def _check_littles_law(reader: HistoryReader, queue: str, minutes: Sequence[Mapping[str, Any]]) -> LittlesLaw:
     end = minutes[-1]["minute"] + MINUTE
     by_minute = round(sum(row["active"] * MINUTE for row in minutes))
-    still_active = reader.column_pairs("live", queue, ("claimed_at", "id"), pc.field("claimed_at").is_valid())
-    by_run = sum((value or 0) * n for value, n in runs.items()) + sum(
-        end - claimed for claimed, _ in still_active
+    [row] = reader.rows(
+        "SELECT (SELECT coalesce(sum(run_ms), 0) FROM its_runs)::BIGINT AS ended, "
+        "(SELECT coalesce(sum($end - epoch_ms(claimed_at)), 0) FROM live "
+        "WHERE queue = $queue AND claimed_at IS NOT NULL)::BIGINT AS still_active",
+        end=end,
+        queue=queue,
     )
+    by_run = row["ended"] + row["still_active"]
     length = end - minutes[0]["minute"]
     return LittlesLaw(active=by_minute / length, expected=by_run / length, agree=by_minute == by_run)
 
 
 def _advise_capacity(
-    reader: WarehouseReader,
+    reader: HistoryReader,
     queue: QueueSummary,
     minutes: Sequence[Mapping[str, Any]],
     target_ms: int,
@@ -272,7 +284,11 @@ def _advise_capacity(
 ) -> CapacityAdvice | None:
     """Return the advice. `limits` are the size of a run, and the limit of the queue on starts."""
     begin, end = busiest_hour(minutes)
-    due = pc.field("due_at")
-    in_hour = (due >= ms_to_timestamp(begin)) & (due < ms_to_timestamp(end))
-    attempts = reader.column_pairs("runs", queue.queue, ("due_at", "run_ms"), in_hour)
+    rows = reader.rows(
+        "SELECT epoch_ms(due_at) AS due, run_ms FROM its_runs WHERE epoch_ms(due_at) >= $begin "
+        "AND epoch_ms(due_at) < $end",
+        begin=begin,
+        end=end,
+    )
+    attempts = [(row["due"], row["run_ms"]) for row in rows]
     return advise(attempts, (begin, end), target_ms, queue.active_peak, *limits)

@@ -132,7 +132,7 @@ def render_page(
         series=msgspec.json.encode(charted).decode().replace("<", "\\u003c"),
         span=(
             f"{format_minute(report.begin)} to {format_minute(report.end)} UTC, "
-            f"generation {int(report.generation)}"
+            f"generation {report.generation}"
         ),
         findings=render_banners(report),
         overview=render_overview(report),

@@ -1,1 +1,0 @@
-"""Exports of a warehouse to table formats: Delta Lake and Iceberg."""

@@ -1,2 +1,0 @@
--- The new events as they were read.
-SELECT * FROM events_read

@@ -1,2 +1,0 @@
--- Rows of several files as they are.
-SELECT * FROM merged
