@@ -195,7 +195,7 @@ ACTS: dict[str, Callable[..., object]] = {
     "cancel": by_id.cancel,
     "amend": lambda index, queue, id, patch: by_id.amend(index, queue, id, patch, LIMITS),
     "forget": lambda index, queue, id: by_id.forget(index, queue, [id]),
-    "retry_failed": lambda index, queue, id: by_id.retry_failed(index, queue, [id]),
+    "retry_failed": lambda index, queue, id: by_id.retry_failed(index, queue, [id], 0),
     "move": _move,
     "configure": whole_queue.configure,
     "report": _report,
