@@ -21,7 +21,6 @@ from attrs import frozen
 
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
-from dibs_conformance.concurrent.system_calls import InjectedError, SystemCallInjector
 from dibs_conformance.concurrent.thread_clients import close_all
 from dibs_conformance.concurrent.timeline import call_text
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
@@ -49,14 +48,9 @@ class SignalPoint:
 
 @frozen
 class ProgramStats:
-    """The numbers of storage lines and system calls that one program executed.
-
-    `failed` is the name of the system call that was made to fail, or "".
-    """
+    """The number of storage lines that one program executed."""
 
     lines: int = 0
-    calls: int = 0
-    failed: str = ""
 
 
 class ClientUnresponsive(StorageFailed):
@@ -96,7 +90,7 @@ class ProcessClient:
         self._running = True
         self._receive()
 
-    def start(self, program: Program, fault: SignalPoint | InjectedError | None = None) -> None:
+    def start(self, program: Program, fault: SignalPoint | None = None) -> None:
         """Send a program to the process. `wait` returns its calls."""
         if self.died:
             self.raise_death()
@@ -262,8 +256,7 @@ def run_client(target: str | OpenStorage, location: str, name: str, pipe: Connec
 
 
 def run_programs(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:
-    counter, system, locations, runner = LineCounter(), SystemCallInjector(), Locations(target), LoopRunner()
-    system.install()
+    counter, locations, runner = LineCounter(), Locations(target), LoopRunner()
     opened = OpenedStorage(locations, runner, location)
     folders = source_folders(type(opened.storage))
     opened.close()
@@ -273,18 +266,16 @@ def run_programs(target: str | OpenStorage, location: str, name: str, pipe: Conn
     pipe.send(ProgramStats())
     try:
         for program, fault in receive_programs(pipe):
-            counter.reset(fault if isinstance(fault, SignalPoint) else None)
-            system.start_counting(fault if isinstance(fault, InjectedError) else None)
+            counter.reset(fault)
             with lines.trace():
                 runner.run(run_program(opened.storage, name, program, time.monotonic, pipe.send))
-            system.stop_counting()
-            pipe.send(ProgramStats(counter.lines, system.calls, system.failed))
+            pipe.send(ProgramStats(counter.lines))
     finally:
         opened.close()
         runner.close()
 
 
-def receive_programs(pipe: Connection) -> Iterator[tuple[Program, SignalPoint | InjectedError | None]]:
+def receive_programs(pipe: Connection) -> Iterator[tuple[Program, SignalPoint | None]]:
     while True:
         try:
             message: Any = pipe.recv()

@@ -10,7 +10,6 @@ from dibs_conformance.crashes.cancellation import try_cancellation
 from dibs_conformance.crashes.cut_connections import try_cut_connections
 from dibs_conformance.crashes.line_kills import try_kills_and_stops
 from dibs_conformance.crashes.lost_writes import try_lost_writes
-from dibs_conformance.crashes.os_errors import try_os_errors
 from dibs_conformance.crashes.power_loss import claims_power_loss, try_power_loss, untried_gap
 from dibs_conformance.crashes.proxy import has_server
 from dibs_conformance.crashes.restart_kills import try_power_cuts, try_restarts
@@ -63,7 +62,7 @@ def tests_for(plan: LevelPlan) -> tuple[list[FaultTest], Findings]:
     if not has_server(url):
         spared.append(SkippedTest(name="cut connections", why="the storage has no server"))
         if plan.claims.durable and plan.claims.shared:
-            tests += [try_os_errors, try_system_call_kills]
+            tests.append(try_system_call_kills)
         if not claims_power_loss(durability):
             spared.append(power_gap)
     elif isinstance(plan.locations.target, str):

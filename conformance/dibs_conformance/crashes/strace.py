@@ -1,8 +1,4 @@
-"""strace on a client process: a list of its system calls on files, and faults injected into one of them.
-
-`dibs_conformance.concurrent.system_calls` intercepts the calls that Python makes. It cannot intercept the
-calls of a library in C, for example SQLite. strace sees all of them, and can replace their results.
-"""
+"""strace on a client process: a list of its system calls on files, and faults injected into one of them."""
 
 from __future__ import annotations
 
@@ -26,6 +22,7 @@ TRACED_CALLS: Final = (
     *("pwritev", "fsync", "fdatasync", "sync_file_range", "fallocate", "ftruncate", "truncate", "close"),
     *("rename", "renameat", "renameat2", "link", "linkat", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir"),
     *("fcntl", "flock", "getdents64", "stat", "lstat", "fstat", "newfstatat", "statx", "access", "mmap"),
+    *("symlink", "symlinkat", "chmod", "fchmod", "fchmodat", "utimensat"),
 )
 #: Seconds in which strace must attach, or exit.
 TIMEOUT: Final = 60.0

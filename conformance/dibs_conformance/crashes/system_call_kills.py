@@ -1,6 +1,6 @@
 """Tests that kill a client process at a system call on its files, or make the system call fail.
 
-They use strace, so they cover the calls of Python code and of C libraries.
+They use strace, so they cover the calls of Python code and of libraries in C, for example SQLite.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dibs_conformance.crashes.strace import (
 )
 from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.victim import Victim
-from dibs_conformance.report import Findings, SkippedTest
+from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan
+from dibs_conformance.verbs.calls import ClientCall
 
 #: The name of a scene, the system call, and the name of the error; "" for a kill.
 CallPoint = tuple[str, SystemCall, str]
@@ -38,7 +39,7 @@ KILLED = (
 FAILED = (
     "a system call that fails is told and leaves nothing half done",
     "After any failed system call on files, calls report truthfully and later calls work.",
-    "system call failed, by strace",
+    "system call failed",
 )
 
 
@@ -76,7 +77,11 @@ class SystemCallKiller:
             campaign.count_fault(f"{error} at {call.name}")
         if self._victim.died:
             self._victim.discard()
-        self._recover(campaign, history)
+        for late in self._recover(campaign, history):
+            if late.completion != "answered":
+                told = f"{late.operation} was {late.completion}: {late.answer}"
+                why = f"{name}: after {error} at {call.name}, {told}"
+                campaign.failure = campaign.failure or LawFailure(law=campaign.law, why=why)
 
     def _run_scene(
         self, history: FaultHistory, name: str, call: SystemCall | None = None, effect: str = ""
@@ -88,14 +93,20 @@ class SystemCallKiller:
             history.add(victim.wait())
         return trace
 
-    def _recover(self, campaign: FaultCampaign[CallPoint], history: FaultHistory) -> None:
-        """Run the recovery actions in the victim, if it is alive, and in the survivor. Check the history."""
+    def _recover(self, campaign: FaultCampaign[CallPoint], history: FaultHistory) -> list[ClientCall]:
+        """Run the recovery actions in the victim, if it is alive, and in the survivor. Check the history.
+
+        Return the calls of the victim.
+        """
+        calls: list[ClientCall] = []
         if self._victim.is_running:
             victim = self._victim.process()
             victim.start(history.program(RECOVERY_ACTIONS))
-            history.add(victim.wait())
+            calls = victim.wait()
+            history.add(calls)
         history.finish()
         campaign.check(history)
+        return calls
 
 
 def try_system_call_kills(plan: LevelPlan, until: float) -> Findings:

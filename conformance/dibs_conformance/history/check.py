@@ -11,8 +11,7 @@ from math import inf
 from msgspec import Struct
 
 from dibs_conformance.history.by_id import RecordedHistory
-from dibs_conformance.history.rules import RULES, HistoryRule, Violation
-from dibs_conformance.history.rules.linearizable import LinearizableRule
+from dibs_conformance.history.rules import RULES, HistoryRule, LinearizableRule, Violation
 from dibs_conformance.report.call_text import TimelineEntry, timeline_lines
 from dibs_conformance.report.values import LawFailure, LawReport, Verdict
 from dibs_conformance.steps import RecordedStep

@@ -48,7 +48,14 @@ WEIGHTS: Final[Mapping[str, int]] = {
 }
 #: The patches of verbs.configure: most of them allow claims again. No patch trims the log.
 PATCHES: Final = (
-    *("pause", *("resume",) * 4, "one active", *("any active",) * 4, *("short outcomes",) * 2),
+    *(
+        "pause",
+        *("resume",) * 4,
+        "one active",
+        *("some active",) * 3,
+        *("any active",) * 3,
+        *("short outcomes",) * 2,
+    ),
     *("long outcomes", "log age", "key age", "all events", *("fail handler",) * 2, "no fail handler"),
 )
 LIMIT_PATCHES: Final = ("one of a key", "some starts", "some starts of a key", *("no limits",) * 4)

@@ -47,6 +47,7 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
     ),
     "long outcomes": SettingsPatch(retention=OutcomeRetention()),
     "all events": SettingsPatch(log_level="all"),
+    "some active": SettingsPatch(max_active=4),
     "some starts": SettingsPatch(rate=StartRate(1, 5, 3)),
     "some starts of a key": SettingsPatch(key_rate=StartRate(3, 10, 2)),
     "no limits": SettingsPatch(per_key=None, rate=None, key_rate=None),
@@ -56,7 +57,7 @@ SETTINGS_PATCHES: dict[str, SettingsPatch] = {
 ONLY_IN_SETUP = frozenset(
     {
         *("short outcomes", "long outcomes", "all events", "fail handler", "no fail handler"),
-        *("results in the log", "some starts", "some starts of a key", "no limits"),
+        *("results in the log", "some active", "some starts", "some starts of a key", "no limits"),
     }
 )
 
