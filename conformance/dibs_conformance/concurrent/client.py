@@ -11,8 +11,7 @@ from dibs.storage.protocol import Storage
 from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.report.exceptions import raised_text
 from dibs_conformance.verbs import VERBS, remember
-from dibs_conformance.verbs.actions import Program
-from dibs_conformance.verbs.calls import ClientCall, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Program, Snapshot
 from dibs_conformance.verbs.events import read_events
 from dibs_conformance.verbs.list import read_list
 

@@ -18,8 +18,7 @@ from urllib.parse import parse_qs
 
 from dibs.storage.registry import parse_scheme
 from dibs_conformance.concurrent.thread_clients import ThreadClients
-from dibs_conformance.verbs.actions import Program
-from dibs_conformance.verbs.calls import ClientCall, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Program, Snapshot
 
 #: Seconds to wait until all calls are blocked.
 MAX_WAIT = 0.5

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from msgspec import structs
 
 from dibs_conformance.concurrent.examples import (
+    RACES,
+    SECTIONS,
     ClientGroup,
     Example,
     ExampleCounts,
@@ -25,7 +27,6 @@ from dibs_conformance.concurrent.log_readers import LAW as READER_LAW
 from dibs_conformance.concurrent.log_readers import SENTENCE as READER_SENTENCE
 from dibs_conformance.concurrent.log_readers import try_late_commit
 from dibs_conformance.concurrent.process_clients import process_clients
-from dibs_conformance.concurrent.races import RACES, SECTIONS
 from dibs_conformance.concurrent.thread_clients import NAMES, thread_clients
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report, merge_findings

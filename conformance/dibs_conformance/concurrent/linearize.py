@@ -1,17 +1,21 @@
-"""The linearizability check of an example: the answers, and the snapshots after each round of calls."""
+"""The linearizability check of an example: the answers, the snapshots after each round, and the timeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from attrs import define, evolve, frozen
 
-from dibs_conformance.concurrent.check_snapshot import check_snapshot
+from dibs.model.job import FAIL_SUFFIX, Slot
+from dibs_conformance.oracle.matching import match, match_event, match_slot
+from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.order_search import OrderSearch, UndecidedOrder
+from dibs_conformance.report.call_text import TimelineEntry, format_value, timeline_lines
 from dibs_conformance.verbs import VERBS
-from dibs_conformance.verbs.calls import ClientCall, Round
-from dibs_conformance.verbs.verb import CallPart, ids_in_arguments
+from dibs_conformance.verbs.actions import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.verb import ANY_ID, CallPart, ids_in_arguments
 
 MAX_TRIES = 8_000
 
@@ -113,3 +117,106 @@ def touched_ids(call: ClientCall) -> Iterator[str]:
     if not verb.reads:
         yield from ids_in_arguments(call)
         yield from verb.touches(call)
+
+
+def check_snapshot(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
+    """Compare the oracle with a snapshot. Raises Mismatch."""
+    world.oracle.numbers.next_call()
+    world.oracle.now = max(world.oracle.now, snapshot.now)
+    for id, slot in snapshot.slots.items():
+        try:
+            match_slot(
+                world.numbering,
+                (queue, id),
+                world.oracle.get(queue, id),
+                slot,
+                max(snapshot.now, world.oracle.now),
+            )
+        except Mismatch as error:
+            raise Mismatch(f"in the snapshot, {id!r}: {error}") from None
+    match_fail_jobs(world, queue, snapshot.failed)
+    if snapshot.settings is not None:
+        match(world.numbering, (queue, ""), world.oracle.queue(queue).settings, snapshot.settings, "settings")
+    if snapshot.events is not None:
+        check_log(world, queue, snapshot)
+
+
+def match_fail_jobs(world: PossibleWorld, queue: str, failed: dict[str, Slot] | object) -> None:
+    """Give the oracle's fail jobs the ids that the storage has generated for them.
+
+    Jobs are matched by the run that failed. Raises Mismatch for an extra or missing fail job.
+    """
+    assert isinstance(failed, dict)  # noqa: S101
+    target = world.oracle.queue(queue + FAIL_SUFFIX)
+    for id, slot in failed.items():
+        if id not in target.ids:
+            target.rename(match_origin(world, slot), id)
+    missing = [id for id, known in target.ids.items() if known.current is not None and id not in failed]
+    if missing:
+        raise Mismatch(f"{len(missing)} fail jobs are missing")
+
+
+def match_origin(world: PossibleWorld, slot: Slot) -> str:
+    origin = slot.current.origin if slot.current is not None else None
+    if origin is None:
+        raise Mismatch("a fail job has no origin")
+    fence = world.numbering.expected("fence", (origin.queue, origin.id), origin.fence)
+    for id, known in world.oracle.queue(origin.queue + FAIL_SUFFIX).ids.items():
+        made = known.current.origin if known.current is not None else None
+        if id.startswith("?") and made is not None and (made.id, made.fence) == (origin.id, fence):
+            return id
+    raise Mismatch(f"a fail job names a run of {origin.id!r} that did not fail")
+
+
+def check_log(world: PossibleWorld, queue: str, snapshot: Snapshot) -> None:
+    """Compare the events of each id, in order. Raises Mismatch for an extra or missing event."""
+    expected: dict[str, list[object]] = {}
+    for logged in world.oracle.queue(queue).log:
+        expected.setdefault(logged.event.id, []).append(logged.event)
+    for event in snapshot.events or ():
+        remaining = expected.get(event.id, [])
+        if not remaining:
+            raise Mismatch(f"the log has {event.kind} of {event.id!r}, which did not happen")
+        match_event(world.numbering, queue, remaining.pop(0), event)  # type: ignore[arg-type]
+    missing = [id for id, rest in expected.items() if rest]
+    if missing:
+        raise Mismatch(f"the log has no event of {missing[0]!r}")
+
+
+def timeline(rounds: Sequence[Round]) -> tuple[str, ...]:
+    """Return the calls as lines, and then one line per id. Times are positions in the order of events."""
+    calls = [call for round_ in rounds for call in round_.calls]
+    times = sorted({time for call in calls for time in (call.invoked, call.returned)} - {inf})
+    position = {inf: inf, **{time: at for at, time in enumerate(times)}}
+    lines: list[str] = []
+    for round_ in rounds:
+        lines += timeline_lines(
+            TimelineEntry(
+                call.client,
+                position[call.invoked],
+                position[call.returned],
+                f"{call_text(call)} -> {result_text(call)}",
+            )
+            for call in round_.calls
+        )
+        lines.append("-- all clients idle")
+    return (*lines, *lines_by_id(calls))
+
+
+def call_text(call: ClientCall) -> str:
+    args = ", ".join(f"{name}={format_value(value)}" for name, value in call.args.items())
+    return f"{call.operation}({args}) at {call.now}"
+
+
+def result_text(call: ClientCall) -> str:
+    if call.completion == "answered":
+        return format_value(call.answer)
+    return "no answer" if call.returned == inf else f"{call.completion}: {call.answer}"
+
+
+def lines_by_id(calls: Sequence[ClientCall]) -> Iterator[str]:
+    """Yield one line per id with the calls that touch it."""
+    ids = sorted({id for call in calls for id in touched_ids(call)} - {ANY_ID})
+    for id in ids:
+        touching = [f"{call.client} {call.operation}" for call in calls if id in touched_ids(call)]
+        yield f"id {format_value(id)}: {' · '.join(touching)}"

@@ -14,7 +14,7 @@ from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan, Locations
-from dibs_conformance.verbs.calls import ClientCall, Round
+from dibs_conformance.verbs.actions import ClientCall, Round
 from dibs_conformance.verbs.events import read_events
 
 LAW = "nothing appears behind a reader"

@@ -20,15 +20,14 @@ from typing import Any, NoReturn
 from attrs import frozen
 
 from dibs_conformance.concurrent.client import run_program, take_snapshot
+from dibs_conformance.concurrent.linearize import call_text
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.concurrent.thread_clients import close_all
-from dibs_conformance.concurrent.timeline import call_text
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import LawFailure
 from dibs_conformance.report.exceptions import LAW, StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import Locations, OpenedStorage, OpenStorage
-from dibs_conformance.verbs.actions import Program
-from dibs_conformance.verbs.calls import ClientCall, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Program, Snapshot
 
 #: Seconds a process may take to answer.
 TIMEOUT = 60.0

@@ -17,8 +17,7 @@ from dibs_conformance.concurrent.source_lines import source_folders
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report.exceptions import StorageFailed, hang_failure, thread_frames
 from dibs_conformance.target import Locations, OpenedStorage
-from dibs_conformance.verbs.actions import Program
-from dibs_conformance.verbs.calls import ClientCall, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Program, Snapshot
 
 T = TypeVar("T")
 NAMES = ("ann", "bob", "cat", "dan")

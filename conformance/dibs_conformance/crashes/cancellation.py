@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from dibs_conformance.concurrent.client import make_call
+from dibs_conformance.crashes.clients import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign
-from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS
-from dibs_conformance.verbs.actions import Program
-from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.actions import ClientCall, Program
 
 T = TypeVar("T")
 #: Limit on the awaits tried per scene. No operation has so many.

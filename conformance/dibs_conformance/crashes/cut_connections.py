@@ -1,17 +1,156 @@
-"""Tests that cut the connection to the server after the n-th byte of a request or of a reply."""
+"""Tests that cut the connection to the server after the n-th byte of a request or a reply, by a proxy."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from attrs import frozen
 
-from dibs_conformance.crashes.proxy import Direction, Proxy
+from dibs_conformance.crashes.clients import ThreadSurvivor, thread_survivor
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, min_points
-from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan
+
+Direction = Literal["request", "reply"]
+LOOPBACK = "127.0.0.1"
+CHUNK = 65536
+
+
+class Proxy:
+    """The proxy: it forwards connections of a local port to a server, on an event loop in its own thread."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kit-proxy", daemon=True)
+        self._thread.start()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._remaining: dict[Direction, int | None] = {"request": None, "reply": None}
+        self.bytes: dict[Direction, int] = {"request": 0, "reply": 0}
+        self.cuts = 0
+        self._server = asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(10)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._relay, LOOPBACK, 0)
+
+    def arm(self, direction: Direction | None = None, after: int = 0) -> None:
+        """Reset the counts, and cut the next connection after `after` bytes in a direction.
+
+        Without a direction, the proxy only counts bytes.
+        """
+
+        async def set_up() -> None:
+            self.bytes = {"request": 0, "reply": 0}
+            self._remaining = {"request": None, "reply": None}
+            self.cuts = 0
+            if direction is not None:
+                self._remaining[direction] = after
+
+        asyncio.run_coroutine_threadsafe(set_up(), self._loop).result(10)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = (writer, server_writer)
+        self._writers.update(pair)
+        for direction, source, sink in (("request", reader, server_writer), ("reply", server_reader, writer)):
+            task = asyncio.ensure_future(self._forward(direction, source, sink, pair))  # type: ignore[arg-type]
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _forward(
+        self,
+        direction: Direction,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+    ) -> None:
+        try:
+            while chunk := await source.read(CHUNK):
+                remaining = self._remaining[direction]
+                self.bytes[direction] += len(chunk)
+                sink.write(chunk if remaining is None else chunk[:remaining])
+                await sink.drain()
+                if remaining is not None:
+                    if len(chunk) >= remaining:
+                        self._remaining[direction] = None
+                        self.cuts += 1
+                        break
+                    self._remaining[direction] = remaining - len(chunk)
+        except OSError:
+            pass
+        finally:
+            await self._close_pair(pair)
+
+    async def _close_pair(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> None:
+        """Close the connections to the client and to the server. Bytes written before still arrive."""
+        for writer in pair:
+            self._writers.discard(writer)
+            if not writer.is_closing():
+                writer.close()
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            for writer in list(self._writers):
+                writer.transport.abort()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @classmethod
+    @contextmanager
+    def for_url(cls, url: str) -> Iterator[Self]:
+        """Start a proxy to the server of a URL, and close it at the end."""
+        host, port = server_of(url)
+        proxy = cls(host, port)
+        try:
+            yield proxy
+        finally:
+            proxy.close()
+
+    def proxied_url(self, url: str) -> str:
+        """Return the URL with the proxy's address."""
+        parts = urlsplit(url)
+        credentials = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return urlunsplit(parts._replace(netloc=f"{credentials}{LOOPBACK}:{self.port}"))
+
+
+def server_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    assert parts.hostname is not None  # noqa: S101 - has_server was checked before
+    assert parts.port is not None  # noqa: S101
+    return parts.hostname, parts.port
+
+
+def has_server(url: str) -> bool:
+    """Return whether a URL has a host and a port."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname is not None and parts.port is not None
+    except ValueError:
+        return False
+
 
 #: The name of a scene, and the number of bytes before the cut.
 CutPoint = tuple[str, int]

@@ -8,6 +8,7 @@ import time
 from attrs import frozen
 
 from dibs_conformance.concurrent.process_clients import ProcessClient, SignalPoint
+from dibs_conformance.crashes.clients import ThreadSurvivor, Victim, thread_survivor
 from dibs_conformance.crashes.scenes import (
     RECOVERY_ACTIONS,
     SCENES,
@@ -16,8 +17,6 @@ from dibs_conformance.crashes.scenes import (
     min_points,
     points,
 )
-from dibs_conformance.crashes.survivor import ThreadSurvivor, thread_survivor
-from dibs_conformance.crashes.victim import Victim
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import merge_findings
 from dibs_conformance.target import LevelPlan

@@ -18,17 +18,24 @@ from attrs import frozen
 
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
-from dibs_conformance.concurrent.linearize import linearize
+from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
-from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
 from dibs_conformance.report.exceptions import StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
-from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.actions import (
+    GRANTS,
+    IDS,
+    START,
+    ClientAction,
+    ClientCall,
+    ClientState,
+    Program,
+    Round,
+    Snapshot,
+)
 from dibs_conformance.verbs.enqueue import LARGE_DATA
-from dibs_conformance.verbs.situations import GRANTS
 
 LAW = (
     "what was answered survives power loss",

@@ -20,6 +20,7 @@ from attrs import evolve, frozen
 
 from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.concurrent.client import OnCall, ignore, run_program, take_snapshot
+from dibs_conformance.concurrent.linearize import timeline
 from dibs_conformance.concurrent.process_clients import (
     TIMEOUT,
     LineCounter,
@@ -27,15 +28,13 @@ from dibs_conformance.concurrent.process_clients import (
     process_context,
 )
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
-from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Survivor
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 from dibs_conformance.verbs import remember
-from dibs_conformance.verbs.actions import ClientAction, ClientState, Program
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, Program, Round, Snapshot
 from dibs_conformance.verbs.verb import Scene
 
 RESTARTED = (

@@ -14,15 +14,23 @@ from typing import Generic, TypeVar
 
 from attrs import define, field
 
-from dibs_conformance.concurrent.linearize import linearize
-from dibs_conformance.concurrent.timeline import timeline
+from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.report import Findings, LawFailure, LawReport, SkippedTest
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs import VERBS, remember
-from dibs_conformance.verbs.actions import IDS, PAST_SHORT_TTL, START, ClientAction, ClientState, Program
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
-from dibs_conformance.verbs.situations import CLAIM
+from dibs_conformance.verbs.actions import (
+    CLAIM,
+    IDS,
+    PAST_SHORT_TTL,
+    START,
+    ClientAction,
+    ClientCall,
+    ClientState,
+    Program,
+    Round,
+    Snapshot,
+)
 from dibs_conformance.verbs.verb import Scene
 
 P = TypeVar("P")

@@ -10,17 +10,24 @@ from attrs import define, field
 
 from dibs.errors import DibsError
 from dibs_conformance.concurrent.examples import RoundActions, random_round, random_setup
-from dibs_conformance.concurrent.linearize import linearize
+from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.concurrent.thread_clients import ThreadClients
-from dibs_conformance.concurrent.timeline import timeline
 from dibs_conformance.faults.private_servers import BreakableServer
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.verbs import remember
-from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState, Program
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.actions import (
+    GRANTS,
+    IDS,
+    START,
+    ClientAction,
+    ClientCall,
+    ClientState,
+    Program,
+    Round,
+    Snapshot,
+)
 from dibs_conformance.verbs.enqueue import LARGE_BYTES, LARGE_DATA
-from dibs_conformance.verbs.situations import GRANTS
 
 CLIENTS = 3
 #: Seconds in which a recovered server must answer.

@@ -13,10 +13,9 @@ from typing import Final
 
 from dibs.model.results import State
 from dibs.storage.capabilities import Capabilities
-from dibs_conformance.verbs.actions import ClientAction
+from dibs_conformance.verbs.actions import GRANTS, ClientAction
 from dibs_conformance.verbs.enqueue import CONFLICT_OPTIONS, JOB_DATA
 from dibs_conformance.verbs.settle import SETTLE_ACTIONS
-from dibs_conformance.verbs.situations import GRANTS
 
 #: Few ids, so that clients meet. Other ids are used by one client only.
 SHARED_IDS: Final = ("a", "b", "c")

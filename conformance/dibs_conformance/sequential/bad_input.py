@@ -1,4 +1,4 @@
-"""A table of input beyond the limits of the contract, verb by verb, and of values that are exactly at them.
+"""A table of input beyond the limits of the contract, verb by verb.
 
 In a batch with bad items, the other items are valid: a storage that writes before it has checked the whole
 batch stores them, and is found.
@@ -28,7 +28,6 @@ from dibs.model.requests import (
     Update,
 )
 from dibs.storage.capabilities import Capabilities
-from dibs.storage.protocol import Storage
 from dibs_conformance.strategies import OVERRIDE_VALUES
 
 KIB = 1024
@@ -148,27 +147,6 @@ BAD_SETTINGS = {
     "log_results of 4,097": SettingsPatch(log_results=4097),
     "negative log_results": SettingsPatch(log_results=-1),
 }
-AT_LIMITS = {
-    "id of 512 bytes": NewJob(id="é" * 256),
-    "payload of 1 MiB": NewJob(id="p", data=JobData(payload=b"x" * MIB)),
-    "priorities 1000 and -1000": NewJob(id="h", data=JobData(priority=-1000)),
-    "key of 128 bytes": NewJob(id="y", data=JobData(key="é" * 64)),
-    "64 levels": NewJob(id="d", data=JobData(attributes={"a": DEEP[1:-1]})),
-    "2**53": NewJob(id="i", data=JobData(attributes={"a": b"-9007199254740992"})),
-    "a delay of 100,000 days": NewJob(
-        id="f", delay=LONGEST, data=JobData(retention=OutcomeRetention(failed=LONGEST, cancelled=LONGEST))
-    ),
-    "a run_at at the end of the year 9998": NewJob(id="l", run_at=LATEST),
-    "no attributes, no payload": NewJob(id="n", data=JobData(payload=b"", attributes={})),
-}
-#: Limits at those of the contract, for a storage with the capability `limits`.
-LIMITS_AT_LIMITS: Final[tuple[dict[str, Any], ...]] = (
-    {"per_key": 1},
-    {"per_key": 1_000_000},
-    {"rate": StartRate(1, 31 * DAY, 11)},
-    {"key_rate": StartRate(1_000_000, 1_000, 1_000_000)},
-    {"rate": StartRate(1_000, 1), "key_rate": StartRate(1, 1)},
-)
 
 
 @frozen
@@ -259,49 +237,3 @@ def bad_actions() -> Iterator[tuple[str, SettleAction]]:
     for name, queue in CLOSED_QUEUES.items():
         then = (FollowUp(queue=queue, job=NewJob(id="a")),)
         yield f"a follow-up, queue {name}", Fail(error=Error(type="E"), then=then)
-
-
-async def check_values_at_limits(storage: Storage) -> tuple[int, list[str]]:
-    """Store values that are exactly at a limit. Return their number, and a text for each wrong result."""
-    batch = [EnqueueRequest(job=NewJob(id=f"b{n}")) for n in range(1000)]
-    tries = {name: ("q", [EnqueueRequest(job=job)]) for name, job in AT_LIMITS.items()}
-    tries["a batch of 1,000"] = ("q", batch)
-    tries["a queue of 500 bytes"] = ("é" * 250, batch[:1])
-    tries["a request_key of 128 bytes"] = ("q", [EnqueueRequest(job=NewJob(id="k"), request_key="k" * 128)])
-    limits = LIMITS_AT_LIMITS if storage.capabilities.limits else ()
-    settings = ({"log_results": 4096}, *limits, dict.fromkeys(VALID_LIMITS))
-    wrong = [text for one in settings if (text := await find_configure_error(storage, one))]
-    wrong += [
-        text
-        for name, (queue, requests) in tries.items()
-        if (text := await find_accept_error(storage, name, queue, requests))
-    ]
-    return len(tries) + len(settings), wrong
-
-
-async def find_configure_error(storage: Storage, settings: dict[str, Any]) -> str | None:
-    """Configure valid settings. Return None if they are kept, else a description."""
-    try:
-        await storage.configure("q", SettingsPatch(**settings), now=NOW)
-        kept = await storage.configure("q", SettingsPatch(), now=NOW)
-    except Exception as error:  # noqa: BLE001 - any other exception is the finding
-        return f"configure with {settings}: {type(error).__name__}: {error}"
-    same = all(getattr(kept, name) == value for name, value in settings.items())
-    return None if same else f"configure with {settings} left {kept}"
-
-
-async def find_accept_error(
-    storage: Storage, name: str, queue: str, requests: Sequence[EnqueueRequest]
-) -> str | None:
-    """Enqueue a valid batch. Return None if it was stored unchanged, else a description."""
-    try:
-        answers = await storage.enqueue(queue, requests, now=NOW)
-    except Exception as error:  # noqa: BLE001 - any other exception is the finding
-        return f"{name}: {type(error).__name__}: {error}"
-    kept = await storage.get(queue, [request.job.id for request in requests], now=NOW)
-    same = [
-        s.current is not None and s.current.data == r.job.data for s, r in zip(kept, requests, strict=True)
-    ]
-    return (
-        None if len(answers) == len(requests) and all(same) else f"{name}: accepted, but stored differently"
-    )

@@ -23,6 +23,7 @@ from dibs.model.requests import (
     SettingsPatch,
     SettleAction,
     Settlement,
+    StartRate,
 )
 from dibs.model.results import ExportRecord
 from dibs_conformance.oracle.ids import IdRecord
@@ -218,6 +219,34 @@ def keep_each_size(lockstep: Lockstep) -> None:
                 settle(lockstep, run, action)
 
 
+#: Valid settings exactly at a limit of the contract, and limits of a storage with the capability `limits`.
+SETTINGS_AT_LIMITS: Final = (SettingsPatch(log_age=LONGEST, request_key_age=LONGEST, retention=KEPT),)
+LIMITS_AT_LIMITS: Final = (
+    SettingsPatch(per_key=1_000_000, rate=StartRate(1, 31 * DAY, 11)),
+    SettingsPatch(key_rate=StartRate(1_000_000, 1_000, 1_000_000), rate=StartRate(1_000, 1)),
+    SettingsPatch(per_key=None, rate=None, key_rate=None),
+)
+#: Data of jobs exactly at a limit.
+DATA_AT_LIMITS: Final = (
+    JobData(payload=b"x" * MIB, priority=1000, key="é" * 64),
+    JobData(priority=-1000, attributes={"a": b"[" * 64 + b"]" * 64, "b": b"-9007199254740992"}),
+)
+
+
+def keep_values_at_limits(lockstep: Lockstep) -> None:
+    """Store settings, jobs, a queue and a batch that are exactly at a limit."""
+    limits = LIMITS_AT_LIMITS if lockstep.storage.capabilities.limits else ()
+    for patch in (*SETTINGS_AT_LIMITS, *limits):
+        lockstep.configure(QUEUE, patch)
+    for data in DATA_AT_LIMITS:
+        job = NewJob(id="é" * 256, data=data)
+        lockstep.enqueue("é" * 250, [EnqueueRequest(job=job, request_key="é" * 64)])
+        lockstep.enqueue(QUEUE, [EnqueueRequest(job=job)])
+    lockstep.compare_slots(QUEUE, "é" * 250)
+    enqueue_each(lockstep, [str(number) for number in range(1_000)])
+    lockstep.compare_slots(QUEUE)
+
+
 def use_wide_batches(lockstep: Lockstep) -> None:
     """Pass 101 and 1,001 items to each verb that takes a batch."""
     lease = lockstep.grant([QUEUE], HOUR, "kit")
@@ -268,8 +297,9 @@ CLOSE_VALUES: tuple[Callable[[Lockstep], None], ...] = (
     wait_for_far_times,
     count_further,
     keep_each_size,
+    keep_values_at_limits,
     use_wide_batches,
     return_a_wide_batch,
 )
 #: The histories that compare the state only where they say so.
-UNCOMPARED: Final = (use_wide_batches, return_a_wide_batch)
+UNCOMPARED: Final = (keep_values_at_limits, use_wide_batches, return_a_wide_batch)

@@ -25,7 +25,6 @@ from dibs.model.results import WaitResult
 from dibs.storage.protocol import Clock, Storage
 from dibs_conformance.sequential import single_calls
 from dibs_conformance.sequential.bad_calls import check_bad_calls
-from dibs_conformance.sequential.bad_input import check_values_at_limits
 from dibs_conformance.sequential.end_watches import check_end_watches
 from dibs_conformance.sequential.key_set_calls import check_key_sets
 from dibs_conformance.sequential.limit_probes import (
@@ -144,12 +143,6 @@ PROBES = (
         "An argument of a wrong type or outside its range gets the same error from every storage, before "
         "anything is written.",
         check_bad_calls,
-    ),
-    Probe(
-        "values at a limit are accepted",
-        "4, Limits",
-        "A value exactly at its limit is accepted and stored unchanged.",
-        check_values_at_limits,
     ),
     Probe(
         "large counts are exact or marked approximate",

@@ -34,8 +34,7 @@ from dibs_conformance.verbs import (
     settle,
     settle_and_claim,
 )
-from dibs_conformance.verbs.actions import ClientState
-from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.actions import ClientCall, ClientState
 from dibs_conformance.verbs.verb import Verb as Verb
 
 #: All verbs by name, in the order in which the races and the scenes are tried.

@@ -23,8 +23,7 @@ from dibs_conformance.oracle.ids import Amendment, IdRecord, apply_amendment
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import ClientAction
-from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, WITH_SUCCESSOR
+from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, WITH_SUCCESSOR, ClientAction
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,

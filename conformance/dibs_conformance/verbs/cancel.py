@@ -18,8 +18,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ending import end_current
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, WITH_SUCCESSOR
+from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, WITH_SUCCESSOR, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     Scene,

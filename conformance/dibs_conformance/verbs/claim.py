@@ -22,19 +22,20 @@ from dibs_conformance.oracle.numbering import Mismatch, WrongTime
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import IDS, ClientAction
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import (
+from dibs_conformance.verbs.actions import (
     CLAIM,
     CLAIM_ONE,
     ENQUEUE_BOTH,
     FULL_KEY,
     GRANTS,
+    IDS,
     KEYED,
     ONE_OF_TWO,
     ONE_START,
     OTHER_KEY_DATA,
     SETTLE,
+    ClientAction,
+    ClientCall,
     configure,
 )
 from dibs_conformance.verbs.verb import (

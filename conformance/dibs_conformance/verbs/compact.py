@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dibs.storage.abilities import Compaction, ability
 from dibs.storage.protocol import Storage
-from dibs_conformance.verbs.actions import ClientAction
-from dibs_conformance.verbs.situations import WITH_SUCCESSOR
+from dibs_conformance.verbs.actions import WITH_SUCCESSOR, ClientAction
 from dibs_conformance.verbs.verb import Scene, Verb
 
 

@@ -17,7 +17,7 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.possible_world import PossibleWorld
-from dibs_conformance.verbs.situations import CLAIM, CLAIM_ONE, GRANTS, KEYED, SETTLE, configure
+from dibs_conformance.verbs.actions import CLAIM, CLAIM_ONE, GRANTS, KEYED, SETTLE, configure
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb, race
 
 #: The retention of outcomes, in ms, that the settings patch "short outcomes" configures.

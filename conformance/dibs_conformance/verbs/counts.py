@@ -12,8 +12,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import STATES
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import ENQUEUE_BOTH, GRANTS
+from dibs_conformance.verbs.actions import ENQUEUE_BOTH, GRANTS, ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, race
 
 

@@ -21,8 +21,7 @@ from dibs_conformance.oracle.ending import return_to_waiting
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ClientAction
-from dibs_conformance.verbs.situations import WITH_SUCCESSOR
+from dibs_conformance.verbs.actions import WITH_SUCCESSOR, ClientAction
 from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, Scene, StepFields, Verb, answered
 
 

@@ -20,15 +20,17 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle, enqueueing
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import IDS, ClientAction, ClientState
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import (
+from dibs_conformance.verbs.actions import (
     ENQUEUE,
     ENQUEUE_OTHER,
     GRANTS,
+    IDS,
     READ_LOG,
     RUNNING,
     SETTLE,
+    ClientAction,
+    ClientCall,
+    ClientState,
     configure,
 )
 from dibs_conformance.verbs.verb import (

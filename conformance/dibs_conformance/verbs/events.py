@@ -19,8 +19,7 @@ from dibs_conformance.oracle.matching import match_event
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.queue import LoggedEvent
 from dibs_conformance.steps import LoggedEntry
-from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState
 from dibs_conformance.verbs.list import MAX_PAGES, EndlessPages
 from dibs_conformance.verbs.verb import CallEncoding, StepFields, Verb
 

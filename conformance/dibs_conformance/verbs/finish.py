@@ -19,9 +19,8 @@ from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED
-from dibs_conformance.verbs.actions import ClientAction, ClientState
+from dibs_conformance.verbs.actions import CLAIM, ENQUEUE, HANDED_OFF, ClientAction, ClientState
 from dibs_conformance.verbs.settle import action_fields, build_settlements, changed_queues, follow_up_fields
-from dibs_conformance.verbs.situations import CLAIM, ENQUEUE, HANDED_OFF
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb, check_answer, race
 
 

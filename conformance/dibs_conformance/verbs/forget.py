@@ -13,8 +13,7 @@ from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ClientAction
-from dibs_conformance.verbs.situations import ENQUEUE, GRANTS, RUNNING
+from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, RUNNING, ClientAction
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     Scene,

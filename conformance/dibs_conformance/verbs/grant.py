@@ -16,9 +16,7 @@ from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleLease
-from dibs_conformance.verbs.actions import LONG_TTL, SHORT_TTL, ClientAction, ClientState
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import GRANTS
+from dibs_conformance.verbs.actions import GRANTS, LONG_TTL, SHORT_TTL, ClientAction, ClientCall, ClientState
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, Scene, StepFields, Verb
 
 

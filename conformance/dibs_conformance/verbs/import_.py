@@ -14,8 +14,7 @@ from dibs_conformance.oracle.ids import IdRecord
 from dibs_conformance.oracle.numbering import Mismatch, NumberKind
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import IDS, START, ClientAction, ClientState
-from dibs_conformance.verbs.situations import ENQUEUE, GRANTS
+from dibs_conformance.verbs.actions import ENQUEUE, GRANTS, IDS, START, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,

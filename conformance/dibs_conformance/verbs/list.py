@@ -1,4 +1,4 @@
-"""The verb `list`, which reads the ids in a state page by page."""
+"""The verb `list`, which reads the ids in a state page by page, and the division of a reading by `split`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,31 @@ from dibs.model.job import Slot
 from dibs.model.results import ListPage, State
 from dibs.storage.protocol import Storage
 from dibs_conformance import strategies as some
+from dibs_conformance.lockstep.core import CursorRange, LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle.matching import match_slot
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import STATES, states_of_record
-from dibs_conformance.verbs.actions import IDS, ClientAction
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import CLAIM, ENQUEUE_BOTH, GRANTS
-from dibs_conformance.verbs.split import SplitCalls
+from dibs_conformance.verbs.actions import CLAIM, ENQUEUE_BOTH, GRANTS, IDS, ClientAction, ClientCall
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, StepFields, Verb, race
+
+
+class SplitCalls(LockstepCore):
+    """`split`, called in lockstep."""
+
+    def split(self, queue: str, parts: int, state: State | None = None) -> list[CursorRange]:
+        """Return the two cursors of each part into which `split` divides a listing or an export."""
+        args = {"queue": queue, "parts": parts, "state": state}
+        cuts = self.call(
+            "split", args, self.storage.split(queue, parts, **self.options("split", state=state))
+        )
+        if len(cuts) >= parts:
+            raise Mismatch(
+                f"split in {parts} parts returned {len(cuts)} cursors; expected at most {parts - 1}"
+            )
+        return list(zip((None, *cuts), (*cuts, None), strict=True))
+
 
 #: Limit on the pages of a reading, so that a storage whose pages never end cannot hang the tests. No example
 #: fills so many pages.

@@ -12,8 +12,7 @@ from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle.numbering import Mismatch
-from dibs_conformance.verbs.actions import PAST_SHORT_TTL, ClientAction
-from dibs_conformance.verbs.situations import SHORT_OUTCOME
+from dibs_conformance.verbs.actions import PAST_SHORT_TTL, SHORT_OUTCOME, ClientAction
 from dibs_conformance.verbs.verb import CallEncoding, Scene, Verb, answered, race
 
 #: A prune of n expired entries may take this number of calls more than n divided by the limit.

@@ -18,8 +18,8 @@ from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
+from dibs_conformance.verbs.actions import ENQUEUE, REAP, RUNNING_SHORT_LEASE
 from dibs_conformance.verbs.drop import check_choice
-from dibs_conformance.verbs.situations import ENQUEUE, REAP, RUNNING_SHORT_LEASE
 from dibs_conformance.verbs.verb import ANY_ID, CallEncoding, CallPart, Scene, StepFields, Verb
 
 

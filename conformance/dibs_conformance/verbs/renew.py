@@ -17,8 +17,7 @@ from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.numbering import Mismatch
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import SHORT_TTL, ClientAction
-from dibs_conformance.verbs.situations import RUNNING_SHORT_LEASE
+from dibs_conformance.verbs.actions import RUNNING_SHORT_LEASE, SHORT_TTL, ClientAction
 from dibs_conformance.verbs.verb import CallEncoding, CallPart, Fields, Scene, StepFields, Verb, race
 
 

@@ -15,8 +15,7 @@ from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.steps import digest
-from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.situations import CLAIM, REAP, RUNNING
+from dibs_conformance.verbs.actions import CLAIM, REAP, RUNNING, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,

@@ -14,8 +14,7 @@ from dibs_conformance.lockstep.core import LockstepCore
 from dibs_conformance.lockstep.machine import MachineBase
 from dibs_conformance.oracle import Oracle
 from dibs_conformance.oracle.queue import OracleQueue
-from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.situations import FAILED
+from dibs_conformance.verbs.actions import FAILED, ClientAction, ClientState
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     Scene,

@@ -19,9 +19,8 @@ from dibs_conformance import strategies as some
 from dibs_conformance.answer_types import wrong_answer
 from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle_and_claim
-from dibs_conformance.verbs.actions import PAST_SHORT_TTL, ClientAction
+from dibs_conformance.verbs.actions import CLAIM, ENQUEUE_BOTH, GRANTS, PAST_SHORT_TTL, REAP, ClientAction
 from dibs_conformance.verbs.settle import changed_queues
-from dibs_conformance.verbs.situations import CLAIM, ENQUEUE_BOTH, GRANTS, REAP
 from dibs_conformance.verbs.verb import Verb, race
 
 #: A queue without jobs and leases, for the second step of a `serve`.

@@ -36,21 +36,24 @@ from dibs_conformance.oracle.ids import IdRecord, OneOf
 from dibs_conformance.oracle.possible_world import PossibleWorld
 from dibs_conformance.oracle.queue import OracleQueue
 from dibs_conformance.steps import FOLLOWED, digest
-from dibs_conformance.verbs.actions import IDS, PAST_SHORT_TTL, ClientAction, ClientState
-from dibs_conformance.verbs.enqueue import ONLY_UPDATES, request_fields
-from dibs_conformance.verbs.situations import (
+from dibs_conformance.verbs.actions import (
     CLAIM,
     ENQUEUE_OTHER,
     FULL_KEY,
+    IDS,
     ONE_OF_TWO,
+    PAST_SHORT_TTL,
     READ_LOG,
     REAP,
     RUNNING,
     RUNNING_SHORT_LEASE,
     SETTLE,
     WITH_SUCCESSOR,
+    ClientAction,
+    ClientState,
     configure,
 )
+from dibs_conformance.verbs.enqueue import ONLY_UPDATES, request_fields
 from dibs_conformance.verbs.verb import (
     CallEncoding,
     CallPart,

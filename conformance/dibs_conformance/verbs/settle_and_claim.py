@@ -13,9 +13,18 @@ from dibs.model.results import ClaimResult, SettleAndClaimResult
 from dibs_conformance import strategies as some
 from dibs_conformance.lockstep.machine import MachineBase, has_runs
 from dibs_conformance.verbs import claim, settle
-from dibs_conformance.verbs.actions import IDS, PAST_SHORT_TTL, ClientAction, ClientState
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import CLAIM, FULL_KEY, ONE_OF_TWO, REAP, WITH_SUCCESSOR
+from dibs_conformance.verbs.actions import (
+    CLAIM,
+    FULL_KEY,
+    IDS,
+    ONE_OF_TWO,
+    PAST_SHORT_TTL,
+    REAP,
+    WITH_SUCCESSOR,
+    ClientAction,
+    ClientCall,
+    ClientState,
+)
 from dibs_conformance.verbs.verb import (
     ANY_ID,
     CallEncoding,

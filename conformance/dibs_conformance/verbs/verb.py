@@ -20,9 +20,7 @@ from attrs import field, frozen
 
 from dibs_conformance.oracle.matching import match
 from dibs_conformance.oracle.possible_world import PossibleWorld
-from dibs_conformance.verbs.actions import ClientAction, ClientState
-from dibs_conformance.verbs.calls import ClientCall
-from dibs_conformance.verbs.situations import RUNNING_SHORT_LEASE
+from dibs_conformance.verbs.actions import RUNNING_SHORT_LEASE, ClientAction, ClientCall, ClientState
 
 #: Stands for every id: the ids that the call changed are unknown.
 ANY_ID = "*"

@@ -6,8 +6,7 @@ from dibs.model.job import NewJob
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import EnqueueResult
 from dibs_conformance.verbs import remember
-from dibs_conformance.verbs.actions import ClientState
-from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.actions import ClientCall, ClientState
 
 
 def test_a_repeated_enqueue_adds_no_revision_to_the_state() -> None:

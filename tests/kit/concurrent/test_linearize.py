@@ -12,7 +12,7 @@ from dibs.model.job import ActiveRun, Job, JobData, NewJob, Slot
 from dibs.model.requests import EnqueueRequest
 from dibs.model.results import ClaimResult, EnqueueResult, GrantResult, RenewResult
 from dibs_conformance.concurrent.linearize import linearize
-from dibs_conformance.verbs.calls import ClientCall, Completion, Round, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Completion, Round, Snapshot
 
 NOW = 1000
 LEASE = "f" * 32

@@ -12,7 +12,7 @@ from dibs_conformance.concurrent.log_readers import late_event, try_late_commit
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.servers import PostgresServer
 from dibs_conformance.target import LevelPlan, Locations
-from dibs_conformance.verbs.calls import ClientCall, Round, Snapshot
+from dibs_conformance.verbs.actions import ClientCall, Round, Snapshot
 from tests.kit.concurrent.test_levels import ALONE, run_level
 from tests.kit.mutants import fences
 from tests.kit.mutants.races import RACES, Race

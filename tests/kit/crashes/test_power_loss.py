@@ -12,7 +12,7 @@ from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, Dis
 from dibs_conformance.crashes.power_loss import LAW, QUEUE, PowerLossChecker, PowerLossPoint, record_process
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.target import LevelPlan, Locations
-from dibs_conformance.verbs.calls import ClientCall
+from dibs_conformance.verbs.actions import ClientCall
 from tests.kit.concurrent.test_levels import SHARED
 
 

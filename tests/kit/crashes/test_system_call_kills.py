@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dibs_conformance.crashes.strace import SystemCall, Trace, injection_options
-from dibs_conformance.crashes.system_call_kills import try_system_call_kills
+from dibs_conformance.crashes.system_call_kills import (
+    SystemCall,
+    Trace,
+    injection_options,
+    try_system_call_kills,
+)
 from dibs_conformance.report import Findings
 from dibs_conformance.report.findings import level_verdict
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage

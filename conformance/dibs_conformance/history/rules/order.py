@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, closed_as
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, SettingsTimeline, closed_as
 from dibs_conformance.history.rules.rule import HistoryRule, Violation, began, ended
-from dibs_conformance.history.settings_timeline import SettingsTimeline
 from dibs_conformance.steps import RecordedStep
 
 #: Negated priority, run_at and seq. The smallest is claimed first.

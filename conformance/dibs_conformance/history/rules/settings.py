@@ -11,9 +11,8 @@ import msgspec
 from attrs import define, field
 
 from dibs.model.requests import StartRate
-from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun
+from dibs_conformance.history.by_id import IdSteps, RecordedHistory, RecordedRun, SettingsTimeline, patch_of
 from dibs_conformance.history.rules.rule import HistoryRule, Violation, ended
-from dibs_conformance.history.settings_timeline import SettingsTimeline, patch_of
 from dibs_conformance.steps import RecordedStep
 
 
