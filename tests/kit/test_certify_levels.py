@@ -1,5 +1,5 @@
 """Each storage of dibs reaches its highest level: with few histories by default, with a budget with the
-marker `certify`.
+marker `certify`. The marker also adds many histories of L0, on more kinds of servers.
 
 DIBS_CERTIFY_BUDGET=3600 nox -s certify -- postgres
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from dibs_conformance.sequential.levels import one_call_at_a_time
 from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import LevelPlan, Locations
 from tests.kit.postgres_locations import PostgresLocations
+from tests.kit.redis_locations import RedisLocations
 
 #: Seconds for each storage with the marker `certify`.
 BUDGET = float(os.environ.get("DIBS_CERTIFY_BUDGET", "240"))
@@ -85,3 +87,39 @@ def test_redis_reaches_l4_for_long(redis_server: RedisServer) -> None:
 @pytest.mark.certify
 def test_postgres_reaches_l4_for_long(postgres_server: PostgresServer) -> None:
     reaches(postgres_server.url, "L4", None)
+
+
+@pytest.mark.parametrize("server", ["redis_cluster", "valkey_server"])
+def test_servers_like_redis_keep_the_contract(server: str, request: pytest.FixtureRequest) -> None:
+    report = certify(RedisLocations(request.getfixturevalue(server).url), examples=8, budget=BUDGET, seed=2)
+
+    assert report.certified, report.text()
+
+
+#: Storage -> the fixture of its server, and the attribute with its URL.
+SERVERS = {
+    "redis": ("redis_server", "url"),
+    "redis by its socket": ("redis_server", "socket_url"),
+    "redis cluster": ("redis_cluster", "url"),
+    "redis as valkey": ("valkey_server", "url"),
+    "postgres": ("postgres_server", "url"),
+}
+
+
+@pytest.mark.certify
+@pytest.mark.parametrize("storage", SERVERS)
+def test_a_server_keeps_the_contract_for_long(storage: str, request: pytest.FixtureRequest) -> None:
+    fixture, attribute = SERVERS[storage]
+    url = getattr(request.getfixturevalue(fixture), attribute)
+    with PostgresLocations(url) if storage == "postgres" else nullcontext(RedisLocations(url)) as locations:
+        report = certify(locations, examples=1000, budget=600)
+
+    assert report.certified, report.text()
+
+
+@pytest.mark.certify
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_a_storage_keeps_the_contract_for_long(storage: str, tmp_path: Path) -> None:
+    report = certify(f"{storage}:{tmp_path}", examples=2000)
+
+    assert report.certified, report.text()

@@ -46,16 +46,6 @@ def test_a_time_of_the_client_is_found(redis_server: RedisServer) -> None:
     assert "ms really passed" in found.failures[0].why
 
 
-def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
-    """A storage that processes cannot share is not tried."""
-    claims = open_storage(any_new_url).capabilities
-
-    found = findings(any_new_url, claims)
-
-    assert () == found.failures
-    assert (["kept"] if claims.shared else []) == [law.verdict for law in found.laws]
-
-
 def test_a_time_that_steps_back_is_found() -> None:
     readings = [(0, 1000, 0), (500, 1500, 10), (0, 1010, 20)]
 

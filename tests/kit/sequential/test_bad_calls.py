@@ -16,7 +16,7 @@ from dibs_conformance import certify
 from dibs_conformance.sequential.bad_calls import check_bad_calls, verbs
 from dibs_conformance.sequential.subclasses import use_subclasses
 from dibs_conformance.sequential.wrong_types import wrong_arguments
-from dibs_conformance.target import Locations, OpenStorage
+from dibs_conformance.target import OpenStorage
 from tests.kit.mutants.lenient import LENIENT, ConvertsText, Lenient, RefusesSubclasses
 from tests.kit.play import play_fixed
 
@@ -51,18 +51,6 @@ def test_a_storage_with_wrong_checks_is_not_certified() -> None:
 
     assert not report.certified
     assert {"every verb refuses bad arguments"} == {one.law for one in report.levels[0].failures}
-
-
-async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
-    locations = Locations(any_new_url)
-    try:
-        async with locations.open(locations.new(), "manual") as storage:
-            made, wrong = await check_bad_calls(storage)
-
-            assert [] == wrong
-            assert made >= 20
-    finally:
-        await locations.remove()
 
 
 def test_each_argument_of_each_verb_has_wrong_values() -> None:

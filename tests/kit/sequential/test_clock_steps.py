@@ -129,11 +129,6 @@ def test_a_client_clock_is_a_false_claim(monkeypatch: Patch) -> None:
     assert "server_clock" in {failure.law for failure in report.failures}
 
 
-def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
-    assert [] == wrong_results(any_new_url)
-    assert is_server_clock(any_new_url) == any_new_url.startswith(("redis", "postgres", "unix"))
-
-
 def test_the_clock_is_shifted_in_every_module_and_comes_back() -> None:
     right = time.time()
     with shifted_clock(SHIFT):

@@ -107,7 +107,3 @@ def test_a_storage_without_a_shared_time_is_spared() -> None:
 
     assert jumped_clock.LAW[0] in {gap.name for gap in report.levels[0].spared}
     assert () == report.levels[0].unmet
-
-
-def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
-    assert [] == wrong_results(any_new_url, durable=not any_new_url.startswith("memory"))

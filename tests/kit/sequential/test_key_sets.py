@@ -48,14 +48,6 @@ async def probe(url: str) -> tuple[int, list[str]]:
         return await check_key_sets(storage)
 
 
-async def test_the_key_sets_of_postgres_pass(postgres_server: PostgresServer) -> None:
-    assert (48, []) == await probe(with_option(postgres_server.url, "schema", f"key_sets_{uuid4().hex}"))
-
-
-async def test_the_key_sets_of_redis_pass(redis_server: RedisServer) -> None:
-    assert (48, []) == await probe(with_option(redis_server.url, "prefix", uuid4().hex))
-
-
 @pytest.mark.parametrize("place", LUA_BUGS, ids=str)
 async def test_a_bug_planted_in_lua_is_found(
     place: tuple[str, str], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch

@@ -13,9 +13,8 @@ from dibs.storage.indexed import whole_queue
 from dibs.storage.indexed.event_log import EventLog
 from dibs.storage.memory import MemoryStorage
 from dibs.storage.offsets import LAST_EVENT, format_offset, parse_offset
-from dibs_conformance.sequential.subclasses import use_subclasses
-from dibs_conformance.sequential.walkthrough import CROSS_QUEUE, LARGE, read_log_in_pages
-from dibs_conformance.verbs import Lockstep, queues
+from dibs_conformance.sequential.walkthrough import LARGE, read_log_in_pages
+from dibs_conformance.verbs import queues
 from tests.kit.play import play_fixed
 
 Patch = pytest.MonkeyPatch
@@ -108,12 +107,3 @@ def test_a_merged_retention_is_found(verb: str, monkeypatch: Patch) -> None:
 
     assert failure is not None
     assert failure.law == verb
-
-
-@pytest.mark.parametrize("history", [*LARGE, *CROSS_QUEUE, read_log_in_pages, use_subclasses])
-def test_memory_passes(history: Callable[[Lockstep], None]) -> None:
-    assert play_fixed(history) is None
-
-
-def test_each_storage_takes_subclasses(any_new_url: str) -> None:
-    assert play_fixed(use_subclasses, any_new_url) is None

@@ -178,11 +178,3 @@ async def test_a_bug_of_blocking_claims_of_many_queues_is_found(
         assert await serves_many_queues(locations) is False
     finally:
         await locations.remove()
-
-
-async def test_redis_serves_many_queues(redis_server: RedisServer) -> None:
-    locations = Locations(redis_server.url)
-    try:
-        assert await serves_many_queues(locations) is True
-    finally:
-        await locations.remove()

@@ -14,7 +14,7 @@ from dibs.storage.redis import RedisStorage
 from dibs.storage.registry import open_storage, with_option
 from dibs_conformance.sequential import end_watches
 from dibs_conformance.sequential.end_watches import check_end_watches
-from dibs_conformance.servers import PostgresServer, RedisServer
+from dibs_conformance.servers import RedisServer
 
 Watch = Callable[[RedisStorage, str, str, int, OnOutcome], StopWatching | None]
 
@@ -22,13 +22,6 @@ Watch = Callable[[RedisStorage, str, str, int, OnOutcome], StopWatching | None]
 async def wrong_results(url: str) -> list[str]:
     async with open_storage(url) as storage:
         return (await check_end_watches(storage))[1]
-
-
-async def test_the_storages_pass(
-    redis_server: RedisServer, postgres_server: PostgresServer, tmp_path: Any
-) -> None:
-    for url in ("memory:", f"file:{tmp_path}/jobs", redis_server.url, postgres_server.url):
-        assert [] == await wrong_results(url)
 
 
 async def test_the_methods_of_redis_are_called(

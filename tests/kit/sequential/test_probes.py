@@ -20,7 +20,6 @@ from dibs_conformance import certify
 from dibs_conformance.sequential.capabilities import blocks_claims, joins_transactions
 from dibs_conformance.sequential.partitioned_reads import check_partitioned_reads
 from dibs_conformance.sequential.probes import bounded_log, large_counts, wake_up_outcomes
-from dibs_conformance.servers import PostgresServer, RedisServer
 from dibs_conformance.target import Locations
 
 
@@ -241,14 +240,6 @@ async def test_a_storage_without_transactions_has_no_such_capability() -> None:
     assert await joins_transactions(Locations("memory:")) is False
 
 
-async def test_postgres_has_transactions(postgres_server: PostgresServer) -> None:
-    locations = Locations(postgres_server.url)
-    try:
-        assert await joins_transactions(locations) is True
-    finally:
-        await locations.remove()
-
-
 class PollingClaims(Wrapped):
     """A storage that claims blocking claims and returns from them at once."""
 
@@ -275,14 +266,6 @@ async def test_a_claim_that_returns_at_once_is_not_blocking() -> None:
 
 async def test_a_storage_without_blocking_claims_has_no_such_capability() -> None:
     assert await blocks_claims(Locations("memory:")) is False
-
-
-async def test_redis_has_blocking_claims(redis_server: RedisServer) -> None:
-    locations = Locations(redis_server.url)
-    try:
-        assert await blocks_claims(locations) is True
-    finally:
-        await locations.remove()
 
 
 def test_an_untested_claim_keeps_the_level_from_being_reached() -> None:

@@ -26,11 +26,6 @@ BUGS = {
 }
 
 
-async def test_the_scans_have_no_bug(redis_server: RedisServer) -> None:
-    async with open_url(redis_server.url, prefix="sound", clock="manual") as storage:
-        assert (6, []) == await check_partitioned_reads(storage)
-
-
 @pytest.mark.parametrize("name", BUGS)
 async def test_a_bug_is_found(name: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, why = BUGS[name]

@@ -187,13 +187,6 @@ async def test_a_bug_of_a_verb_is_found(kind: type[Wrapped]) -> None:
     assert await wrong_results(Locations(opening(kind)))
 
 
-async def test_the_storages_pass(
-    redis_server: RedisServer, postgres_server: PostgresServer, tmp_path: Any
-) -> None:
-    for url in ("memory:", f"file:{tmp_path}/jobs", redis_server.url, postgres_server.url):
-        assert [] == await wrong_results(Locations(url))
-
-
 async def test_each_way_of_redis_and_postgres_is_tried(
     redis_server: RedisServer, postgres_server: PostgresServer
 ) -> None:

@@ -18,7 +18,7 @@ from dibs.storage.registry import open_storage
 from dibs_conformance import certify
 from dibs_conformance.sequential import capabilities, waits
 from dibs_conformance.sequential.progress_waits import check_progress_waits
-from dibs_conformance.sequential.waits import check_idle_waits, missing_wake_ups
+from dibs_conformance.sequential.waits import missing_wake_ups
 from dibs_conformance.target import Locations, OpenStorage
 from tests.kit.mutants.unwoken import MUTED, AlwaysWoken, Muted, NeverWoken, WakesAll, WakesLate
 
@@ -139,16 +139,3 @@ async def test_a_report_that_wakes_other_waits_is_found(wrap: Any, found: str) -
         _, wrong = await check_progress_waits(wrap(storage, MUTED[0]))
 
     assert found in wrong
-
-
-async def test_the_storages_of_dibs_pass(any_new_url: str) -> None:
-    locations = Locations(any_new_url)
-    shared = not any_new_url.startswith("memory")
-    try:
-        assert [] == await missing_wake_ups(locations, shared=shared)
-        async with locations.open(locations.new(), "system") as storage:
-            assert (4, []) == await check_idle_waits(storage)
-        async with locations.open(locations.new(), "manual") as storage:
-            assert [] == (await check_progress_waits(storage))[1]
-    finally:
-        await locations.remove()
