@@ -3,7 +3,8 @@
 python tools/print_mutants.py           writes the page with the figures that are already in it
 python tools/print_mutants.py --check   fails if the page is out of date
 python tools/print_mutants.py --missing runs the bugs without figures first, and starts servers
-python tools/print_mutants.py --measure runs every bug first; takes long and starts servers
+python tools/print_mutants.py --l0      runs every bug on L0 first, and starts servers: ten minutes
+python tools/print_mutants.py --measure runs every bug on each level first; takes long
 """
 
 # ruff: noqa: INP001, T201 - a script that only its test imports
@@ -14,7 +15,7 @@ import logging
 import re
 import sys
 import tempfile
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -207,8 +208,11 @@ def figures(text: str) -> dict[str, Figures]:
 # -- measuring ---------------------------------------------------------------------------------------
 
 
-def measured(known: Container[str]) -> Iterator[tuple[str, Figures]]:
-    """Run each bug whose name is not in `known`. Yield its name and its figures."""
+def measured(known: Mapping[str, Figures], *, only_l0: bool) -> Iterator[tuple[str, Figures]]:
+    """Run each bug whose name is not in `known`. Yield its name and its figures.
+
+    With `only_l0`, run every bug on L0. The figures of the other levels are those in `known`.
+    """
     logging.getLogger("dibs.storage").setLevel(logging.ERROR)
     with ExitStack() as stack:
         targets: dict[Where, str | OpenStorage] = {
@@ -217,11 +221,12 @@ def measured(known: Container[str]) -> Iterator[tuple[str, Figures]]:
             "redis": RedisLocations(stack.enter_context(start_redis()).url),
         }
         postgres = stack.enter_context(start_postgres()).url
-        for mutant in (one for one in MUTANTS.values() if display_name(one) not in known):
+        for mutant in (one for one in MUTANTS.values() if only_l0 or display_name(one) not in known):
             with pytest.MonkeyPatch.context() as patch, PostgresLocations(postgres) as locations:
                 mutant.plant(patch)
                 target = targets.get(mutant.where, locations)
-                found = (on_l0(mutant, target), *on_the_others(mutant, target))
+                above = known.get(display_name(mutant), UNKNOWN)[1:]
+                found = (on_l0(mutant, target), *(above if only_l0 else on_the_others(mutant, target)))
             print(mutant.name, *found, flush=True)
             yield display_name(mutant), found
 
@@ -246,12 +251,16 @@ def on_the_others(mutant: Mutant, target: str | OpenStorage) -> Iterator[str]:
 
 def main() -> int:
     current = TARGET.read_text("utf-8") if TARGET.exists() else ""
-    known = {} if "--measure" in sys.argv else figures(current)
+    names = {display_name(mutant) for mutant in MUTANTS.values()}
+    # The page may still have a row of a bug that is gone.
+    known = {name: row for name, row in figures(current).items() if name in names}
+    if "--measure" in sys.argv:
+        known = {}
     if "--missing" in sys.argv:
         # The page has a row of question marks for a bug without figures.
         known = {name: row for name, row in known.items() if row != UNKNOWN}
-    if "--measure" in sys.argv or "--missing" in sys.argv:
-        known |= dict(measured(set(known)))
+    if {"--measure", "--missing", "--l0"} & set(sys.argv):
+        known |= dict(measured(known, only_l0="--l0" in sys.argv))
     page_text = page(known)
     if "--check" in sys.argv:
         return int(page_text != current)

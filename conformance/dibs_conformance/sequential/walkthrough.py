@@ -247,6 +247,13 @@ A listing, an export and a log of 101 entries are read without a limit: in pages
     set log_level=all
     times 550: set paused=yes; set paused=no
     wait 2day; prune_all 100 patience=0; events 100
+100 jobs are moved 21 times, claimed in two parts, and ended 12 times, half of them once more. [uncompared]
+    grant 3day; set retention=completed:hour
+    times 7: enqueue j{100-199} priority=1; enqueue j{100-199} delay=hour; enqueue j{100-199} priority=-1
+    counts; claim 60; complete last; claim 60; complete last
+    times 11: wait 1; enqueue j{100-199}; claim 100; complete last
+    wait 1; enqueue j{100-149}; claim 100; complete last
+    compare; counts; wait hour; counts; list completed limit=100; prune_all 100; compare
 A retention of a job and of a queue is replaced completely by one with a single field.
     enqueue a retention=completed:5000+failed:77; amend a retention=failed:10
     set retention=completed:5000+failed:77; set retention=failed:10
