@@ -10,12 +10,12 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from attrs import frozen
 
@@ -71,17 +71,75 @@ def process_context() -> BaseContext:
     return forkserver
 
 
+class Child:
+    """A process that runs a function, and the pipe to it. The function gets the other end as last argument.
+
+    An exception of the function is sent as a LawFailure, and the process ends.
+    """
+
+    def __init__(self, work: Callable[..., object], *args: object) -> None:
+        self.pipe, theirs = process_context().Pipe()
+        self.process: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
+            target=run_child, args=(work, *args, theirs), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(LIMITS.call)
+
+    def next_message(self, what: str, timeout: float = TIMEOUT) -> Any:
+        """Return the next message, or None after the last one.
+
+        Raise StorageFailed for an exception of the process, and ClientUnresponsive if `what` is not done in
+        time.
+        """
+        if not self.pipe.poll(timeout):
+            raise ClientUnresponsive(f"{what} did not return within {timeout:g} s")
+        try:
+            message = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return None
+        if isinstance(message, LawFailure):
+            raise StorageFailed(message)
+        return message
+
+    def receive(self, what: str, timeout: float = TIMEOUT) -> Any:
+        """Return the next message. Raise StorageFailed also if the process ended without one."""
+        message = self.next_message(what, timeout)
+        if message is None:
+            self.process.join(TIMEOUT)
+            ending = describe_exit(self.process.exitcode)
+            raise StorageFailed(LawFailure(law=LAW, why=f"{what}: the process ended {ending}"))
+        return message
+
+    def close(self, seconds: float) -> None:
+        """Close the pipe, and kill the process if it does not end by itself."""
+        self.pipe.close()
+        self.process.join(seconds)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join(TIMEOUT)
+
+
+def run_child(work: Callable[..., object], *args: Any) -> None:
+    try:
+        work(*args)
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        with suppress(OSError):
+            args[-1].send(exception_failure(error))
+
+
 class ProcessClient:
     """The parent's handle of a client process."""
 
     def __init__(self, target: str | OpenStorage, location: str, name: str) -> None:
         self.name = name
-        self._pipe, client_end = process_context().Pipe()
-        self._process: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
-            target=run_client, args=(target, location, name, client_end), daemon=True
-        )
-        self._process.start()
-        client_end.close()
+        self._child = Child(run_programs, target, location, name)
+        self._process = self._child.process
         self._calls: list[ClientCall] = []
         #: The counts of the last program.
         self.stats = ProgramStats()
@@ -94,7 +152,7 @@ class ProcessClient:
         if self.died:
             self.raise_death()
         self._calls, self._running = [], True
-        self._pipe.send((program, fault))
+        self._child.pipe.send((program, fault))
 
     def wait(self, timeout: float | None = None) -> list[ClientCall]:
         """Wait until the program is done or the process is dead, and return its calls.
@@ -108,18 +166,16 @@ class ProcessClient:
 
     def _receive(self, timeout: float | None = None) -> None:
         """Receive one message: the start or the end of a call, or the counts of a finished program."""
-        timeout = LIMITS.call + GRACE if timeout is None else timeout
-        if not self._pipe.poll(timeout):
-            raise ClientUnresponsive(f"{self._call_in_flight()} did not return within {timeout:g} s")
+        limit = LIMITS.call + GRACE if timeout is None else timeout
         try:
-            message = self._pipe.recv()
-        except (EOFError, ConnectionResetError):
+            message = self._child.next_message(self._call_in_flight(), limit)
+        except StorageFailed as failed:
+            self._running = isinstance(failed, ClientUnresponsive)
+            raise
+        if message is None:
             self._running, self.died = False, True
             self._check_exit()
             return
-        if isinstance(message, LawFailure):
-            self._running = False
-            raise StorageFailed(message)
         if isinstance(message, ProgramStats):
             self.stats, self._running = message, False
             return
@@ -165,7 +221,7 @@ class ProcessClient:
 
     def has_finished(self, timeout: float) -> bool:
         """Return whether the program is done or the process is dead. Calls received until then are kept."""
-        while self._running and self._pipe.poll(timeout):
+        while self._running and self._child.pipe.poll(timeout):
             self._receive()
         return not self._running
 
@@ -173,12 +229,8 @@ class ProcessClient:
         """Ask the process to exit; kill it after 5 s."""
         if not self.died:
             with suppress(OSError):
-                self._pipe.send(None)
-            self._process.join(5)
-            if self._process.is_alive():
-                self._process.kill()
-        self._process.join(TIMEOUT)
-        self._pipe.close()
+                self._child.pipe.send(None)
+        self._child.close(5)
 
 
 class ProcessClients:
@@ -240,18 +292,6 @@ class LineCounter:
         self.lines += 1
         if self._signal_point is not None and self.lines == self._signal_point.line:
             os.kill(os.getpid(), self._signal_point.signal)
-
-
-def run_client(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:
-    """Run the programs that arrive on the pipe, until the message None or the end of the pipe.
-
-    An exception of the storage is sent to the parent as a Failure, and the process ends.
-    """
-    try:
-        run_programs(target, location, name, pipe)
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        with suppress(OSError):
-            pipe.send(exception_failure(error))
 
 
 def run_programs(target: str | OpenStorage, location: str, name: str, pipe: Connection) -> None:

@@ -7,17 +7,14 @@ capability `server_clock`, the storage's time must also advance at the rate of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Final
 
-from dibs_conformance.concurrent.process_clients import GRACE, process_context
+from dibs_conformance.concurrent.process_clients import GRACE, Child
 from dibs_conformance.loop_runner import LIMITS, LoopRunner
 from dibs_conformance.report import Findings, LawFailure
-from dibs_conformance.report.exceptions import LAW as CALL_LAW
-from dibs_conformance.report.exceptions import StorageFailed, exception_failure
 from dibs_conformance.report.findings import law_report
 from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
@@ -37,7 +34,8 @@ def skewed_processes(plan: LevelPlan) -> Findings:
         return Findings()
     with ExitStack() as stack:
         location = plan.locations.new()
-        clients = [stack.enter_context(skewed_client(plan.locations, location, shift)) for shift in SHIFTS]
+        target = plan.locations.target
+        clients = [stack.enter_context(Child(send_times, target, location, shift)) for shift in SHIFTS]
         readings = read_in_turn(clients)
     why = find_wrong_reading(readings, server_clock=plan.claims.server_clock)
     return Findings(
@@ -49,28 +47,16 @@ def skewed_processes(plan: LevelPlan) -> Findings:
     )
 
 
-def read_in_turn(clients: Sequence[Connection]) -> list[tuple[int, int, int]]:
+def read_in_turn(clients: Sequence[Child]) -> list[tuple[int, int, int]]:
     """Return the shift of the process, the storage's now, and the kit's time in ms, for each reading."""
     readings = []
     for _ in range(ROUNDS):
         for shift, client in zip(SHIFTS, clients, strict=True):
-            client.send(None)
-            readings.append((shift, receive_time(client, shift), time.monotonic_ns() // 1_000_000))
+            client.pipe.send(None)
+            who = f"grant(queues=['q']) in a process whose clock is {shift} ms off"
+            now = client.receive(who, LIMITS.call + GRACE)
+            readings.append((shift, now, time.monotonic_ns() // 1_000_000))
     return readings
-
-
-def receive_time(client: Connection, shift: int) -> int:
-    """Return the time that a process read. Raise StorageFailed if it raised, ended, or does not answer."""
-    who = f"grant(queues=['q']) in a process whose clock is {shift} ms off"
-    if not client.poll(LIMITS.call + GRACE):
-        raise StorageFailed(LawFailure(law=CALL_LAW, why=f"{who} did not return within {LIMITS.call:g} s"))
-    try:
-        answer: int | LawFailure = client.recv()
-    except (EOFError, ConnectionResetError):
-        raise StorageFailed(LawFailure(law=CALL_LAW, why=f"{who} ended the process")) from None
-    if isinstance(answer, LawFailure):
-        raise StorageFailed(answer)
-    return answer
 
 
 def find_wrong_reading(readings: Sequence[tuple[int, int, int]], *, server_clock: bool) -> str | None:
@@ -87,38 +73,8 @@ def find_wrong_reading(readings: Sequence[tuple[int, int, int]], *, server_clock
     return None
 
 
-@contextmanager
-def skewed_client(locations: Locations, location: str, shift: int) -> Iterator[Connection]:
-    """Start a process with a shifted clock, and yield the pipe to it. It ends with the pipe."""
-    ours, theirs = process_context().Pipe()
-    process: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
-        target=answer_with_time, args=(locations.target, location, shift, theirs), daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.join(LIMITS.call)
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
-def answer_with_time(target: str | OpenStorage, location: str, shift: int, pipe: Connection) -> None:
-    """Answer each message on the pipe with the storage's now, until the end of the pipe.
-
-    An exception of the storage is sent as a Failure, and the process ends.
-    """
-    try:
-        send_times(target, location, shift, pipe)
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        with suppress(OSError):
-            pipe.send(exception_failure(error))
-
-
 def send_times(target: str | OpenStorage, location: str, shift: int, pipe: Connection) -> None:
+    """Answer each message on the pipe with the storage's now, until the end of the pipe."""
     runner = LoopRunner()
     with shifted_clock(shift):
         opened = OpenedStorage(Locations(target), runner, location, "system")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from copy import copy
 from math import inf
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from attrs import frozen
@@ -19,10 +18,9 @@ from attrs import frozen
 from dibs_conformance.concurrent.client import run_program, take_snapshot
 from dibs_conformance.concurrent.disk_model import DiskModel, DiskOperation, DiskRecorder, write_disk
 from dibs_conformance.concurrent.linearize import linearize, timeline
-from dibs_conformance.concurrent.process_clients import TIMEOUT, process_context
+from dibs_conformance.concurrent.process_clients import Child
 from dibs_conformance.crashes.scenes import FaultCampaign, Survivor
 from dibs_conformance.report import Findings, LawFailure, SkippedTest
-from dibs_conformance.report.exceptions import StorageFailed, describe_exit, exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from dibs_conformance.verbs.actions import (
     GRANTS,
@@ -188,33 +186,8 @@ def record_process(locations: Locations, location: str) -> tuple[list[ClientCall
 
     Raise StorageFailed if the storage raised an exception or ended the process.
     """
-    parent_end, child_end = process_context().Pipe()
-    args = (locations.target, location, child_end)
-    process = process_context().Process(target=record_in_process, args=args, daemon=True)  # type: ignore[attr-defined]
-    process.start()
-    child_end.close()
-    try:
-        return received(parent_end, process)
-    finally:
-        process.kill()
-        process.join(TIMEOUT)
-        parent_end.close()
-
-
-def received(pipe: Connection, process: BaseProcess) -> tuple[list[ClientCall], list[DiskOperation]]:
-    """Return the recording that the process sends. Raise StorageFailed if it sends none."""
-    if not pipe.poll(TIMEOUT):
-        why = f"the process whose file operations are recorded sent nothing for {TIMEOUT:.0f} s"
-        raise StorageFailed(LawFailure(law=LAW[0], why=why))
-    try:
-        message = pipe.recv()
-    except (EOFError, ConnectionResetError):
-        process.join(TIMEOUT)
-        why = f"the process whose file operations are recorded ended {describe_exit(process.exitcode)}"
-        raise StorageFailed(LawFailure(law=LAW[0], why=why)) from None
-    if isinstance(message, LawFailure):
-        raise StorageFailed(message)
-    calls, operations = message
+    with Child(record_in_process, locations.target, location) as child:
+        calls, operations = child.receive("the process whose file operations are recorded")
     return calls, operations
 
 
@@ -222,11 +195,7 @@ def record_in_process(target: str | OpenStorage, location: str, pipe: Connection
     locations = Locations(target)
     recorder = DiskRecorder(folder_of(locations, location))
     recorder.install()
-    try:
-        calls = asyncio.run(run_recorded(locations, location, ACTIONS, recorder))
-        pipe.send((calls, recorder.operations))
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        pipe.send(exception_failure(error))
+    pipe.send((asyncio.run(run_recorded(locations, location, ACTIONS, recorder)), recorder.operations))
 
 
 async def run_recorded(

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from random import Random
 
@@ -22,16 +22,15 @@ from dibs.storage.abilities import Compaction, ability
 from dibs_conformance.concurrent.client import OnCall, ignore, run_program, take_snapshot
 from dibs_conformance.concurrent.linearize import timeline
 from dibs_conformance.concurrent.process_clients import (
-    TIMEOUT,
+    Child,
     LineCounter,
     SignalPoint,
-    process_context,
 )
 from dibs_conformance.concurrent.source_lines import LineTracer, source_folders
 from dibs_conformance.crashes.scenes import SCENES, FaultCampaign, FaultHistory, Survivor
 from dibs_conformance.loop_runner import LoopRunner
 from dibs_conformance.report import Findings, LawFailure
-from dibs_conformance.report.exceptions import StorageFailed, exception_failure
+from dibs_conformance.report.exceptions import exception_failure
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 from dibs_conformance.verbs import remember
 from dibs_conformance.verbs.actions import ClientAction, ClientCall, ClientState, Program, Round, Snapshot
@@ -86,26 +85,12 @@ class DoomedClient:
 
         Raise StorageFailed for an exception of the storage, and if the process does not answer.
         """
-        ours, theirs = process_context().Pipe()
-        process = process_context().Process(target=run_until_killed, args=(self, theirs), daemon=True)  # type: ignore[attr-defined]
-        process.start()
-        theirs.close()
         calls: list[ClientCall] = []
-        try:
-            while ours.poll(TIMEOUT):
-                message = ours.recv()
-                if isinstance(message, LawFailure):
-                    raise StorageFailed(message)
-                if calls and message.invoked == calls[-1].invoked:
+        with Child(run_doomed, self) as child:
+            while call := child.next_message(f"a client of the {self.scene.action.operation} scene"):
+                if calls and call.invoked == calls[-1].invoked:
                     calls.pop()
-                calls.append(message)
-            raise TimeoutError(f"a client of the {self.scene.action.operation} scene got no answer")
-        except (EOFError, ConnectionResetError):
-            pass
-        finally:
-            process.kill()
-            process.join(TIMEOUT)
-            ours.close()
+                calls.append(call)
         at = len(self.scene.setup)
         return calls[:at], calls[at:]
 
@@ -127,21 +112,18 @@ class RestartingSurvivor(Survivor):
             return runner.run(take_snapshot(opened.storage, queue, ids, now, log=log))
 
 
-class opened_here(AbstractContextManager[tuple[OpenedStorage, LoopRunner]]):  # noqa: N801 - used as a function
-    """A storage that is open in this process during a `with` block."""
-
-    def __init__(self, locations: Locations, location: str) -> None:
-        self._runner = LoopRunner()
-        self._opened = OpenedStorage(locations, self._runner, location)
-
-    def __enter__(self) -> tuple[OpenedStorage, LoopRunner]:
-        return self._opened, self._runner
-
-    def __exit__(self, *_: object) -> None:
+@contextmanager
+def opened_here(locations: Locations, location: str) -> Iterator[tuple[OpenedStorage, LoopRunner]]:
+    """Open a storage in this process for a `with` block."""
+    runner = LoopRunner()
+    try:
+        opened = OpenedStorage(locations, runner, location)
         try:
-            self._opened.close()
+            yield opened, runner
         finally:
-            self._runner.close()
+            opened.close()
+    finally:
+        runner.close()
 
 
 @frozen
@@ -222,16 +204,8 @@ def run_campaign(
 # -- in the process ----------------------------------------------------------------------------------
 
 
-def run_until_killed(client: DoomedClient, pipe: Connection) -> None:
-    """Run the setup, open the storage again, run the action, and die."""
-    try:
-        run_doomed(client, pipe)
-    except Exception as error:  # noqa: BLE001 - the parent reports it
-        pipe.send(exception_failure(error))
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def run_doomed(client: DoomedClient, pipe: Connection) -> None:
+    """Run the setup, open the storage again, run the action, and die."""
     runner, counter = LoopRunner(), LineCounter()
     opened = OpenedStorage(Locations(client.target), runner, client.location)
     lines = LineTracer(source_folders(type(opened.storage)), counter.on_line)
@@ -261,3 +235,4 @@ def run_doomed(client: DoomedClient, pipe: Connection) -> None:
         opened.reopen()
     counter.reset(SignalPoint(signal.SIGKILL, 1 + int(needed * client.point.share)))
     act(program, pipe.send)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
-from multiprocessing.process import BaseProcess
-from pathlib import Path
+from multiprocessing.connection import Connection
 from random import Random
-from tempfile import TemporaryDirectory
 
 from msgspec import structs
 
@@ -21,14 +20,14 @@ from dibs.model.job import FAIL_SUFFIX
 from dibs.model.requests import Complete, SettingsPatch, Settlement
 from dibs.storage.protocol import Storage
 from dibs_conformance.concurrent.client import run_program
-from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.concurrent.process_clients import Child
 from dibs_conformance.history.check import CheckResult, check
 from dibs_conformance.history.random_calls import random_calls
 from dibs_conformance.history.recorder import Recorder
 from dibs_conformance.history.rules import HistoryRule, settings
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import merge_findings
-from dibs_conformance.steps import RecordedStep, read_file, write_steps
+from dibs_conformance.steps import RecordedStep
 from dibs_conformance.target import LevelPlan, Locations, OpenStorage
 from dibs_conformance.verbs.actions import ClientState, Program
 from dibs_conformance.verbs.events import read_events
@@ -95,63 +94,40 @@ def run_once(plan: LevelPlan, seed: int) -> CheckResult:
     """Record one run in a new location, drain it, read all ids, and check the recording."""
     location = plan.locations.new()
     steps: list[RecordedStep] = []
-    with TemporaryDirectory() as folder:
-        if plan.claims.shared:
-            steps += run_in_processes(plan.locations.target, location, seed, Path(folder))
-            asyncio.run(drain_location(plan.locations, location, steps))
-        else:
-            asyncio.run(run_in_one_process(plan.locations, location, seed, steps))
+    if plan.claims.shared:
+        steps += run_in_processes(plan.locations.target, location, seed)
+        asyncio.run(drain_location(plan.locations, location, steps))
+    else:
+        asyncio.run(run_in_one_process(plan.locations, location, seed, steps))
     return check(steps, deep=True)
 
 
-def run_in_processes(
-    target: str | OpenStorage, location: str, seed: int, folder: Path
-) -> Iterator[RecordedStep]:
-    """Run each client in its own process, which writes its steps to a file, and yield all steps.
+def run_in_processes(target: str | OpenStorage, location: str, seed: int) -> Iterator[RecordedStep]:
+    """Run each client in its own process, and yield the steps of all.
 
     All processes share the machine's monotonic clock, so their times are comparable.
     """
-    paths = [folder / f"client-{n}" for n in range(CLIENTS)]
-    clients: list[BaseProcess] = [
-        process_context().Process(target=client_main, args=(target, location, seed, path))  # type: ignore[attr-defined]
-        for path in paths
-    ]
-    for client in clients:
-        client.start()
-    for client, path in zip(clients, paths, strict=True):
-        client.join(CLIENT_TIMEOUT)
-        if client.is_alive():
-            client.kill()
-            raise ClientFailed(f"{path.name} did not finish within {CLIENT_TIMEOUT:g} s")
-        if client.exitcode:
-            raise ClientFailed(f"{path.name}: {last_error(path) or f'it exited with code {client.exitcode}'}")
-    for path in paths:
-        yield from read_file(path)
+    names = [f"client-{n}" for n in range(CLIENTS)]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Child(record_client, target, location, name, seed)) for name in names]
+        for name, client in zip(names, clients, strict=True):
+            yield from client.receive(name, CLIENT_TIMEOUT)
 
 
 class ClientFailed(Exception):
-    """A client exited with an error, or did not exit in time."""
+    """A call of a client was not answered."""
 
 
-def client_main(target: str | OpenStorage, location: str, seed: int, path: Path) -> None:
-    try:
-        asyncio.run(run_client(Locations(target), location, path.name, f"{seed}-{path.name}", path))
-    except Exception as error:
-        path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}", "utf-8")
-        raise
+def record_client(target: str | OpenStorage, location: str, name: str, seed: int, pipe: Connection) -> None:
+    """Make the calls of a client in a process of its own, and send its steps."""
+    pipe.send(asyncio.run(run_client(Locations(target), location, name, Random(f"{seed}-{name}"))))
 
 
-def last_error(path: Path) -> str:
-    """Return the error that a client wrote before it exited, or ""."""
-    error_file = path.with_suffix(".error")
-    return error_file.read_text("utf-8") if error_file.exists() else ""
-
-
-async def run_client(locations: Locations, location: str, name: str, seed: str, path: Path) -> None:
-    with path.open("wb") as file:
-        recorder = Recorder(lambda step: file.writelines(write_steps([step])))
-        async with locations.open(location, "system") as storage:
-            await make_calls(recorder.wrap(storage, name), name, Random(seed), ClientState())
+async def run_client(locations: Locations, location: str, name: str, random: Random) -> list[RecordedStep]:
+    steps: list[RecordedStep] = []
+    async with locations.open(location, "system") as storage:
+        await make_calls(Recorder(steps.append).wrap(storage, name), name, random, ClientState())
+    return steps
 
 
 async def make_calls(storage: Storage, name: str, random: Random, state: ClientState) -> None:

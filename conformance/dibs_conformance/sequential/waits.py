@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 from attrs import define, field
@@ -20,7 +19,7 @@ from attrs import define, field
 from dibs.model.requests import SettingsPatch
 from dibs.model.results import WaitResult
 from dibs.storage.protocol import Storage, Watch
-from dibs_conformance.concurrent.process_clients import process_context
+from dibs_conformance.concurrent.process_clients import Child
 from dibs_conformance.sequential.scripts import HistoryCalls, play_steps
 from dibs_conformance.sequential.wait_cases import CASES as GENERAL_CASES
 from dibs_conformance.sequential.wait_cases import LIMIT_CASES, SOON, WaitCase
@@ -203,31 +202,18 @@ async def count_wake_ups(storage: Storage, watch: Watch) -> int:
 @asynccontextmanager
 async def changes_in_process(target: str | OpenStorage, location: str) -> AsyncIterator[MakeChanges]:
     """Yield a function that makes changes in a process of its own, which ends with the context."""
-    ours, theirs = process_context().Pipe()
-    child: BaseProcess = process_context().Process(  # type: ignore[attr-defined]
-        target=run_changes, args=(target, location, theirs), daemon=True
-    )
-    child.start()
-    theirs.close()
+    with Child(run_changes, target, location) as child:
 
-    async def make_changes(prepared: Sequence[tuple[int, HistoryCalls]]) -> None:
-        ours.send(prepared)
-        error = await asyncio.to_thread(ours.recv)
-        if error is not None:
-            raise RuntimeError(f"another process could not make the changes: {error}")
+        async def make_changes(prepared: Sequence[tuple[int, HistoryCalls]]) -> None:
+            child.pipe.send(prepared)
+            await asyncio.to_thread(child.receive, "the changes of another process", TIMEOUT)
 
-    try:
         await make_changes([])
         yield make_changes
-    finally:
-        ours.close()
-        await asyncio.to_thread(child.join, TIMEOUT)
-        if child.is_alive():
-            child.kill()
 
 
 def run_changes(target: str | OpenStorage, location: str, requests: Connection) -> None:
-    """Make the changes that arrive, until the other end closes. Answer None, or the text of an error."""
+    """Make the changes that arrive, until the other end closes. Answer each with True."""
     asyncio.run(_run_changes(target, location, requests))
 
 
@@ -238,8 +224,5 @@ async def _run_changes(target: str | OpenStorage, location: str, requests: Conne
                 prepared = await asyncio.to_thread(requests.recv)
             except EOFError:
                 return
-            try:
-                await make_all_changes(storage, prepared)
-                requests.send(None)
-            except Exception as error:  # noqa: BLE001 - the parent reports it
-                requests.send(f"{type(error).__name__}: {error}")
+            await make_all_changes(storage, prepared)
+            requests.send(True)  # noqa: FBT003 - a message
