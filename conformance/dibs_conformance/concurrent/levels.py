@@ -190,7 +190,7 @@ def order_law(counts: ExampleCounts, failure: LawFailure | None) -> LawReport:
 
 
 def reader_law(counts: ExampleCounts) -> LawReport:
-    return law_report(READER_LAW, "3, events", READER_SENTENCE, counts.log_reads, broken=False)
+    return law_report(READER_LAW, "3, Events", READER_SENTENCE, counts.log_reads, broken=False)
 
 
 def pair_laws(counts: ExampleCounts) -> tuple[LawReport, ...]:

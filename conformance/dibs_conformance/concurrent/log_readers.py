@@ -71,7 +71,7 @@ def try_late_commit(plan: LevelPlan) -> Findings:
     if why is None:
         return Findings()
     failures = (LawFailure(law=LAW, why=why),) if why else ()
-    law = law_report(LAW, "3, events", SENTENCE, 1, broken=bool(failures))
+    law = law_report(LAW, "3, Events", SENTENCE, 1, broken=bool(failures))
     return Findings(histories=1, laws=(law,), failures=failures)
 
 

@@ -20,6 +20,7 @@ from dibs_conformance.sequential.client_clock import SHIFT, shifted_clock
 from dibs_conformance.target import LevelPlan, Locations, OpenedStorage, OpenStorage
 
 LAW: Final = "processes with skewed clocks share one time"
+SECTION: Final = "1, Time"
 SENTENCE: Final = "The time of a storage never steps back, on whatever process a caller uses."
 #: The error of each process's clock in ms, in the order of their readings. The first clock is right.
 SHIFTS: Final = (0, SHIFT, -SHIFT)
@@ -42,7 +43,7 @@ def skewed_processes(plan: LevelPlan) -> Findings:
         histories=1,
         events=len(readings),
         faults={"skewed clock": len(SHIFTS) - 1},
-        laws=(law_report(LAW, "1, Time", SENTENCE, len(readings), broken=why is not None),),
+        laws=(law_report(LAW, SECTION, SENTENCE, len(readings), broken=why is not None),),
         failures=() if why is None else (LawFailure(law=LAW, why=why),),
     )
 

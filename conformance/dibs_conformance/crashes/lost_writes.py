@@ -22,6 +22,7 @@ from dibs_conformance.target import LevelPlan
 from dibs_conformance.verbs.actions import START
 
 LAW = "no number of a lost write is drawn again"
+SECTION = "1, Numbers after a loss"
 SENTENCE = (
     "After a copy of its files has taken their place, a storage draws numbers above all lost ones, refuses a "
     "lost fence, and shows each new event to a reader with a lost offset."
@@ -53,7 +54,7 @@ def try_lost_writes(plan: LevelPlan, until: float) -> Findings:
         failure = LawFailure(law=LAW, why=wrong) if wrong else None
     except Exception as error:  # noqa: BLE001 - the storage may raise anything
         failure = exception_failure(error, law=LAW)
-    law = law_report(LAW, "1, Numbers after a loss", SENTENCE, len(LOSSES), broken=failure is not None)
+    law = law_report(LAW, SECTION, SENTENCE, len(LOSSES), broken=failure is not None)
     return Findings(
         histories=1,
         faults={"lost writes": len(LOSSES)},

@@ -34,6 +34,8 @@ from dibs_conformance.verbs.actions import (
 from dibs_conformance.verbs.verb import Scene
 
 P = TypeVar("P")
+#: The sections of the contract about calls that a fault interrupts.
+SECTION = "4.1; 4.7; 4, Durability"
 
 #: All scenes by name. The module of the disturbed verb has the scene (dibs_conformance/verbs).
 SCENES: dict[str, Scene] = {name: scene for verb in VERBS.values() for name, scene in verb.scenes.items()}
@@ -189,7 +191,7 @@ class FaultCampaign(Generic[P]):
 
     def findings(self) -> Findings:
         met = self.faults.get(self.fault, 0)
-        law: LawReport = law_report(self.law, "4.1, 4.7", self.sentence, met, broken=self.failure is not None)
+        law: LawReport = law_report(self.law, SECTION, self.sentence, met, broken=self.failure is not None)
         return Findings(
             histories=self.histories,
             events=self.calls,

@@ -12,6 +12,7 @@ from dibs.errors import DibsError
 from dibs_conformance.concurrent.examples import RoundActions, random_round, random_setup
 from dibs_conformance.concurrent.linearize import linearize, timeline
 from dibs_conformance.concurrent.thread_clients import ThreadClients
+from dibs_conformance.crashes.scenes import SECTION
 from dibs_conformance.faults.private_servers import BreakableServer
 from dibs_conformance.report import Findings, LawFailure
 from dibs_conformance.report.findings import law_report
@@ -189,7 +190,7 @@ class OutageRunner:
 
     def findings(self, outage: ServerOutage, failure: LawFailure | None) -> Findings:
         met = self.refused if outage.refuses else self.faults.get(outage.fault, 0)
-        law = law_report(outage.law, "4.1, 4.7", outage.sentence, met, broken=failure is not None)
+        law = law_report(outage.law, SECTION, outage.sentence, met, broken=failure is not None)
         return Findings(
             histories=self.histories,
             events=self.calls,

@@ -27,6 +27,7 @@ from dibs.model.requests import (
     StartRate,
     Update,
 )
+from dibs.model.worker_record import WORKERS_QUEUE
 from dibs.storage.capabilities import Capabilities
 from dibs_conformance.strategies import OVERRIDE_VALUES
 
@@ -110,7 +111,7 @@ BAD_UPDATES = {
 }
 BAD_QUEUES = {"empty": "", "501 bytes": "q" * 501, "NUL": "q\0", "a lone surrogate": "\ud800"}
 #: Queues of an enqueue and a follow-up.
-CLOSED_QUEUES = {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX}
+CLOSED_QUEUES = {**BAD_QUEUES, "a fail queue": "q" + FAIL_SUFFIX, "that of worker records": WORKERS_QUEUE}
 MERGED: Final = JobPatch(attributes={"b": WIDE["a"]})
 BAD_PATCHES = {
     "payload above 1 MiB": JobPatch(payload=b"x" * (MIB + 1)),
@@ -173,7 +174,8 @@ def bad_input(claims: Capabilities, steps: Sequence[QueueStep]) -> Iterator[BadI
     long_key = EnqueueRequest(job=NewJob(id="a"), request_key="k" * 129)
     yield BadInput("enqueue", "a request_key of 129 bytes", {"requests": [long_key, good]}, indexes=(0,))
     yield BadInput("enqueue", "a batch of 1,001", {"requests": [good] * 1001})
-    yield BadInput("enqueue", "a fail queue", {"queue": "q" + FAIL_SUFFIX})
+    for name in ("a fail queue", "that of worker records"):
+        yield BadInput("enqueue", f"queue {name}", {"queue": CLOSED_QUEUES[name]})
     for name, patch in BAD_PATCHES.items():
         yield BadInput("amend", name, {"id": "seen", "patch": patch})
     yield BadInput(

@@ -139,14 +139,14 @@ def _missing_ends(wake: WaitResult, slots: Mapping[str, Slot]) -> list[str]:
 PROBES = (
     Probe(
         "every verb refuses bad arguments",
-        "4.8",
+        "4.8; 4, Limits; 3, The queue of worker records",
         "An argument of a wrong type or outside its range gets the same error from every storage, before "
         "anything is written.",
         check_bad_calls,
     ),
     Probe(
         "large counts are exact or marked approximate",
-        "3, count",
+        "3, Queues as a whole",
         "A count above 10,000 is exact or marked approximate.",
         large_counts,
     ),
@@ -158,7 +158,7 @@ PROBES = (
     ),
     Probe(
         "the parts of a read are complete",
-        "3, split",
+        "3, Queues as a whole",
         "A job that exists from the split until the last read is in exactly one part, once.",
         check_partitioned_reads,
     ),

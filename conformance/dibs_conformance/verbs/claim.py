@@ -270,7 +270,7 @@ VERB = Verb(
         race("claim", "claim", "2"),
         race("claim", "enqueue"),
         race("claim", "settle"),
-        race("claim", "reap", "3, leases"),
+        race("claim", "reap", "3, Leases"),
         race(
             "claim",
             "claim",
@@ -282,7 +282,7 @@ VERB = Verb(
         race(
             "claim",
             "configure",
-            "3, configure",
+            "3, Queues as a whole",
             setup=(*GRANTS, ENQUEUE_BOTH),
             first_action=CLAIM_ONE,
             second_actions=(configure("pause"),),
@@ -323,6 +323,7 @@ VERB = Verb(
 #: The blocking form of `claim`, which only recorded runs call.
 BLOCKING = Verb(
     name="claim_blocking",
+    section="3, Blocking claims",
     arguments=lambda action, _, state: {
         "lease": state.lease(action),
         "limit": action.limit,

@@ -120,7 +120,7 @@ VERB = Verb(
         race(
             "configure",
             "configure",
-            "3, configure",
+            "3, Queues as a whole",
             first_action=configure("log size"),
             second_actions=(configure("key age"),),
         ),

@@ -69,7 +69,7 @@ VERB = Verb(
     apply=apply,
     reads=True,
     takes_queues=True,
-    races=(race("counts", "claim", "3, counts", setup=(*GRANTS, ENQUEUE_BOTH)),),
+    races=(race("counts", "claim", "3, Queues as a whole", setup=(*GRANTS, ENQUEUE_BOTH)),),
     encoding=CallEncoding(
         lambda queues, **_: [{"op": "counts", "queue": queue} for queue in queues], recorded_reply
     ),

@@ -181,7 +181,7 @@ ALL_EVENTS = configure("all events")
 
 VERB = Verb(
     name="enqueue",
-    section="3, enqueue; 3, The fold law",
+    section="3, enqueue; 3, The fold law; 1, When an enqueue is done; 4.6",
     weight=10,
     arguments=lambda action, _, __: {"requests": build_requests(action)},
     batch="requests",
@@ -189,12 +189,12 @@ VERB = Verb(
     remember=remember,
     races=(
         race("enqueue", "enqueue"),
-        race("enqueue", "settle", "3, the fold law"),
-        race("enqueue", "settle", "3, the fold law", first_action=ONLY_UPDATES, second_actions=(SETTLE,)),
+        race("enqueue", "settle", "3, The fold law"),
+        race("enqueue", "settle", "3, The fold law", first_action=ONLY_UPDATES, second_actions=(SETTLE,)),
         race(
             "enqueue",
             "events",
-            "3, events",
+            "3, Events",
             setup=(*GRANTS, ALL_EVENTS),
             first_action=ENQUEUE,
             second_actions=(ENQUEUE_OTHER, READ_LOG),

@@ -65,7 +65,14 @@ VERB = Verb(
     reads=True,
     takes_now=False,
     call=read_export,
-    races=(race("export", "enqueue", "3, export", first_action=ClientAction(operation="export", limit=1)),),
+    races=(
+        race(
+            "export",
+            "enqueue",
+            "3, Queues as a whole",
+            first_action=ClientAction(operation="export", limit=1),
+        ),
+    ),
     encoding=CallEncoding(recorded_request, recorded_reply),
     valid={"after": None, "until": None},
 )
@@ -79,6 +86,10 @@ SPLIT = Verb(
     reads=True,
     takes_now=False,
     call=read_split,
-    races=(race("split", "forget", "3, split", first_action=ClientAction(operation="split", limit=1)),),
+    races=(
+        race(
+            "split", "forget", "3, Queues as a whole", first_action=ClientAction(operation="split", limit=1)
+        ),
+    ),
     encoding=CallEncoding(recorded_split, answered("split")),
 )

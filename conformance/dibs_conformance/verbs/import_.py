@@ -109,7 +109,7 @@ VERB = Verb(
     apply=apply,
     races=(
         race("import_", "enqueue", "4.1", setup=GRANTS, first_action=IMPORT, second_actions=(ENQUEUE,)),
-        race("import_", "import_", "3, import_", setup=GRANTS, first_action=IMPORT),
+        race("import_", "import_", "3, Queues as a whole", setup=GRANTS, first_action=IMPORT),
     ),
     scenes={"import_": Scene(GRANTS, ClientAction(operation="import_", ids=IDS))},
     encoding=CallEncoding(recorded_request, with_status),

@@ -162,7 +162,7 @@ VERB = Verb(
         race(
             "list",
             "settle",
-            "3, list",
+            "3, Queues as a whole",
             setup=(*GRANTS, ENQUEUE_BOTH, CLAIM),
             first_action=ClientAction(operation="list", state="active", limit=1),
         ),

@@ -95,11 +95,11 @@ VERB = Verb(
     apply=apply,
     takes_queues=True,
     races=(
-        race("renew", "reap", "3, leases"),
+        race("renew", "reap", "3, Leases"),
         race(
             "renew",
             "drop",
-            "3, leases",
+            "3, Leases",
             first_action=RENEW,
             second_actions=(ClientAction(operation="drop", lease=1),),
             after=(ClientAction(operation="claim", lease=1),),

@@ -107,11 +107,11 @@ VERB = Verb(
         race(
             "report",
             "settle",
-            "1, the memo",
+            "1, Queues, ids and their parts",
             first_action=A_MEMO,
             second_actions=(ClientAction(operation="settle", settle_as="retry"), CLAIM),
         ),
-        race("report", "reap", "3, leases", second_actions=(REAP, CLAIM)),
+        race("report", "reap", "3, Leases", second_actions=(REAP, CLAIM)),
     ),
     scenes={
         "report": Scene(RUNNING, ClientAction(operation="report")),

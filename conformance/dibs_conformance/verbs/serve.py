@@ -126,7 +126,7 @@ VERB = Verb(
         race(
             "serve",
             "reap",
-            "3, leases",
+            "3, Leases",
             first_action=ClientAction(operation="serve", clock_offset=PAST_SHORT_TTL),
             second_actions=(REAP, CLAIM),
         ),

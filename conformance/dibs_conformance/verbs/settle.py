@@ -263,18 +263,18 @@ COMPLETE = ClientAction(operation="settle", clock_offset=PAST_SHORT_TTL)
 
 VERB = Verb(
     name="settle",
-    section="3, settle; 3, The fail job",
+    section="3, settle; 3, The fail job; 4.6",
     weight=10,
     arguments=lambda action, queue, state: {"settlements": build_settlements(action, queue, state)},
     batch="settlements",
     apply=apply,
     races=(
         race("settle", "settle"),
-        race("settle", "reap", "3, leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
+        race("settle", "reap", "3, Leases", first_action=COMPLETE, second_actions=(REAP, CLAIM)),
         race(
             "settle",
             "events",
-            "3, events",
+            "3, Events",
             setup=(*RUNNING_SHORT_LEASE, ENQUEUE_OTHER),
             first_action=COMPLETE,
             second_actions=(ClientAction(operation="cancel", ids=IDS[1:]), READ_LOG),

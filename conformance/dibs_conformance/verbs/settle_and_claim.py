@@ -110,7 +110,7 @@ VERB = Verb(
         race(
             "settle_and_claim",
             "reap",
-            "3, leases",
+            "3, Leases",
             first_action=ClientAction(operation="settle_and_claim", clock_offset=PAST_SHORT_TTL),
             second_actions=(REAP, CLAIM),
         ),

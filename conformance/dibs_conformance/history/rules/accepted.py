@@ -61,7 +61,7 @@ class DrainedRule(HistoryRule):
 class PayloadRule(HistoryRule):
     name = "R3"
     title = "a run is what was asked for"
-    section = "3, the fold law"
+    section = "3, The fold law"
     sentence = "A run carries exactly the payload of the newest replacing update in its range."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -181,7 +181,7 @@ class NothingSkippedRule(HistoryRule):
 class RevisionsRule(HistoryRule):
     name = "R11"
     title = "revisions grow"
-    section = "3, revision"
+    section = "1, Numbers"
     sentence = "Each enqueue gets a higher revision than all enqueues of its queue answered before."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:

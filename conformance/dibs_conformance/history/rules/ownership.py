@@ -24,7 +24,7 @@ from dibs_conformance.steps import RecordedStep
 class FencesRule(HistoryRule):
     name = "R4"
     title = "fences grow"
-    section = "3, fence"
+    section = "1, Numbers"
     sentence = (
         "The fences of an id are distinct, at least the storage's time in µs, and grow from claim to claim."
     )

@@ -147,7 +147,7 @@ class Reading:
 class ReadingRule(HistoryRule):
     name = "R28"
     title = "a reading shows what was there"
-    section = "3, list"
+    section = "3, Queues as a whole"
     sentence = (
         "An id that was in the state, or existed, during a whole listing, export, or split export is in it "
         "once."

@@ -83,7 +83,7 @@ def last_answer(id_steps: IdSteps) -> float:
 class CountsRule(HistoryRule):
     name = "R13"
     title = "counts are true at rest"
-    section = "3, count"
+    section = "3, Queues as a whole"
     sentence = "After a drain, the counts of a queue equal the states found by reading all its ids."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -209,7 +209,7 @@ def possible_handlers(history: RecordedHistory, queue: str, step: RecordedStep) 
 class MemoRule(HistoryRule):
     name = "R29"
     title = "a memo is fenced and kept"
-    section = "1, the memo"
+    section = "1, Queues, ids and their parts"
     sentence = (
         "A run gets only a memo that an earlier run of its id may have stored, and after a comeback without "
         "new data the last one; a report under an older fence is answered lost."

@@ -19,7 +19,7 @@ from dibs_conformance.steps import RecordedStep
 class PauseRule(HistoryRule):
     name = "R24"
     title = "a pause holds"
-    section = "3, configure"
+    section = "3, Queues as a whole"
     sentence = "A claim takes no job if the queue was certainly paused during the whole claim."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
@@ -42,7 +42,7 @@ def claims_of(history: RecordedHistory, queue: str) -> Iterator[RecordedStep]:
 class SettingsRule(HistoryRule):
     name = "R25"
     title = "settings are kept"
-    section = "3, configure"
+    section = "3, Queues as a whole"
     sentence = "A configure returns its patch, and for each other setting a value that it may still have."
 
     def check(self, history: RecordedHistory) -> Iterator[Violation]:
