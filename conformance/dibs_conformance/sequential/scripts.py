@@ -368,7 +368,7 @@ ARGUMENTS: Final[dict[str, Callable[[HistoryCalls, str, Sequence[ScriptPart]], t
     ),
 }
 #: The verbs whose options are arguments of the call.
-WITH_OPTIONS: Final = ("claim", "cancel", "list", "export", "prune_all")
+WITH_OPTIONS: Final = ("claim", "cancel", "list", "export", "prune_all", "retry_failed")
 
 
 class Player:

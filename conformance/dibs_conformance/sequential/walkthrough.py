@@ -219,6 +219,9 @@ Attributes of outcomes of each kind are patched, and failed jobs retried. [resta
         enqueue a payload=1 attributes=a:1; claim; amend a attributes=b:2; $end a; amend a attributes=a:3+c:4
         amend a attributes=d:5 {WHOLE}; amend a; amend a priority=1; amend a attributes=e:6 payload=2
         retry_failed a; enqueue a; amend a attributes=f:7; cancel a; wait hour; amend a attributes=g:8
+Failed jobs are retried with and without a delay, and once more while they wait. [restarts]
+    grant; enqueue a b c payload=1; claim; wait 1; fail last; retry_failed a b delay=5
+    retry_failed a delay=hour; retry_failed c; claim; wait 5; claim
 A live job that has an outcome beside it is amended: waiting, active, and with a successor.
     grant; enqueue a payload=1 attributes=a:1; claim; fail a; enqueue a; amend a attributes=b:2; claim
     amend a attributes=c:3; enqueue a; amend a attributes=d:4; complete a
