@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from psycopg import AsyncConnection
 from psycopg import errors as pg
 
-from dibs.errors import StorageTooNew, StorageUnavailable
+from dibs.errors import StorageError, StorageTooNew, StorageUnavailable
 from dibs.storage.postgres.queries import (
     Migration,
     Queries,
@@ -35,8 +35,8 @@ async def migrate(
 
     Several processes may call this at the same time: one of them migrates, and the others wait for it. After
     an error of CREATED_TWICE, call it again. Raise StorageTooNew if the schema has a migration that this
-    version of dibs does not know, and StorageUnavailable if another role may put code into it, unless
-    `allow_others` is True.
+    version of dibs does not know, StorageUnavailable if another role may put code into it, unless
+    `allow_others` is True, and StorageError if the role may not change the schema.
     """
     if not allow_others and (stranger := await find_stranger(connection, queries)):
         raise StorageUnavailable(
@@ -44,8 +44,15 @@ async def migrate(
             f"{connection.info.user!r}: connect as a member of the role that owns the schema, or open "
             "the storage with allow_others=1 if you trust it"
         )
-    if await _read_checked(connection, queries, url) != _current():
+    if await _read_checked(connection, queries, url) == _current():
+        return
+    try:
         await _bring_up(connection, queries, url)
+    except pg.InsufficientPrivilege as error:
+        raise StorageError(
+            f"{url}: this role may not bring the schema to the layout of this version of dibs: run "
+            f"`dibs migrate` with the role that owns it: {error.diag.message_primary}"
+        ) from None
 
 
 async def find_stranger(connection: AsyncConnection[Any], queries: Queries) -> str | None:

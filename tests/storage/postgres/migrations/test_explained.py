@@ -112,7 +112,7 @@ class InTransaction:
         )
 
     async def retry_failed(self, queue: str, ids: Any) -> Any:
-        return await self._call("SELECT retry_failed(%s, %s, NULL)", queue, ids)
+        return await self._call("SELECT retry_failed(%s, %s, 0, NULL)", queue, ids)
 
     async def forget(self, queue: str, ids: Any) -> Any:
         return await self._call("SELECT forget(%s, %s, NULL)", queue, ids)

@@ -17,7 +17,6 @@ from dibs.errors import (
     DibsError,
     NotRunning,
     Refused,
-    StorageError,
     StorageUnavailable,
 )
 from dibs.model.error_text import summarize_exception
@@ -109,16 +108,10 @@ class PostgresDatabase:
 
     async def _migrate(self, connection: PooledConnection) -> None:
         allow_others = self._address.allow_others
-        try:
-            await retry_conflicts(
-                lambda: migrate.migrate(connection, self.queries, self.url, allow_others=allow_others),
-                (*CONFLICTS, *migrate.CREATED_TWICE),
-            )
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise StorageError(
-                f"{self.url}: this role may not bring the schema to the layout of this version of dibs: run "
-                f"`dibs migrate` with the role that owns it: {first_line(error)}"
-            ) from None
+        await retry_conflicts(
+            lambda: migrate.migrate(connection, self.queries, self.url, allow_others=allow_others),
+            (*CONFLICTS, *migrate.CREATED_TWICE),
+        )
         self.identity = (await run_statement(connection, self.queries["identity"], {}))[0][0]
         self._removed = False
 
