@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -127,6 +129,27 @@ def test_top_shows_the_queue_that_nobody_serves_first(broken: Shell) -> None:
 
 def test_top_shows_the_queues_with_a_text_in_their_names(broken: Shell) -> None:
     assert ["reports"] == [*broken.json("top", "port", "--interval", "0.1")["queues"]]
+
+
+def test_top_needs_no_package_of_the_dashboard(broken: Shell) -> None:
+    program = (
+        "import sys\n"
+        "for name in ('jinja2', 'markupsafe', 'sse_starlette', 'starlette', 'uvicorn'):\n"
+        "    sys.modules[name] = None\n"
+        "from dibs.__main__ import main\n"
+        "main()\n"
+    )
+    words = ["top", "--interval", "0.1", "--url", broken.url]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=broken.folder,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "emails" in done.stdout
 
 
 def test_top_fits_a_terminal_and_ends_with_ctrl_c(broken: Shell) -> None:
