@@ -218,9 +218,9 @@ class Warehouse:
 
     def __init__(self, location: str | Path, *, create: bool = False) -> None:
         self.location: str = warehouse_location(location)
-        self.metrics = HistoryTable.open(self.location, "metrics", create=create)
-        self.live = HistoryTable.open(self.location, "live", create=create)
-        self.events = HistoryTable.open(self.location, "events", create=create)
+        self.metrics: HistoryTable = HistoryTable.open(self.location, "metrics", create=create)
+        self.live: HistoryTable = HistoryTable.open(self.location, "live", create=create)
+        self.events: HistoryTable = HistoryTable.open(self.location, "events", create=create)
 
     @property
     def state(self) -> State:
