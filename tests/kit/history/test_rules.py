@@ -43,6 +43,16 @@ def test_a_claim_beside_a_call_that_may_hold_any_job_may_pass_over_one(name: str
         assert check([*steps, step], deep=False).holds
 
 
+def test_open_runs_of_two_ids_with_equal_fences_are_compared() -> None:
+    """The jobs of one call may share a fence, and these two runs have the same end: none."""
+    history = HistoryBuilder().add("configure", "configured", id="", patch={"max_active": "1"}, settings={})
+    history = history.enqueued(1).enqueued(2, id="b").claimed(10, 1, 1).claimed(10, 2, 2, id="b")
+
+    assert {"R23 max_active is exact"} == {
+        failure.law for failure in check(history.steps, deep=False).failures
+    }
+
+
 def test_decreasing_fences_are_rejected() -> None:
     assert "R4 fences grow" in {failure.law for failure in check(history_with_decreasing_fences()).failures}
 

@@ -74,13 +74,14 @@ class RunsAtOnceRule(HistoryRule):
         self, queue: str, timeline: SettingsTimeline, runs: list[RecordedRun], smallest: int
     ) -> Iterator[Violation]:
         active: list[tuple[float, int, RecordedStep]] = []
-        for run in sorted(runs, key=lambda run: ended(run.claim)):
+        for number, run in enumerate(sorted(runs, key=lambda run: ended(run.claim))):
             time, close = ended(run.claim), run.earliest_close()
             self.met += timeline.certain(self.setting, run.claim.began, time) not in (None, "null")
             while active and active[0][0] <= time:
                 heappop(active)
             if close > time and not run.handed_off:
-                heappush(active, (close, run.fence, run.claim))
+                # The jobs of one call may share a fence, and steps have no order.
+                heappush(active, (close, number, run.claim))
                 if len(active) > smallest:
                     yield from self._check_moment(queue, timeline, [claim for _, _, claim in active], time)
 
