@@ -200,6 +200,8 @@ MANY = rows(
     ("queue.retry_failed_many('failed')", Refused, "ids"),
     ("queue.retry_failed_many(5)", Refused, "ids"),
     ("queue.retry_failed_many([None])", Refused, "id"),
+    ("queue.retry_failed_many(['failed'], over=-1)", Refused, "over"),
+    ("queue.retry_failed('failed', delay=-1)", Refused, "delay"),
 )
 
 TASKS = rows(

@@ -42,6 +42,12 @@ async def judge(words: list[str]) -> list[str]:
 async def break_all(words: list[str]) -> list[str]:
     if words[0] == "short":
         return words[1:]
+    if words[0] == "text":
+        raise BulkFailed({"a": ValueError("nobody")})  # type: ignore[dict-item]
+    if words[0] == "no error":
+        raise BulkFailed({0: "nobody"})  # type: ignore[dict-item]
+    if words[0] == "stop":
+        raise BulkFailed({0: StopIteration("all of them"), 1: asyncio.CancelledError("all of them")})
     if words[0] == "index":
         raise BulkFailed({7: ValueError("nobody")})
     raise SystemExit("all of them")

@@ -64,6 +64,9 @@ async def test_each_failed_job_is_retried_alone() -> None:
     [
         ("short", "break_all got 2 jobs and returned 1 results; return a list with one result for each"),
         ("index", "BulkFailed names the job 7 of a call with 2; the first one is 0"),
+        ("text", "BulkFailed names the job 'a' of a call with 2; the first one is 0"),
+        ("no error", "BulkFailed has 'nobody' as an error; give an exception"),
+        ("stop", "StopIteration|all of them"),
         ("exit", "all of them"),
     ],
 )

@@ -264,7 +264,7 @@ queues() names each queue that got a job: by an enqueue, by a failed settlement,
     grant hour q r; set fail_handler=yes; set fail_handler=yes in=r; enqueue a; enqueue a in=r; claim; fail a
     claim in=r; hand_off a in=r; finish fail a in=r; queues
 """)
-#: Those of storages with the capability `cross_queue`.
+#: The histories for storages with the capability `cross_queue`.
 CROSS_QUEUE: Final = read_histories("""
 A follow-up of a settlement, and one of a finish, is the first job of another queue.
     grant; enqueue a b; claim; complete a then=c>a+c>b; hand_off b; finish complete b then=d>a; compare q c d

@@ -84,7 +84,7 @@ class ClientState:
         self.revisions += [(job.id, job.revision) for job in claim.jobs]
 
     def lease(self, action: ClientAction) -> str:
-        """Return the lease that an action picks; one that was never granted, if there are too few."""
+        """Return the lease that an action picks, or one that was never granted if the client has too few."""
         return self.leases[action.lease] if action.lease < min(2, len(self.leases)) else UNUSED_LEASE
 
     def run(self, action: ClientAction) -> tuple[str, int]:

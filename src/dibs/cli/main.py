@@ -164,7 +164,7 @@ COMMANDS: Final = (
     CommandInfo("doctor", QUEUES, "Examine a storage and its workers, and say what to do."),
     CommandInfo("migrate", QUEUES, "Bring a storage to the layout of this version of dibs."),
     CommandInfo("move", QUEUES, "Move all queues to another storage."),
-    CommandInfo("spark", QUEUES, "Keep the history of all runs as Parquet tables, and report on it."),
+    CommandInfo("spark", QUEUES, "Keep the history of all runs in tables of Delta Lake, and report on it."),
     CommandInfo("certify", STORAGES, "Test a storage against the contract.", extra="conformance"),
     CommandInfo("check-history", STORAGES, "Check a recorded history or a queue's log.", extra="conformance"),
 )

@@ -18,6 +18,7 @@ from dibs.client.options.job_settings import Retention, build_retention, due_fie
 from dibs.client.options.queue_settings import QueueSettings, build_patch
 from dibs.client.schedules import Schedules
 from dibs.client.status import Status, slot_status
+from dibs.model.check_values import check_duration
 from dibs.model.job import Slot
 from dibs.model.limits import LIMITS
 from dibs.model.requests import Complete, End, Fail, JobPatch
@@ -40,7 +41,11 @@ SPREAD_IDS = 100
 
 
 def spread_retries(ids: Iterable[str], over: int) -> Iterator[tuple[Sequence[str], int]]:
-    """Yield the batches of a retry that is spread over a time in ms, each with its delay in ms."""
+    """Yield the batches of a retry that is spread over a time in ms, each with its delay in ms.
+
+    Raises Refused for a negative time, before the first batch.
+    """
+    check_duration("over", over)
     if not over:
         yield from ((batch, 0) for batch in split_ids(ids))
         return

@@ -1,4 +1,4 @@
-"""`dibs top`: the queues with the most jobs, their rates, and what is wrong, again every two seconds."""
+"""`dibs top`: read the longest queues, their rates and the errors of a storage every two seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dibs.cli.storage_access import find_storage
 from dibs.cli.tables import fold, format_age, print_in_format, table_lines
 from dibs.client.connection.storage_handle import resolve_url
 from dibs.model.findings import Finding
-from dibs.web.reading.overview import Activity, Overview, QueueRow, read_overview
+from dibs.web.reading.overview import Activity, Overview, read_overview
 from dibs.web.reading.queue import read_oldest
 from dibs.web.reading.source import Source, gather
 
@@ -29,16 +29,14 @@ COLUMNS: Final = (
 )  # fmt: skip
 #: Lines of a terminal that the queues do not take: the line above, the headings, and some findings.
 OTHER_LINES: Final = 10
-#: Queues without a terminal, which are those of one page of the dashboard.
-MOST_QUEUES: Final = 50
 
 
 @frozen
 class Look:
-    """What one reading has found."""
+    """One reading of a storage."""
 
+    #: The longest queues, at most those of a page of the dashboard.
     overview: Overview
-    rows: Sequence[QueueRow]
     #: Queue -> ms since its oldest waiting job was due; None if no job is due.
     ages: dict[str, int | None]
     #: The errors that `dibs doctor` finds.
@@ -57,7 +55,7 @@ class Look:
 @options.url
 @options.output
 async def command(text: str, *, interval: float, url: str | None, output: Format) -> ExitCode:
-    """Show the queues with the most waiting jobs, their rates, and what is wrong, until Ctrl-C.
+    """Show the queues with the most waiting jobs, their rates and the errors of the storage, until Ctrl-C.
 
     Rates are the jobs of a second that came in, ended, and failed for good, over the last ten seconds. They
     come from the log of a queue: with log_level off, in/s and done/s are unknown. `oldest due` is the time
@@ -92,7 +90,7 @@ async def _look(source: Source, activity: Activity, text: str) -> Look:
     }
     report = await source.examination.report()
     errors = [each for each in report.findings if each.severity == "error"] if report is not None else []
-    return Look(overview, overview.rows[:MOST_QUEUES], ages, errors)
+    return Look(overview, ages, errors)
 
 
 async def _show_until_interrupted(source: Source, activity: Activity, text: str, interval: float) -> None:
@@ -138,7 +136,7 @@ def _rows(look: Look) -> list[tuple[object, ...]]:
             row.counts.failed,
             *(_rate(value) for value in (row.rates.arrived, row.rates.ended, row.rates.failed)),
         )
-        for row in look.rows
+        for row in look.overview.rows
     ]
 
 
@@ -161,7 +159,7 @@ def _fields(look: Look) -> dict[str, Any]:
                 "paused": row.paused,
                 "unserved": row.is_unserved,
             }
-            for row in look.rows
+            for row in look.overview.rows
         },
         "workers": look.overview.workers,
         "errors": [{"code": each.code, "subject": each.subject, "found": each.found} for each in look.errors],

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from random import uniform
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from attrs import define, field
 
@@ -22,7 +22,8 @@ from dibs.client.options.arguments import Seconds, duration_seconds
 from dibs.errors import BadHandler, BulkFailed, NotRunning, Refused, Snooze
 from dibs.model.check_values import check_whole_number
 
-T = TypeVar("T")
+#: The error of a job, or None, and its result. A future raises no StopIteration, so the run raises the error.
+_Result = asyncio.Future[tuple[BaseException | None, Any]]
 
 #: Most jobs of one call: a worker process has 100 units of capacity, and a run takes one at least.
 MOST_JOBS: Final = 100
@@ -53,18 +54,18 @@ class _Call:
     loop: asyncio.AbstractEventLoop
     items: list[Any] = field(factory=list)
     jobs: list[CurrentJob] = field(factory=list)
-    results: list[asyncio.Future[Any]] = field(factory=list)
+    results: list[_Result] = field(factory=list)
     #: The jobs whose runs were cancelled while the function ran.
     cancelled: int = 0
     task: asyncio.Task[None] | None = None
 
-    def add(self, item: Any, job: CurrentJob) -> asyncio.Future[Any]:
+    def add(self, item: Any, job: CurrentJob) -> _Result:
         self.items.append(item)
         self.jobs.append(job)
         self.results.append(self.loop.create_future())
         return self.results[-1]
 
-    def remove(self, result: asyncio.Future[Any]) -> None:
+    def remove(self, result: _Result) -> None:
         index = self.results.index(result)
         del self.items[index], self.jobs[index], self.results[index]
 
@@ -99,7 +100,7 @@ class BulkHandler:
         return await self._result_of(call, result)
 
     async def _run_alone(self, item: Any, job: CurrentJob) -> Any:
-        """Call the function for a job whose process has died: it may be the one that kills its process.
+        """Call the function with one job, whose process has died: this job may kill its process.
 
         Only one such call runs at a time. The other jobs go back to the queue meanwhile, because a job that
         has entered its handler stalls with the process.
@@ -116,12 +117,15 @@ class BulkHandler:
         finally:
             self._is_alone = False
 
-    async def _result_of(self, call: _Call, result: asyncio.Future[Any]) -> Any:
+    async def _result_of(self, call: _Call, result: _Result) -> Any:
         try:
-            return await asyncio.shield(result)
+            error, value = await asyncio.shield(result)
         except asyncio.CancelledError:
             await self._leave(call, result)
             raise
+        if error is not None:
+            raise error
+        return value
 
     def _start(self, call: _Call) -> None:
         if call is self._open:
@@ -129,7 +133,7 @@ class BulkHandler:
         if call.task is None and call.items:
             call.task = call.loop.create_task(self._perform(call), context=_context_of(call))
 
-    async def _leave(self, call: _Call, result: asyncio.Future[Any]) -> None:
+    async def _leave(self, call: _Call, result: _Result) -> None:
         """Take a cancelled run out of a call. If the function has its item, wait until the function ends.
 
         An `async def` is cancelled when all its runs are; nothing stops a thread. If the run ended before the
@@ -159,16 +163,8 @@ class BulkHandler:
         except BaseException as error:  # noqa: BLE001 - SystemExit ends the runs, not the worker
             errors, results = dict.fromkeys(range(len(call.items)), error), ()
         for index, future in enumerate(call.results):
-            if future.done():
-                continue
-            if (error_of_job := errors.get(index)) is None:
-                future.set_result(results[index])
-            elif isinstance(error_of_job, asyncio.CancelledError):
-                future.cancel()
-            else:
-                future.set_exception(error_of_job)
-                # A cancelled run does not read its error, and asyncio would log that.
-                future.exception()
+            error_of_job = errors.get(index)
+            future.set_result((error_of_job, None if error_of_job is not None else results[index]))
 
     def _check(self, given: Any, jobs: int) -> Sequence[Any]:
         if given is None:
@@ -184,8 +180,10 @@ class BulkHandler:
 
 def _misfit(failed: BulkFailed, jobs: int) -> str:
     """Return what is wrong with the numbers of a BulkFailed; "" if they fit."""
-    if wrong := [index for index in failed.errors if not 0 <= index < jobs]:
+    if wrong := [index for index in failed.errors if index not in range(jobs)]:
         return f"BulkFailed names the job {wrong[0]!r} of a call with {jobs}; the first one is 0"
+    if others := [error for error in failed.errors.values() if not isinstance(error, BaseException)]:
+        return f"BulkFailed has {others[0]!r:.60} as an error; give an exception"
     if failed.results is not None and len(failed.results) != jobs:
         return f"BulkFailed has {len(failed.results)} results for {jobs} jobs; give one for each"
     return ""

@@ -131,3 +131,21 @@ async def test_a_claim_leaves_no_job_that_was_due_at_its_now(
         assert ["a"] == [job.id for job in answer.jobs]
         assert [1020] == [job.run.claimed_at for job in answer.jobs if job.run is not None]
         assert (1000, 1010) == (answer.now, answer.next_due)
+
+
+async def test_a_job_that_a_transaction_held_during_a_claim_is_not_forgotten(
+    opening: Callable[..., PostgresStorage], connect: Connect
+) -> None:
+    """The rollback tells nobody. A wait that begins with the token of the claim finds the job."""
+    async with opening() as storage:
+        await storage.enqueue("q", [asked("a")])
+        holder = await connect()
+        await holder.execute("SELECT id FROM live WHERE id = 'a' FOR UPDATE")
+        lease = await leased(storage)
+        passed = await storage.claim("q", lease, 10)
+        await holder.rollback()
+        async with asyncio.timeout(60):
+            await storage.wait(["q"], since={"q": passed.token}, timeout=600)
+
+        assert () == tuple(passed.jobs)
+        assert ["a"] == [job.id for job in (await storage.claim("q", lease, 10)).jobs]

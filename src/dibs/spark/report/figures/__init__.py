@@ -1,1 +1,1 @@
-"""The figures of a report, computed from the Parquet files of a warehouse with pyarrow."""
+"""The figures of a report, which DuckDB computes from the tables of a warehouse."""

@@ -12,13 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import BaseConnection
 
-from dibs.errors import (
-    ConfigurationError,
-    DibsError,
-    NotRunning,
-    Refused,
-    StorageUnavailable,
-)
+from dibs.errors import ConfigurationError, DibsError, NotRunning, Refused, StorageUnavailable
 from dibs.model.error_text import summarize_exception
 from dibs.storage.postgres import migrate
 from dibs.storage.postgres.network.address import PostgresAddress
