@@ -149,7 +149,7 @@ def test_top_needs_no_package_of_the_dashboard(broken: Shell) -> None:
     )
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "emails" in done.stdout
+    assert "queue-not-served: emails 1 due jobs" in done.stdout
 
 
 def test_top_fits_a_terminal_and_ends_with_ctrl_c(broken: Shell) -> None:

@@ -45,6 +45,7 @@ MEANINGS: Final = {
     type=options.Seconds(min=0),
     metavar="DURATION",
     default=0.0,
+    show_default=False,
     help="Spread the starts evenly over this time, in steps of 100 jobs. Default: all at once.",
 )
 @options.yes

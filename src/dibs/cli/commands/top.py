@@ -15,7 +15,7 @@ from attrs import frozen
 from dibs.app import Dibs
 from dibs.cli import options
 from dibs.cli.options import Format
-from dibs.cli.output import ExitCode, escape
+from dibs.cli.output import ExitCode, escape, print_lines
 from dibs.cli.storage_access import find_storage
 from dibs.cli.tables import fold, format_age, print_in_format, table_lines
 from dibs.client.connection.storage_handle import resolve_url
@@ -76,6 +76,8 @@ async def command(text: str, *, interval: float, url: str | None, output: Format
         await asyncio.sleep(interval)
         look = await _look(source, activity, text)
         print_in_format(output, _fields(look), COLUMNS, _rows(look), empty="no queue has such a name")
+        if output == "table":
+            print_lines(*_errors(look))
     return ExitCode.DONE
 
 
@@ -119,8 +121,7 @@ def screen_text(look: Look, width: int, height: int) -> str:
     head, body = table_lines(COLUMNS, rows, width)
     left = overview.selected - len(rows)
     more = [f"and {left:,} more queues"] if left > 0 else []
-    texts = (escape(f"{each.code}: {each.subject} {each.found}") for each in look.errors)
-    errors = [line for text in texts for line in fold(text, width)]
+    errors = [line for text in _errors(look) for line in fold(escape(text), width)]
     lines = [first, "", *head, *body, *more, *([""] if errors else []), *errors]
     return "\n".join(lines[:height])
 
@@ -138,6 +139,10 @@ def _rows(look: Look) -> list[tuple[object, ...]]:
         )
         for row in look.overview.rows
     ]
+
+
+def _errors(look: Look) -> list[str]:
+    return [f"{each.code}: {each.subject} {each.found}" for each in look.errors]
 
 
 def _rate(value: float | None) -> str:
