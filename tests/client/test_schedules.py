@@ -31,10 +31,14 @@ task = app.task(queue="report", max_retries=1, max_stalls=0)(report)
 schedules = task.queue.schedules
 
 
-@pytest.fixture
-async def world(any_url: str) -> AsyncIterator[Rehearsal]:
+@pytest.fixture(autouse=True)
+def no_runs_of_another_test() -> None:
     ran.clear()
     in_run.clear()
+
+
+@pytest.fixture
+async def world(any_url: str) -> AsyncIterator[Rehearsal]:
     async with using(app, any_url, start=NOON) as rehearsal:
         yield rehearsal
 
@@ -230,7 +234,6 @@ async def test_a_listing_finds_many_and_due_ones(world: Rehearsal) -> None:
 def test_blocking_twins() -> None:
     with using(app, start=NOON) as rehearsal:
         task.sync.schedule("a", task.bind("sync"), every=HOUR)
-        ran.clear()
         rehearsal.sync.advance(HOUR)
         rehearsal.sync.run_due()
         twin = task.sync.queue.schedules
